@@ -15,7 +15,6 @@ from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.dtype import DType
-from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.numerics import Numerics, numerics_of, unknown_numerics
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.decisions import has_experts as has_experts
@@ -26,6 +25,7 @@ from ridgeline.plan.serve import Serve
 from ridgeline.plan.serving_plan import KNOBS
 from ridgeline.plan.workload import Train
 from ridgeline.targets.tables import names
+from ridgeline.targets.target import refusal
 
 # parts that few models have: decisions where a model has them, and a target that does not speak of them loses them
 RARE = frozenset(names("decisions", "rare"))
@@ -43,10 +43,7 @@ def decisions_of(scenario: Scenario) -> JsonMapping:
     (4, (16, 16), True, False)
     """
     if not isinstance(scenario.workload, Train):
-        workload_kind = scenario.workload.kind
-        raise InputError(
-            Problem(path="workload.kind", given=workload_kind, expected="train", todo="only training runs are exported")
-        )
+        raise refusal(scenario.workload.kind, "train", path="workload.kind", todo="only training runs are exported")
     decisions = {
         "system.chips": scenario.system.chips,
         "plan.engine": scenario.plan.engine,
@@ -129,7 +126,7 @@ def serving_decisions_of(scenario: Scenario) -> JsonMapping:
     work = scenario.workload
     if not isinstance(work, Serve):
         todo = 'set workload.kind = "serve", or export to a software that trains'
-        raise InputError(Problem(path="workload.kind", given=work.kind, expected="serve", todo=todo))
+        raise refusal(work.kind, "serve", path="workload.kind", todo=todo)
     decisions = {
         "system.chips": scenario.system.chips,
         "plan.engine": scenario.plan.engine,

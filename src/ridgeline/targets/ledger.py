@@ -74,6 +74,17 @@ class Like:
 
 Piece = Say | Fixed | Lose | Like
 
+
+def lose(why: str, *paths: str, yours: bool = False) -> Iterator[Lose]:
+    """Several decisions that are lost for one reason."""
+    return (Lose(path, why, yours) for path in paths)
+
+
+def fix(value: object, why: str, *paths: str) -> Iterator[Fixed]:
+    """Several decisions of which the target does the same by itself."""
+    return (Fixed(path, value, why) for path in paths)
+
+
 # what a sequence holds beside text
 MEDIA = ("images", "videos", "frames", "height", "width", "image_tokens", "audio_s")
 # what holds for every software that trains

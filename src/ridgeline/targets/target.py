@@ -1,19 +1,17 @@
 """What a target of an export is, what writing for it yields and what reading it yields: frozen values.
 
-Every target `some-id` is a package of the same shape, which a test holds all of them to:
+A target `some-id` is the module `targets.dialects.some_id`, or the modules `read` and `write` of such a package:
 
-    targets/some_id/__init__.py   TARGET, a `Target` of that id
-                    write.py      write(Scenario) -> Export
-                    read.py       read(files) -> Imported, recognises(files) -> bool
-                    names.py      the target's words for things, used in both directions
-                    write_*.py, read_*.py    parts of the two, where one file is too small for them
+    write(Scenario) -> Export, read(files) -> Imported, recognises(files) -> bool
+    targets/tables/some-id.toml              the target's words for things, used in both directions
     targets/options/some-id-vVERSION.toml    the options that version documents
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 from ridgeline.core.documents import JsonMapping, JsonObject
@@ -22,8 +20,14 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.options import options
 
+NOTHING: JsonMapping = MappingProxyType({})
 DIALECTS = ("megatron-deepspeed", "nemo")  # read and not written: no options of their own are recorded
 Files = Mapping[str, str]  # relative file name -> text
+
+
+def refusal(given: str, expected: str, *, path: str = "", todo: str = "", where: str = "") -> InputError:
+    """The error of one problem."""
+    return InputError(Problem(path=path, given=given, expected=expected, todo=todo, where=where))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +172,16 @@ class Imported:
         """The table of a scenario."""
         return {key: plain(value) for key, value in self.settings.items()}
 
+    def with_settings(self, *, workload: JsonMapping = NOTHING, plan: JsonMapping = NOTHING) -> Imported:
+        """The same run with other keys of its workload and plan."""
+        changes = {"workload": workload, "plan": plan}
+        changed_tables = {name: {**self.settings[name], **table} for name, table in changes.items() if table}
+        return replace(self, settings={**self.settings, **changed_tables})
+
+    def with_notes(self, *before: str, after: tuple[str, ...] = ()) -> Imported:
+        """The same run with further assumptions, before or behind those it has."""
+        return replace(self, assumptions=(*before, *self.assumptions, *after))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
@@ -204,8 +218,6 @@ def not_written(id: str, instead: str) -> Callable[[Scenario], Export]:
 
     def write(_: Scenario) -> Export:
         todo = f"--to {instead} writes for its software"
-        raise InputError(
-            Problem(path="--to", given=f"{id}, which is read and not written", expected="a target", todo=todo)
-        )
+        raise refusal(f"{id}, which is read and not written", "a target", path="--to", todo=todo)
 
     return write

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.dialects.megatron.collect import world_of
 from ridgeline.targets.imports.command_line import value_of
@@ -17,16 +17,9 @@ from ridgeline.targets.imports.run_files import RunFiles, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.ledger import Piece, Say
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import Export, Files, Imported, Unread
+from ridgeline.targets.target import Export, Files, Imported, Unread, refusal
 from ridgeline.targets.trainers.read import Task, named_table, read_run, reader_of_files, zero_file
-from ridgeline.targets.trainers.write import (
-    TrainerRun,
-    by_accelerate,
-    common,
-    launch_pieces,
-    run_of,
-    trainer_export,
-)
+from ridgeline.targets.trainers.write import TrainerRun, by_accelerate, common, launch_pieces, run_of, trainer_export
 from ridgeline.targets.vendors import runs_on
 
 ID = "accelerate"
@@ -207,7 +200,7 @@ INLINE = {
 }
 # what transformers' own configuration class says where a run changes nothing
 GPT2: Mapping[str, Mapping[str, int]] = {
-    "gpt2": {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12},
+    "gpt2": {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12}
 }
 READ_WORDS = {**WORDS, **table_words("accelerate", "read_words")}
 
@@ -250,9 +243,7 @@ def _refuse_other_work(files: Files) -> None:
     """An `InputError` for scripts all of whose programs do something else than training a decoder."""
     other_work_found = other_work(files)
     if other_work_found:
-        raise InputError(
-            Problem(path="", given=other_work_found, expected="training of a decoder", where=next(iter(files)))
-        )
+        raise refusal(other_work_found, "training of a decoder", where=next(iter(files)))
 
 
 def read(files: Files) -> Imported:
@@ -262,7 +253,7 @@ def read(files: Files) -> Imported:
     files = written(files)
     if not launch and not train:
         expected_text = "a YAML file of accelerate (distributed_type) or of the Trainer (per_device_train_batch_size)"
-        raise InputError(Problem(path="", given=", ".join(files)[:200] or "no file", expected=expected_text))
+        raise refusal(", ".join(files)[:200] or "no file", expected_text)
     notes: list[Unread] = []
     zero = zero or _by_words(train)
     config_name = train.pop("deepspeed", None) or _inner(launch, "deepspeed_config").get("deepspeed_config_file")

@@ -220,10 +220,7 @@ def _zero(scenario: Scenario) -> Iterator[Piece]:
     yield from habits(ID, "zero")
 
 
-OVERLAPPED = {
-    True: ("plan.overlap.grad-reduce", "plan.overlap.param-gather"),
-    False: ("plan.overlap.grad-reduce",),
-}
+OVERLAPPED = {True: ("plan.overlap.grad-reduce", "plan.overlap.param-gather"), False: ("plan.overlap.grad-reduce",)}
 
 
 def _offload(scenario: Scenario) -> Iterator[Piece]:

@@ -146,10 +146,7 @@ def _worker(scenario: Scenario, engine: str, worker: Replica, arguments: JsonMap
 
 
 def _deployment(
-    scenario: Scenario,
-    router: JsonMapping,
-    workers: Mapping[str, Replica],
-    arguments: Mapping[str, JsonObject],
+    scenario: Scenario, router: JsonMapping, workers: Mapping[str, Replica], arguments: Mapping[str, JsonObject]
 ) -> JsonObject:
     """A DynamoGraphDeployment."""
     engine = scenario.plan.engine

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.dialects.accelerate import commands, fsdp_parts, with_chips, words_of
@@ -14,7 +13,7 @@ from ridgeline.targets.imports.option_reader import holds, model_in, only, table
 from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.ledger import Lose, Piece, Say
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import Export, Files, Imported, Unread
+from ridgeline.targets.target import Export, Files, Imported, Unread, refusal
 from ridgeline.targets.trainers.read import Task, named_table, read_run, reader_of_files, zero_file
 from ridgeline.targets.trainers.write import (
     ZERO,
@@ -127,13 +126,12 @@ def _refuse(train: JsonMapping, source: str) -> None:
     megatron = [key for key in MEGATRON if train.get(key) not in (None, False)]
     if megatron:
         given_text, todo = f"{megatron[0]}, of its Megatron backend", "name a file that trains with transformers"
-        raise InputError(
-            Problem(path=megatron[0], given=given_text, expected="FSDP or DeepSpeed", todo=todo, where=source)
-        )
+        raise refusal(given_text, "FSDP or DeepSpeed", path=megatron[0], todo=todo, where=source)
     other_keys = [key for key in ELSEWHERE if key in train and not train.get("do_train")]
     if other_keys:
-        given_text = f"a file that {ELSEWHERE[other_keys[0]]}"
-        raise InputError(Problem(path=other_keys[0], given=given_text, expected="training of a decoder", where=source))
+        raise refusal(
+            f"a file that {ELSEWHERE[other_keys[0]]}", "training of a decoder", path=other_keys[0], where=source
+        )
 
 
 def _of_scripts(files: Files) -> Iterator[Table]:

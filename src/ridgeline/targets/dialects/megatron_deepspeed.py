@@ -7,12 +7,11 @@ import re
 from dataclasses import replace
 
 from ridgeline.core.documents import JsonObject
-from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets.dialects.megatron.collect import Given, collect, other_work, speaking
 from ridgeline.targets.dialects.megatron.names import pattern_of
 from ridgeline.targets.dialects.megatron.read import settings_of, with_model
 from ridgeline.targets.imports.run_files import checkout_of
-from ridgeline.targets.target import Files, Imported
+from ridgeline.targets.target import Files, Imported, refusal
 
 ID = "megatron-deepspeed"
 SIGNS = re.compile(r"--(deepspeed|zero-stage|deepspeed[-_]config|ds-sequence-parallel-size|moe-expert-parallel-size)\b")
@@ -83,11 +82,9 @@ def _stage(said: JsonObject, config: JsonObject | None, source: str) -> tuple[st
         name = str(said.get("deepspeed-config", "none"))
         expected_text = "the stage of ZeRO, in a DeepSpeed configuration that is here or as --zero-stage"
         todo = "put the configuration beside the script, or say its stage with --env where the script asks for it"
-        raise InputError(
-            Problem(path="--deepspeed_config", given=name[:60], expected=expected_text, todo=todo, where=source)
-        )
+        raise refusal(name[:60], expected_text, path="--deepspeed_config", todo=todo, where=source)
     if stage not in STAGES:
-        raise InputError(Problem(path="--zero-stage", given=repr(stage)[:40], expected="0, 1, 2 or 3", where=source))
+        raise refusal(repr(stage)[:40], "0, 1, 2 or 3", path="--zero-stage", where=source)
     if stage == 0 and "deepspeed" in said and said.get("bf16"):
         return "zero1", ["shard = zero1, where the files say stage 0: DeepSpeed's optimizer for bf16 splits its states"]
     return STAGES[stage], []

@@ -9,7 +9,6 @@ from math import prod
 from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets.dialects.megatron.collect import Given
 from ridgeline.targets.dialects.megatron.read import settings_of
 from ridgeline.targets.imports.model_names import named_by
@@ -18,7 +17,7 @@ from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.tables import names as table_names
 from ridgeline.targets.tables import values
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import Files, Imported
+from ridgeline.targets.target import Files, Imported, refusal
 
 # keys whose value is Megatron's option of that name
 SAME = (
@@ -195,7 +194,7 @@ def _refuse_other_work(model: JsonMapping, said: JsonMapping, source: str) -> No
     names = [str(said.get(key) or "").lower()[:200] for key in ("run.name", "name", "run.model_train_name")]
     work_kinds += [means for sign, means in NAMED.items() if any(re.search(sign, name) for name in names)]
     if work_kinds:
-        raise InputError(Problem(path="", given=work_kinds[0], expected="training of a decoder", where=source))
+        raise refusal(work_kinds[0], "training of a decoder", where=source)
 
 
 def _refuse_unknown(model: JsonMapping, said: JsonMapping, source: str) -> None:
@@ -211,7 +210,7 @@ def _refuse_unknown(model: JsonMapping, said: JsonMapping, source: str) -> None:
         else f"no dimensions, and {trained_model} as its checkpoint"
     )
     expected_text, todo = "dimensions, or the name of a known model", "name the model with --model"
-    raise InputError(Problem(path="model", given=given_text, expected=expected_text, todo=todo, where=source))
+    raise refusal(given_text, expected_text, path="model", todo=todo, where=source)
 
 
 def _checkpoint(model: JsonMapping, said: JsonMapping) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.errors import InputError
 from ridgeline.models.load import MODELS
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts, serving_decisions_of
@@ -43,7 +43,7 @@ from ridgeline.targets.serving.reader import (
 )
 from ridgeline.targets.tables import names as table_names
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import Export, Files, Imported
+from ridgeline.targets.target import Export, Files, Imported, refusal
 
 ID = "vllm"
 
@@ -346,9 +346,7 @@ def _precision(reader: OptionReader) -> JsonObject:
     cache_formats = {word: name for name, word in KV_DTYPES.items()} | {"fp8": "fp8-e4m3", "auto": wide}
     kv = reader.take("kv-cache-dtype", default="auto")
     if str(kv) not in cache_formats:
-        raise InputError(
-            Problem(path="--kv-cache-dtype", given=repr(kv)[:60], expected=f"one of {', '.join(cache_formats)}")
-        )
+        raise refusal(repr(kv)[:60], f"one of {', '.join(cache_formats)}", path="--kv-cache-dtype")
     return formats_read | {"kv": cache_formats[str(kv)]}
 
 

@@ -57,7 +57,7 @@ from ridgeline.targets.imports.option_reader import (
 from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import Files, Imported, Unread
+from ridgeline.targets.target import Files, Imported, Unread, refusal
 
 TRAINS = r"pre_train\.train|MaxText[./]train|[./]train\.py|train_sft|sft_train|\$EXECUTABLE"
 # part of a program's name -> what it does instead of training
@@ -144,9 +144,7 @@ def _merge_arguments(files: Files) -> Table:
         _refuse_other_work(files)
     if len(yaml_tables) > 1 or not (yaml_tables or MANY & set(words)):
         expected_text = "one YAML file, or a script whose arguments are MaxText's"
-        raise InputError(
-            Problem(path="", given=f"{len(yaml_tables)} such files", expected=expected_text, todo="name one file")
-        )
+        raise refusal(f"{len(yaml_tables)} such files", expected_text, todo="name one file")
     if not yaml_tables:
         return Table(data=nest_options(words), source=next(iter(files)))
     _refuse_base(yaml_tables[0])
@@ -159,8 +157,7 @@ def _refuse_base(table: Table) -> None:
     stem = Path(str(table.data.get("base_config", ""))[:200]).stem
     other_work_found = next((means for sign, means in ALTERED.items() if re.search(rf"(^|_){sign}", stem)), None)
     if other_work_found is not None:
-        given_text = f"{other_work_found} ({stem}.yml)"
-        raise InputError(Problem(path="", given=given_text, expected="training of a decoder", where=table.source))
+        raise refusal(f"{other_work_found} ({stem}.yml)", "training of a decoder", where=table.source)
 
 
 def _refuse_other_work(files: Files) -> None:
@@ -177,10 +174,7 @@ def _refuse_other_work(files: Files) -> None:
     for program in programs:
         other_work_found = next((means for sign, means in OTHER_WORK.items() if sign in program), None)
         if other_work_found is not None:
-            given_text = f"{other_work_found} ({program[:80]})"
-            raise InputError(
-                Problem(path="", given=given_text, expected="training of a decoder", where=next(iter(files)))
-            )
+            raise refusal(f"{other_work_found} ({program[:80]})", "training of a decoder", where=next(iter(files)))
 
 
 def _lora(reader: OptionReader) -> JsonObject:

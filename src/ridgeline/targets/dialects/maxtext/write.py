@@ -7,7 +7,6 @@ from dataclasses import replace
 from math import gcd, inf, nextafter
 
 from ridgeline.core.documents import JsonObject
-from ridgeline.core.errors import InputError, Problem
 from ridgeline.hardware.system import System
 from ridgeline.models.load import MODELS
 from ridgeline.models.numerics import Router, numerics_of, unknown_numerics
@@ -34,7 +33,7 @@ from ridgeline.targets.launchers.launch import ON_NODE, Command, comment, header
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
-from ridgeline.targets.target import Export
+from ridgeline.targets.target import Export, refusal
 from ridgeline.targets.vendors import runs_on, vendor_of
 from ridgeline.targets.yaml_text import yaml_text
 
@@ -267,7 +266,7 @@ def pipeline(scenario: Scenario) -> Iterator[Piece]:
         return
     layers = pipeline_layers(scenario.model)
     if layers < pp:
-        raise InputError(Problem(path="plan.pp", given=str(pp), expected=f"at most {layers}, a layer for each stage"))
+        raise refusal(str(pp), f"at most {layers}, a layer for each stage", path="plan.pp")
     if layers < pp * chunks:
         chunks = 1
         yield Lose("plan.schedule.chunks", f"{layers} layers are too few: written without repeats")
@@ -303,12 +302,7 @@ LIBTPU = (
     "--xla_tpu_overlap_compute_collective_tc=true --xla_enable_async_all_gather=true"
 )
 # chip -> how Google names a slice: a word, and what a chip counts there
-SLICES = {
-    "tpu-v4": ("v4", 2),
-    "tpu-v5e": ("v5litepod", 1),
-    "tpu-v5p": ("v5p", 2),
-    "tpu-v6e": ("v6e", 1),
-}
+SLICES = {"tpu-v4": ("v4", 2), "tpu-v5e": ("v5litepod", 1), "tpu-v5p": ("v5p", 2), "tpu-v6e": ("v6e", 1)}
 COORDINATOR = 'export JAX_COORDINATOR_IP="$MASTER_ADDR" JAX_COORDINATOR_PORT="$MASTER_PORT" NNODES NODE_RANK'
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.errors import InputError
 from ridgeline.core.files import parse_table
 from ridgeline.targets.imports.option_reader import model_in
 from ridgeline.targets.imports.run_files import RunFiles, checkout_of
@@ -18,7 +18,7 @@ from ridgeline.targets.imports.shell_eval import Script, read_script
 from ridgeline.targets.imports.shell_expand import display_word, split_words
 from ridgeline.targets.options import options
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import Files
+from ridgeline.targets.target import Files, refusal
 
 SCRIPTS = (".sh", ".sbatch", ".slurm")
 TABLES = (".yaml", ".yml", ".json")
@@ -98,7 +98,7 @@ def _collect(files: Files) -> Given:
     _refuse_other_programs(files)
     expected_text = "a script that passes --num-layers to a training program, or a table with num-layers"
     todo = "a script called with arguments or environment: say them with --arg and --env"
-    raise InputError(Problem(path="", given=", ".join(files) or "no file", expected=expected_text, todo=todo))
+    raise refusal(", ".join(files) or "no file", expected_text, todo=todo)
 
 
 def _refuse_other_programs(files: Files) -> None:
@@ -295,7 +295,7 @@ def other_work(found: Given) -> str:
     """
     if "_huggingface" in found.program and "eval" not in found.program:  # models and batches of other software
         trainer_text = f"training by transformers ({found.program.split('/')[-1]})"
-        raise InputError(Problem(path="", given=trainer_text, expected="a program of Megatron", where=found.source))
+        raise refusal(trainer_text, "a program of Megatron", where=found.source)
     what = next((means for sign, means in PROGRAMS.items() if sign in found.program), None)
     names_model = "model" in found.options  # by the caller, who knows what it sees
     option = next(
@@ -319,7 +319,7 @@ def other_work(found: Given) -> str:
     given_text = given_text or f"{work_requested} (--{option})"
     expected_text = "training of a decoder"
     todo = "name the model with --model" if work_requested == SEES else ""
-    raise InputError(Problem(path="", given=given_text, expected=expected_text, todo=todo, where=found.source))
+    raise refusal(given_text, expected_text, todo=todo, where=found.source)
 
 
 def speaking(files: Files) -> Iterator[str]:

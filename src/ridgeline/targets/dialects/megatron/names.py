@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from fnmatch import fnmatchcase
 
-from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets.tables import names, words
+from ridgeline.targets.target import refusal
 
 ID = "megatron"
 
@@ -51,9 +51,8 @@ def placement_of(layout: str) -> tuple[int, ...]:
             break
         text = text[: match.start()] + match.group(1) * int(match.group(2) or 1) + text[match.end() :]
     if re.search(r"[^EtmL|]", text) or len(text) > MOST or len(layout) > LONGEST:
-        expected_text = "a pipeline layout such as 'Et*2|(tt|)*3L'"
-        raise InputError(
-            Problem(path="--pipeline-model-parallel-layout", given=repr(layout[:60]), expected=expected_text)
+        raise refusal(
+            repr(layout[:60]), "a pipeline layout such as 'Et*2|(tt|)*3L'", path="--pipeline-model-parallel-layout"
         )
     return tuple(stage.count("t") for stage in text.split("|"))
 
@@ -90,8 +89,7 @@ def flags_of(pattern: str, layers: int) -> tuple[bool, ...]:
         text = re.sub(r"\(\[([\d,]*)\]\)", r"[\1]", text)
     match = re.fullmatch(r"\[([01](?:,[01])*)\]", text)
     if match is None or len(match.group(1).split(",")) != layers:
-        expected_text = f"a number, or a list of {layers} ones and zeros"
-        raise InputError(Problem(path="frequency", given=repr(pattern[:60]), expected=expected_text))
+        raise refusal(repr(pattern[:60]), f"a number, or a list of {layers} ones and zeros", path="frequency")
     return tuple(flag == "1" for flag in match.group(1).split(","))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.errors import InputError
 from ridgeline.core.files import Table
 from ridgeline.models.load import model as load_model
 from ridgeline.plan.engine import ENGINES
@@ -28,7 +28,7 @@ from ridgeline.targets.option_table import read_options
 from ridgeline.targets.options import Options, options
 from ridgeline.targets.tables import names as table_names
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import DIALECTS, Files, Imported, Unread
+from ridgeline.targets.target import DIALECTS, Files, Imported, Unread, refusal
 
 LONGEST = ("inference-max-seq-length", "inference-max-sequence-length", "max-length", "seq-length")
 MOST = table_names("megatron", "most")
@@ -111,8 +111,7 @@ def read_workload(reader: OptionReader) -> JsonObject:
     if count_read["seq"] is None and reader.problems:
         raise InputError(reader.problems)
     if count_read["seq"] is None:
-        expected_text, todo = "tokens of one sequence", "say it with --seq"
-        raise InputError(Problem(path="--seq-length", given="nothing", expected=expected_text, todo=todo))
+        raise refusal("nothing", "tokens of one sequence", path="--seq-length", todo="say it with --seq")
     return pick(count_read)
 
 
@@ -416,7 +415,7 @@ def _by_program(said: JsonObject, found: Given) -> JsonObject:
     if not re.search(r"llama|baichuan", f"{found.program} {found.path}".lower()):
         given_text = f"layers that {(found.program or found.path).split('/')[-1][:60]} builds"
         expected_text, todo = "layers that the options spell", "name the model with --model"
-        raise InputError(Problem(path="--intermediate-size", given=given_text, expected=expected_text, todo=todo))
+        raise refusal(given_text, expected_text, path="--intermediate-size", todo=todo)
     positions = {"position-embedding-type": "alibi" if said.pop("use-alibi-mask", False) else "rope"}
     return {**said, **LLAMA, **positions, "ffn-hidden-size": said["intermediate-size"]}
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.errors import InputError
 from ridgeline.models.load import MODELS, find_name
 from ridgeline.targets.dialects.megatron.names import ID, POSITIONS, flags_of, layout_of
 from ridgeline.targets.imports.model_names import known_as
 from ridgeline.targets.imports.option_reader import OptionReader
 from ridgeline.targets.option_table import option_rows, read_options
 from ridgeline.targets.tables import sizes as table_sizes
+from ridgeline.targets.target import refusal
 
 # Megatron's and its dialects' kinds of tokenizer that have one vocabulary
 TOKENIZERS = table_sizes("megatron", "tokenizers")
@@ -130,8 +131,7 @@ def hybrid_pattern(reader: OptionReader) -> HybridPattern | None:
     main, *ahead = text.split("/")
     parts = main.split("|")
     if len(text) > LONGEST or not main or set("".join((*parts, *ahead))) - LAYERS:
-        expected_text = "layers spelled by M, G, *, D, +, - and E"
-        raise InputError(Problem(path="--hybrid-layer-pattern", given=repr(text[:60]), expected=expected_text))
+        raise refusal(repr(text[:60]), "layers spelled by M, G, *, D, +, - and E", path="--hybrid-layer-pattern")
     return HybridPattern(layers="".join(parts), segments=tuple(len(part) for part in parts), ahead=tuple(ahead))
 
 
@@ -143,9 +143,7 @@ def _refuse_own_layers(reader: OptionReader) -> None:
         reader.take("spec")
         return
     given_text, expected_text = f"layers that {name[:80]} builds", "layers that the options spell"
-    raise InputError(
-        Problem(path="--spec", given=given_text, expected=expected_text, todo="name the model with --model")
-    )
+    raise refusal(given_text, expected_text, path="--spec", todo="name the model with --model")
 
 
 def spread_pattern(layers: int, attention: float, mlp: float) -> str | None:
@@ -190,8 +188,9 @@ def pattern_parts(pattern: str, kinds: Mapping[str, JsonObject]) -> Iterator[Jso
     """The parts of every layer that a pattern spells."""
     for symbol in pattern:
         if not kinds[symbol]:
-            expected_text = "a pattern whose layers the options describe"
-            raise InputError(Problem(path="--hybrid-layer-pattern", given=f"a layer {symbol}", expected=expected_text))
+            raise refusal(
+                f"a layer {symbol}", "a pattern whose layers the options describe", path="--hybrid-layer-pattern"
+            )
         yield kinds[symbol]
 
 
@@ -249,7 +248,7 @@ def _parts_of(reader: OptionReader, pattern: HybridPattern, hidden: int) -> dict
     if experts and "E" not in used:
         given_text = f"{experts['experts']} experts, and no layer E in the pattern"
         expected_text, todo = "a pattern whose layers the options describe", "name the model with --model"
-        raise InputError(Problem(path="--hybrid-layer-pattern", given=given_text, expected=expected_text, todo=todo))
+        raise refusal(given_text, expected_text, path="--hybrid-layer-pattern", todo=todo)
     kinds |= {"-": {"mlp": dense}, "E": {"moe": experts} if experts else {}}
     return {symbol: {**parts, "norms": 1} if parts else {} for symbol, parts in kinds.items()}
 
@@ -298,7 +297,7 @@ def _need(reader: OptionReader, name: str) -> int:
         raise InputError(reader.problems)
     if value is None:
         expected_text, todo = "a number of the model", "is this the right script? only what it says itself is read"
-        raise InputError(Problem(path=f"--{name}", given="nothing", expected=expected_text, todo=todo))
+        raise refusal("nothing", expected_text, path=f"--{name}", todo=todo)
     return value
 
 
@@ -432,8 +431,7 @@ def _counts(reader: OptionReader, sparse: int) -> list[int]:
     listed_values = expert_counts if isinstance(expert_counts, list) else [expert_counts] * sparse
     counts = [count for count in listed_values if isinstance(count, int) and count > 1]
     if not len(counts) == len(listed_values) == sparse:
-        shown_text = " ".join(map(str, listed_values))[:60]
-        raise InputError(Problem(path="--num-experts", given=shown_text, expected=f"one number, or {sparse} of them"))
+        raise refusal(" ".join(map(str, listed_values))[:60], f"one number, or {sparse} of them", path="--num-experts")
     return counts
 
 

@@ -20,7 +20,7 @@ from ridgeline.targets.dialects.megatron.names import ID, MODULES, RECIPES, STAT
 from ridgeline.targets.dialects.megatron.write_model import MODEL as SPEC
 from ridgeline.targets.dialects.megatron.write_model import Writer, is_hybrid, numerics, stages
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, admit_options, export_of, gather, habits
+from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, admit_options, export_of, gather, habits, lose
 from ridgeline.targets.option_table import option_names, say_options
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import nearest, normal_recompute, price
@@ -91,8 +91,7 @@ def _narrow(compute: str, scaling: str, scenario: Scenario) -> Iterator[Piece]:
         yield Say("--fp8-format", "hybrid" if scaling == "tensor" else "e4m3", *paths)
         yield Say("--fp8-recipe", "delayed" if _uses_delayed_scaling(scenario) else RECIPES[compute, scaling], *paths)
     else:
-        for path in paths:
-            yield Lose(path, "fp8 scaled by tensor or block, mxfp8 and nvfp4")
+        yield from lose("fp8 scaled by tensor or block, mxfp8 and nvfp4", *paths)
 
 
 def _gradients(scenario: Scenario, rest: str) -> Iterator[Piece]:
@@ -131,8 +130,9 @@ def axes(scenario: Scenario) -> Iterator[Piece]:
         ep, etp = (mesh.ep * mesh.etp, 1) if _is_biased(scenario) else (mesh.ep, mesh.etp)
         yield Say("--expert-model-parallel-size", ep, "plan.ep")
         yield Say("--expert-tensor-parallel-size", etp, "plan.etp")
-        for path in ("plan.ep", "plan.etp") if etp != mesh.etp else ():
-            yield Lose(path, f"experts with biases are not cut; written: ep {ep}, which holds as much on each rank")
+        if etp != mesh.etp:
+            why = f"experts with biases are not cut; written: ep {ep}, which holds as much on each rank"
+            yield from lose(why, "plan.ep", "plan.etp")
     yield from habits(ID, "axes")
     yield from say_options(ID, "split", decisions)
 
@@ -160,8 +160,12 @@ def pipeline(scenario: Scenario) -> Iterator[Piece]:
         yield from stages(scenario)
         return
     if schedule.name not in ("1f1b", "interleaved"):
-        for path in ("plan.schedule.name", "plan.schedule.chunks", "plan.placement"):
-            yield Lose(path, "schedules are 1f1b and interleaved 1f1b; written: 1f1b, as many layers on each rank")
+        yield from lose(
+            "schedules are 1f1b and interleaved 1f1b; written: 1f1b, as many layers on each rank",
+            "plan.schedule.name",
+            "plan.schedule.chunks",
+            "plan.placement",
+        )
         if len(set(by_rank(scenario))) > 1:
             yield Say("--pipeline-model-parallel-layout", layout_of(by_rank(scenario), mtp))
         return

@@ -22,7 +22,7 @@ from ridgeline.models.spec import (
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.dialects.megatron.names import ID, POSITIONS, pattern_of
-from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, habits
+from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, fix, habits, lose
 from ridgeline.targets.option_table import option_names
 
 AT = "model.numerics"
@@ -220,8 +220,7 @@ def layers(scenario: Scenario) -> Iterator[Piece]:
     yield Say("--spec", SPEC)
     yield Say("--no-create-attention-mask-in-dataloader", True)
     if has_pairs:
-        for path in ("model.order", "model.blocks.*.norms", "model.blocks.*.mixer", "model.blocks.*.ffn"):
-            yield Lose(path, PAIRED)
+        yield from lose(PAIRED, "model.order", "model.blocks.*.norms", "model.blocks.*.mixer", "model.blocks.*.ffn")
 
 
 def states(scenario: Scenario) -> Iterator[Piece]:
@@ -252,8 +251,7 @@ def stages(scenario: Scenario) -> Iterator[Piece]:
     """1f1b and interleaved, cut by the pattern."""
     plan, schedule_paths = scenario.plan, ("plan.schedule.name", "plan.schedule.chunks", "plan.placement")
     if plan.schedule.name not in ("1f1b", "interleaved"):
-        for path in schedule_paths:
-            yield Lose(path, "schedules are 1f1b and interleaved 1f1b; written: stages of the pattern")
+        yield from lose("schedules are 1f1b and interleaved 1f1b; written: stages of the pattern", *schedule_paths)
     elif needs_segments(scenario):
         yield Say(OPTION, pattern(scenario), *schedule_paths)
     yield from habits("megatron", "stages")
@@ -426,8 +424,7 @@ def _windows(scenario: Scenario) -> Iterator[Piece]:
     spans = _by_layer(scenario, "window")
     sizes = {span for span in spans if span}
     if len(sizes) > 1:
-        for path in (f"{MIXER}.window", "model.order"):
-            yield Lose(path, "one window size for all layers that have one")
+        yield from lose("one window size for all layers that have one", f"{MIXER}.window", "model.order")
     elif sizes:
         # tokens to the left, as the project's own recipes write it: the token itself comes on top
         yield Say("--window-size", f"{sizes.pop()},0", f"{MIXER}.window")
@@ -449,8 +446,7 @@ def _positions(scenario: Scenario) -> Iterator[Piece]:
         word = "yarn" if kinds[0] == "rope" and scaled_by_yarn(scenario.model) else POSITIONS[kinds[0]]
         yield Say("--position-embedding-type", word, f"{MIXER}.positions")
     else:
-        for path in (f"{MIXER}.positions", "model.order"):
-            yield Lose(path, ONE_FOR_ALL)
+        yield from lose(ONE_FOR_ALL, f"{MIXER}.positions", "model.order")
 
 
 def _write_latent(found: list[LatentAttention]) -> Iterator[Piece]:
@@ -531,8 +527,7 @@ def _activation(shape: tuple[bool, str] | None) -> Iterator[Piece]:
             yield Fixed(paths[0], False, "not gated unless told otherwise")
             yield Fixed(paths[1], "gelu", "GELU unless told otherwise")
         case _:
-            for path in paths:
-                yield Lose(path, "SwiGLU, quick GeGLU, squared ReLU or GELU, one for all layers")
+            yield from lose("SwiGLU, quick GeGLU, squared ReLU or GELU, one for all layers", *paths)
 
 
 def biases(scenario: Scenario) -> Iterator[Piece]:
@@ -543,12 +538,10 @@ def biases(scenario: Scenario) -> Iterator[Piece]:
     other_biases = {mixer.out_bias for mixer in attention} | {part.bias for part in parts}
     paths = (f"{MIXER}.out_bias", f"{FFN}.bias")
     if qkv <= {True} and other_biases == {True}:
-        for path in (f"{MIXER}.qkv_bias", *paths):
-            yield Fixed(path, True, "linear layers have biases unless told otherwise")
+        yield from fix(True, "linear layers have biases unless told otherwise", f"{MIXER}.qkv_bias", *paths)
         return
     if other_biases - {False}:
-        for path in paths:
-            yield Lose(path, "biases in all linear layers, in those of queries, keys and values, or in none")
+        yield from lose("biases in all linear layers, in those of queries, keys and values, or in none", *paths)
     yield Say("--disable-bias-linear", True, *paths)
     if qkv == {True}:
         yield Say("--add-qkv-bias", True, f"{MIXER}.qkv_bias")

@@ -46,7 +46,7 @@ from ridgeline.targets.imports.python_values import (
 )
 from ridgeline.targets.imports.run_files import Checkout, checkout_of
 from ridgeline.targets.tables import names as table_names
-from ridgeline.targets.target import Files, Imported
+from ridgeline.targets.target import Files, Imported, refusal
 
 DEEPEST = 8  # objects inside each other
 MOST_FIELDS = 5000
@@ -95,7 +95,7 @@ def _read(reading: Interpreter, module: Module, chosen: str, source: str) -> Rec
     if (chosen and chosen not in names and not takes_arguments) or (not chosen and len(names) > 1):
         known_names = ", ".join(sorted(names)[:40])
         todo = f"choose one: {source}::{min(names)}"
-        raise InputError(Problem(path=source, given=chosen or f"{len(names)} recipes", expected=known_names, todo=todo))
+        raise refusal(chosen or f"{len(names)} recipes", known_names, path=source, todo=todo)
     name = chosen or next(iter(names))
     function = reading.name(name, {}, module)
     recipe_object = reading.follow(function, (), {}) if isinstance(function, Function) else None
@@ -219,7 +219,7 @@ def _config(scope: JsonObject, reading: Interpreter, source: str, function: str)
             notes = tuple(dict.fromkeys((*reading.notes, *_two_lengths(config))))
             _flatten(config, "", (fields, unknown), ())
             return RecipeFields(fields=fields, notes=notes, unknown=unknown, function=function)
-    raise InputError(Problem(path="", given="no configuration", expected="a recipe that returns cfg", where=source))
+    raise refusal("no configuration", "a recipe that returns cfg", where=source)
 
 
 def _two_lengths(config: Made) -> Iterator[str]:
@@ -244,9 +244,7 @@ def _refuse_unseen(made: Made, source: str) -> None:
     if module and not name[:1].isupper():
         given_text = f"a recipe that builds on {name}" + (f" of {module}" if module else "") + ", which is not here"
         todo = "read it inside its checkout or beside the installed package, where its imports can be followed"
-        raise InputError(
-            Problem(path=source, given=given_text[:200], expected="a recipe with what it imports", todo=todo)
-        )
+        raise refusal(given_text[:200], "a recipe with what it imports", path=source, todo=todo)
 
 
 def _flatten(made: Made, path: str, found: tuple[JsonObject, dict[str, str]], above: tuple[Made, ...]) -> None:
@@ -303,7 +301,7 @@ def read(files: Files) -> Imported:
             run_options = Given(options=options, source=path, world=world, notes=notes, hint=hint)
             names = {option: field for field, option in NAMES.items()}
             return _with_adapters(settings_of(run_options, ID, "megatron-bridge", names), recipe_fields)
-    raise InputError(Problem(path="", given=", ".join(files) or "no file", expected="a recipe: a Python file"))
+    raise refusal(", ".join(files) or "no file", "a recipe: a Python file")
 
 
 def _chips(function: str) -> int | None:
@@ -317,8 +315,7 @@ def _refuse_other_work(found: RecipeFields, path: str) -> None:
     provider = str(found.fields.get("model", ""))
     kind = NO_DECODER.search(provider)
     if kind is not None:
-        given_text = f"a diffusion model ({provider[:60]})"
-        raise InputError(Problem(path="", given=given_text, expected="training of a decoder", where=path))
+        raise refusal(f"a diffusion model ({provider[:60]})", "training of a decoder", where=path)
 
 
 def _refuse_unknown(found: RecipeFields, path: str) -> None:
@@ -491,9 +488,7 @@ def _model(fields: JsonObject, chosen: str | None) -> JsonObject:
             "shares of attention and mlp, which the provider deals itself",
             "a pattern of layers",
         )
-        raise InputError(
-            Problem(path="model", given=given_text, expected=expected_text, todo="name the model with --model")
-        )
+        raise refusal(given_text, expected_text, path="model", todo="name the model with --model")
     options: JsonObject = {}
     options |= _activation(fields)
     if fields.pop("model.share_embeddings_and_output_weights", True) is False:

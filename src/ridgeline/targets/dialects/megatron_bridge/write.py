@@ -25,7 +25,7 @@ from ridgeline.targets.dialects.megatron_bridge.names import (
     TWINS,
 )
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admit_options, export_of, gather, matching
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admit_options, export_of, gather, lose, matching
 from ridgeline.targets.options import Options, options
 from ridgeline.targets.target import Export
 
@@ -152,8 +152,7 @@ def fields_of(piece: Say, scenario: Scenario) -> Iterator[Piece]:
     if name == "max-position-embeddings":
         yield from _positions(piece, scenario)
     elif name not in WRITTEN:
-        for path in piece.paths:
-            yield Lose(path, f"no field for {piece.option}")
+        yield from lose(f"no field for {piece.option}", *piece.paths)
     else:
         for field, transform in WRITTEN[name].items():
             value = transform(piece.value, scenario)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.load import model as load_model
 from ridgeline.targets.dialects.megatron.collect import collect, speaking
 from ridgeline.targets.dialects.megatron.names import MODULES, layout_of, pattern_of
@@ -22,7 +21,7 @@ from ridgeline.targets.dialects.mindspeed.names import ALGORITHMS, ID, PARTS, RE
 from ridgeline.targets.imports.model_names import known_as
 from ridgeline.targets.tables import word_lists
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import Files, Imported
+from ridgeline.targets.target import Files, Imported, refusal
 
 LONGCAT = ("moe-with-double-attention", "enable-mla-scale-q-lora", "enable-mla-scale-kv-lora", "num-zero-experts")
 DEEPSEEK4 = table_words("mindspeed", "deepseek4")
@@ -66,8 +65,7 @@ def of_deepseek4(said: JsonObject) -> str | JsonMapping:
     listed_values = ratios_given if isinstance(ratios_given, list) else [ratios_given]
     ratios = [_number({"ratio": ratio}, "ratio") for ratio in listed_values if ratio not in RATIOS] or listed_values
     if len(listed_values) < layers or not set(ratios) <= set(RATIOS):
-        expected_text = f"{layers} numbers, each 0, 4 or 128"
-        raise InputError(Problem(path="--compress-ratios", given=str(ratios_given)[:60], expected=expected_text))
+        raise refusal(str(ratios_given)[:60], f"{layers} numbers, each 0, 4 or 128", path="--compress-ratios")
     config: JsonObject = {key: _number(said, name) for key, name in DEEPSEEK4.items()}
     config |= {"model_type": "deepseek_v4", "num_key_value_heads": 1, "n_shared_experts": 1}
     config |= {"compress_ratios": listed_values, "num_nextn_predict_layers": _number(said, "mtp-num-layers", 0)}
@@ -88,8 +86,7 @@ def _stated_size(said: JsonMapping, name: str, other: str, default: int) -> int:
 def _number(said: JsonMapping, name: str, default: int | None = None) -> int:
     value = said.get(name, default)
     if type(value) is not int or not 0 <= value <= 10_000_000:
-        given_text = "nothing" if value is None else repr(value)[:60]
-        raise InputError(Problem(path=f"--{name}", given=given_text, expected="a whole number of the model"))
+        raise refusal("nothing" if value is None else repr(value)[:60], "a whole number of the model", path=f"--{name}")
     return value
 
 
@@ -243,7 +240,7 @@ def _per_rank(said: JsonObject) -> list[int]:
 def _read_number(said: JsonObject, name: str, default: int) -> int:
     value = said.get(name, default)
     if type(value) is not int or value < 0 or value > 100_000:
-        raise InputError(Problem(path=f"--{name}", given=repr(value)[:60], expected="a whole number"))
+        raise refusal(repr(value)[:60], "a whole number", path=f"--{name}")
     return value
 
 
@@ -272,7 +269,7 @@ def _numbers(value: Any) -> list[int]:
     """Whole numbers separated by commas."""
     words = [word for word in str(value).replace(" ", "").split(",") if word]
     if not all(word.isdigit() and len(word) < 7 for word in words) or len(words) > 10_000:
-        raise InputError(Problem(path="--noop-layers", given=repr(value)[:60], expected="numbers joined by commas"))
+        raise refusal(repr(value)[:60], "numbers joined by commas", path="--noop-layers")
     return [int(word) for word in words]
 
 

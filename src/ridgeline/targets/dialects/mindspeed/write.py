@@ -17,7 +17,7 @@ from ridgeline.targets.dialects.megatron.write import MODEL, arrays, precision, 
 from ridgeline.targets.dialects.megatron.write_model import Writer
 from ridgeline.targets.dialects.mindspeed.names import ALGORITHMS, ID, PARTS, RENAMED
 from ridgeline.targets.launchers.launch import Command
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admit_options, gather, habits
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admit_options, gather, habits, lose
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import nearest, normal_recompute
 from ridgeline.targets.target import Export
@@ -55,8 +55,8 @@ def axes(scenario: Scenario) -> Iterator[Piece]:
     else:
         fits = mesh.tp * mesh.cp * mesh.dp % (mesh.ep * mesh.tp) == 0
         yield Say("--expert-model-parallel-size", mesh.ep if fits else 1, "plan.ep")
-        for path in ("plan.etp",) if fits else (*paths, "plan.overlap.moe"):
-            yield Lose(path, "tensor ranks cut every expert, or hold further ones and ep is a multiple of tp")
+        why = "tensor ranks cut every expert, or hold further ones and ep is a multiple of tp"
+        yield from lose(why, "plan.etp", *(() if fits else ("plan.ep", "plan.overlap.moe")))
 
 
 def pipeline(scenario: Scenario) -> Iterator[Piece]:
@@ -75,8 +75,13 @@ def pipeline(scenario: Scenario) -> Iterator[Piece]:
         return
     empty = empty_layers(scenario)
     if len(set(placement)) > 1 and not empty and name in ("interleaved", "dualpipe-v"):
-        for path in (*paths, "plan.placement", "plan.overlap.pp", "plan.overlap.moe"):
-            yield Lose(path, "empty layers, which fill short stages, cannot stand among the dense ones at the start")
+        yield from lose(
+            "empty layers, which fill short stages, cannot stand among the dense ones at the start",
+            *paths,
+            "plan.placement",
+            "plan.overlap.pp",
+            "plan.overlap.moe",
+        )
         yield from _plain_split(scenario)
         return
     if _dual(scenario):
@@ -252,8 +257,7 @@ def _own_words(piece: Say, scenario: Scenario) -> Iterator[Piece]:
             if value % width == 0:
                 yield Say("--n-shared-experts", value // width, *paths)
             else:
-                for path in paths:
-                    yield Lose(path, f"a multiple of the width of one expert ({width})")
+                yield from lose(f"a multiple of the width of one expert ({width})", *paths)
         case "--window-size":
             yield Say("--sliding-window", int(str(value).split(",")[0]), *paths)
         case "--use-rope-scaling":
@@ -287,8 +291,7 @@ def _dense_first(flags: tuple[bool, ...], paths: tuple[str, ...]) -> Iterator[Pi
         yield Say("--first-k-dense-replace", dense, *paths)
         yield Say("--moe-layer-freq", 1, *paths)
     else:
-        for path in (*paths, "model.blocks.*.ffn.*"):
-            yield Lose(path, "dense layers first, then experts in every layer")
+        yield from lose("dense layers first, then experts in every layer", *paths, "model.blocks.*.ffn.*")
 
 
 def run_options(scenario: Scenario) -> JsonObject:

@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
 from ridgeline.hardware.load import system as load_system
 from ridgeline.models.hf import from_config
@@ -41,7 +40,7 @@ from ridgeline.targets.imports.option_reader import OptionReader, flatten, holds
 from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.launchers.launch import system_in
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import Files, Imported, Unread
+from ridgeline.targets.target import Files, Imported, Unread, refusal
 
 PARTS = {word: part for names in MODULES.values() for part, word in names.items()}
 FORMATS = ("bf16SR", "fp32", "autocast", "mixed_precision", "mixed_precisionSR", "manual")
@@ -203,7 +202,7 @@ def read(files: Files) -> Imported:
 def _refuse_other_work(reader: OptionReader, table: Table) -> None:
     for kind, means in (("dpo", "preference pairs (DPO)"), ("orpo", "preference pairs (ORPO)")):
         if any(name.startswith(f"model_alignment_strategy.{kind}.") for name in reader.options):
-            raise InputError(Problem(path="", given=means, expected="training of a decoder", where=table.source))
+            raise refusal(means, "training of a decoder", where=table.source)
 
 
 def _ranks_of_chip(files: Files, devices: int, lnc: object) -> int:
@@ -217,9 +216,7 @@ def _ranks_of_chip(files: Files, devices: int, lnc: object) -> int:
             f"{name}, chips of {machine.chip.vendor}",
             f"chips of {VENDOR}: NxD runs on no others",
         )
-        raise InputError(
-            Problem(path="system", given=given_text, expected=expected_text, todo="say --on 64xtrn1 or 64xtrn2")
-        )
+        raise refusal(given_text, expected_text, path="system", todo="say --on 64xtrn1 or 64xtrn2")
     ranks, own_cores = cores_of(machine)
     if devices > ranks * CHIPS or (type(lnc) is int and lnc != own_cores):
         given_text = f"{devices} ranks of {lnc or 1} cores on a node, for {name}"
@@ -227,7 +224,7 @@ def _ranks_of_chip(files: Files, devices: int, lnc: object) -> int:
             f"at most {ranks * CHIPS} ranks of {own_cores} cores: {CHIPS} chips of {ranks}",
             "name the other Trainium",
         )
-        raise InputError(Problem(path="trainer.devices", given=given_text, expected=expected_text, todo=todo))
+        raise refusal(given_text, expected_text, path="trainer.devices", todo=todo)
     return ranks
 
 
@@ -242,11 +239,11 @@ def _mesh(reader: OptionReader, ranks: int, spec: ModelSpec | None, table: Table
         given_text = f"{wide}, and a chip holds {ranks} ranks (NeuronCores)"
         todo = "a plan's rank is a chip: cores of one chip that hold different data have no place in it"
         expected_text = f"a multiple of {ranks}"
-        raise InputError(Problem(path=TP, given=given_text, expected=expected_text, todo=todo, where=table.source))
+        raise refusal(given_text, expected_text, path=TP, todo=todo, where=table.source)
     for block in spec.blocks if spec is not None else ():
         if isinstance(block.mixer, Attention) and (block.mixer.heads % wide or _uneven(wide, block.mixer.kv_heads)):
             expected_text = f"a divisor of {block.mixer.heads} heads that shares {block.mixer.kv_heads} of keys evenly"
-            raise InputError(Problem(path=TP, given=str(wide), expected=expected_text, where=table.source))
+            raise refusal(str(wide), expected_text, path=TP, where=table.source)
     reader.take(f"{MESH}.kv_replicator"), reader.take("model.qkv_linear"), reader.take("model.fuse_qkv")
     reader.take("trainer.lnc"), reader.take("trainer.devices"), reader.take("trainer.num_nodes")
     degrees = {"tp": wide // ranks, "pp": reader.degree(PP), "cp": reader.degree(CP), "ep": reader.degree(EP)}

@@ -34,7 +34,7 @@ from ridgeline.targets.dialects.nxd_training.names import (
 )
 from ridgeline.targets.imports.option_reader import nest_options
 from ridgeline.targets.launchers.launch import TORCHRUN, Command, comment, header, nodes_of, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import fallback_losses, nearest
 from ridgeline.targets.tables import words as table_words
@@ -91,8 +91,12 @@ def pipeline(scenario: Scenario) -> Iterator[Piece]:
         return
     yield Say(CHUNKS, chunks, *(("plan.schedule.name", "plan.schedule.chunks") if known_names else ()))
     if not known_names:
-        for path in ("plan.schedule.name", "plan.schedule.chunks", "plan.placement"):
-            yield Lose(path, "schedules are 1f1b and interleaved 1f1b; written: 1f1b, layers dealt evenly")
+        yield from lose(
+            "schedules are 1f1b and interleaved 1f1b; written: 1f1b, layers dealt evenly",
+            "plan.schedule.name",
+            "plan.schedule.chunks",
+            "plan.placement",
+        )
         return
     stages = plan.mesh.pp * chunks
     if scenario.placement == even(scenario.model.layers, stages):

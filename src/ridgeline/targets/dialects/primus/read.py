@@ -28,7 +28,7 @@ from ridgeline.targets.imports.run_files import Checkout, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.launchers.launch import system_in
 from ridgeline.targets.tables import names as table_names
-from ridgeline.targets.target import Files, Imported
+from ridgeline.targets.target import Files, Imported, refusal
 
 LORA = {"qkv": "linear_qkv", "out": "linear_proj", "up": "linear_fc1", "gate": "linear_fc1", "down": "linear_fc2"}
 RANK = 32  # of Primus's own adapters
@@ -87,7 +87,7 @@ def bridge_words(said: JsonMapping, named: str | None, source: str) -> JsonObjec
     recipe = str(said.get("recipe", ""))
     if recipe.startswith("primus."):
         given_text = f"the recipe {recipe.rpartition('.')[2][:60]}, which decides more than its arguments"
-        raise InputError(Problem(path="recipe", given=given_text, expected="a recipe of Megatron-Bridge", where=source))
+        raise refusal(given_text, "a recipe of Megatron-Bridge", path="recipe", where=source)
     model = named or _model(said, source)
     needed_names = (*STATED, *(("expert_model_parallel_size",) if _has_experts(model) else ()))
     open_ = [
@@ -119,7 +119,7 @@ def _model(said: JsonMapping, source: str) -> str:
         if entry is not None:
             return entry[0]
     given_text, todo = (path or flavor or "nothing")[:80], "name the model with --model"
-    raise InputError(Problem(path="hf_path", given=given_text, expected="a known model", todo=todo, where=source))
+    raise refusal(given_text, "a known model", path="hf_path", todo=todo, where=source)
 
 
 def _has_experts(model: str) -> bool:
@@ -132,8 +132,7 @@ def _options(said: JsonMapping, source: str) -> Iterator[tuple[str, Any]]:
             yield OPTIONS.get(key, key.replace("_", "-")), value
     name = str(said.get("precision_config") or "bf16_mixed")
     if name not in RECIPES:
-        expected_text = f"one of {', '.join(RECIPES)}"
-        raise InputError(Problem(path="precision_config", given=name[:60], expected=expected_text, where=source))
+        raise refusal(name[:60], f"one of {', '.join(RECIPES)}", path="precision_config", where=source)
     yield from RECIPES[name].items()
     yield "accumulate-allreduce-grads-in-fp32", True
     if said.get("use_megatron_fsdp") is True:
@@ -285,7 +284,7 @@ def read(files: Files) -> Imported:
     for source in sources(files):
         imported_run = _read(source, files)
         return replace(imported_run, assumptions=(*source.notes, *imported_run.assumptions))
-    raise InputError(Problem(path="", given=", ".join(files) or "no file", expected="an experiment of Primus"))
+    raise refusal(", ".join(files) or "no file", "an experiment of Primus")
 
 
 def _world(files: Files, place: Checkout) -> int | None:
@@ -298,11 +297,13 @@ def _read(source: Source, files: Files) -> Imported:
     module, place = source.module, source.place
     framework = _text(module["framework"], place)
     if any(word in framework for word in IMAGES) or "diffusion" in str(module["model"]).lower():
-        given_text = f"a model of images or video (framework {framework[:40]})"
-        raise InputError(Problem(path="", given=given_text, expected="training of a decoder", where=source.name))
+        raise refusal(
+            f"a model of images or video (framework {framework[:40]})", "training of a decoder", where=source.name
+        )
     if framework not in FRAMEWORKS:
-        given_text, expected_text = f"framework {framework[:40]}", f"framework {', '.join(FRAMEWORKS)}"
-        raise InputError(Problem(path="modules", given=given_text, expected=expected_text, where=source.name))
+        raise refusal(
+            f"framework {framework[:40]}", f"framework {', '.join(FRAMEWORKS)}", path="modules", where=source.name
+        )
     stated_options: JsonObject = {}
     notes: list[str] = []
     model = _text(module["model"], place)
@@ -348,7 +349,7 @@ def _megatron(said: JsonMapping, model: str, source: str, place: Checkout) -> Im
     elif options.get("model-type", "gpt") not in KINDS or "lfm-layer-types" in options:
         given_text = f"layers of {str(options.get('model-type', 'gpt'))[:40]} ({model[:60]})"
         expected_text, todo = "layers that the options spell", "name the model with --model"
-        raise InputError(Problem(path="model_type", given=given_text, expected=expected_text, todo=todo, where=source))
+        raise refusal(given_text, expected_text, path="model_type", todo=todo, where=source)
     elif "num-layers" not in options and "hybrid-layer-pattern" not in options:
         entry = find_name(re.sub(r"\.ya?ml$", "", model).replace("_", "-"))
         if entry is not None:

@@ -12,7 +12,7 @@ from ridgeline.targets.dialects.megatron.write import pieces
 from ridgeline.targets.dialects.megatron.write_model import OPTION as PATTERN
 from ridgeline.targets.dialects.megatron.write_model import is_hybrid, needs_segments, pattern
 from ridgeline.targets.launchers.launch import Command, comment, header, nodes_of, scripts
-from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, admit_options, export_of, gather
+from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, admit_options, export_of, gather, lose
 from ridgeline.targets.options import options
 from ridgeline.targets.tables import values
 from ridgeline.targets.tables import words as table_words
@@ -118,8 +118,7 @@ def _key_pieces(piece: Piece) -> Iterator[Piece]:
         return
     key, value = key_of(piece.option.removeprefix("--"), piece.value)
     if key is None:
-        for path in piece.paths:
-            yield Lose(path, f"no file of Primus has a key for {piece.option}")
+        yield from lose(f"no file of Primus has a key for {piece.option}", *piece.paths)
     else:
         yield Say(f"{OVERRIDES}{key}", value, *piece.paths)
 

@@ -34,7 +34,7 @@ from ridgeline.targets.imports.python_values import (
 from ridgeline.targets.imports.run_files import Checkout, checkout_of
 from ridgeline.targets.option_table import read_options
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import Files, Imported, Unread
+from ridgeline.targets.target import Files, Imported, Unread, refusal
 
 # the class of activation_checkpoint -> its words in a job file
 RECOMPUTE = {
@@ -79,14 +79,14 @@ def job_of(files: Files) -> tuple[Table, tuple[str, ...]]:
             todo = f"choose one: {source}::{min(functions_by_name)}" if functions_by_name else ""
             known_names = ", ".join(sorted(functions_by_name)[:40]) or "functions that return Trainer.Config"
             given_text = chosen or f"{len(functions_by_name)} functions"
-            raise InputError(Problem(path=source, given=given_text, expected=known_names, todo=todo))
+            raise refusal(given_text, known_names, path=source, todo=todo)
         chosen = chosen or next(iter(functions_by_name))
         config = reading.follow(functions_by_name[chosen], (), {})
     except (Stop, RecursionError):
         given_text = "a function that does too much before it returns"
         raise InputError(Problem(path=source, given=given_text, expected="a configuration to read")) from None
     if not isinstance(config, Made):
-        raise InputError(Problem(path=chosen, given=describe_value(config), expected="a Trainer.Config", where=source))
+        raise refusal(describe_value(config), "a Trainer.Config", path=chosen, where=source)
     folder = checkout_of(files).folder
     options = _options(config, chosen, folder.name if folder else "", source)
     notes = list(dict.fromkeys(reading.notes))
@@ -247,23 +247,13 @@ def read_job(table: Table, named: str | None, notes: tuple[str, ...] = ()) -> Im
     batch, per_rank = _batch(reader, plan)
     settings = pick({"model": model}) | {
         "workload": pick(
-            {
-                "kind": "train",
-                "seq": _seq(reader),
-                "global_batch": batch,
-                "optimizer": optimizer,
-                **_lora(reader),
-            }
+            {"kind": "train", "seq": _seq(reader), "global_batch": batch, "optimizer": optimizer, **_lora(reader)}
         ),
         "plan": plan,
     }
     unread = reader.unread(APART)
     return Imported(
-        target=ID,
-        settings=settings,
-        unread=unread,
-        assumptions=tuple(reader.assumptions),
-        per_rank=per_rank,
+        target=ID, settings=settings, unread=unread, assumptions=tuple(reader.assumptions), per_rank=per_rank
     )
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.core.errors import InputError, not_among
 from ridgeline.core.files import Table
 from ridgeline.models.load import MODELS, find_name
 from ridgeline.targets.dialects.megatron.collect import world_of
@@ -30,7 +30,7 @@ from ridgeline.targets.imports.option_reader import (
 from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.option_table import read_options
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import Files, Imported, Unread
+from ridgeline.targets.target import Files, Imported, Unread, refusal
 
 PROGRAM = re.compile(r"verl\.trainer\.(fsdp_)?sft_trainer|verl/trainer/(fsdp_)?sft_trainer")
 MOVED = table_words("verl", "moved")
@@ -210,8 +210,9 @@ def read(files: Files) -> Imported:
     if not any(key.startswith("actor_rollout_ref.") for key, _ in flatten(table.data)) and is_sft(files):
         return _read_sft(files, table)
     if not any(key.startswith("actor_rollout_ref.") for key, _ in flatten(table.data)):
-        expected_text = "a YAML file or script with actor_rollout_ref.* options"
-        raise InputError(Problem(path="", given="no such file", expected=expected_text, todo="name verl's own file"))
+        raise refusal(
+            "no such file", "a YAML file or script with actor_rollout_ref.* options", todo="name verl's own file"
+        )
     reader, base = OptionReader(table), base_of(files)
     reader.taken |= base.quiet
     strategy = _strategy(reader, f"{ACTOR}.strategy", base.engine)
@@ -259,8 +260,7 @@ def _refuse_other_work(files: Files) -> None:
     for name, text in files.items():
         program = re.search(r"verl\.trainer\.(main_generation\w*|main_eval\w*)", text) if name.endswith(".sh") else None
         if program and not re.search(r"main_ppo|sft_trainer|main_dapo|\.main_(?!gen|eval)\w+", text):
-            given_text = f"generation of text ({program.group(1)})"
-            raise InputError(Problem(path="", given=given_text, expected="training of a decoder", where=name))
+            raise refusal(f"generation of text ({program.group(1)})", "training of a decoder", where=name)
 
 
 def _chosen(reader: OptionReader, files: Files) -> str | None:
