@@ -5,22 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from contextlib import suppress
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, not_among
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import serving_decisions_of
-from ridgeline.targets.dialects.sglang import engine_pieces as sglang_pieces
-from ridgeline.targets.dialects.sglang import read_engine as sglang_engine
-from ridgeline.targets.dialects.tensorrt_llm import engine_pieces as tensorrt_pieces
-from ridgeline.targets.dialects.tensorrt_llm import read_engine as tensorrt_engine
-from ridgeline.targets.dialects.vllm import engine_pieces as vllm_pieces
-from ridgeline.targets.dialects.vllm import read_engine as vllm_engine
+from ridgeline.targets.dialects import sglang, tensorrt_llm, vllm
 from ridgeline.targets.imports.command_line import read_arguments
 from ridgeline.targets.imports.option_reader import OptionReader, flatten, nest_options, tables
 from ridgeline.targets.launchers.launch import ON_NODE, comment, header, nodes_of
-from ridgeline.targets.ledger import Lose, Piece, Say, admit_options, export_of, gather
+from ridgeline.targets.ledger import Lose, Piece, Say, admit_options, export_of, gather, lose
 from ridgeline.targets.options import options
 from ridgeline.targets.serving.launch import Launch, commands_of, launch_script, replicas_in
 from ridgeline.targets.serving.load import BENCH, bench_script
@@ -42,7 +37,8 @@ FIELDS = "--override-engine-args"  # of a TensorRT-LLM worker: the fields of its
 KINDS = {"both": "worker", "prefill": "prefill", "decode": "decode"}
 
 
-ENGINES = {"vllm": vllm_pieces, "sglang": sglang_pieces, "tensorrt-llm": tensorrt_pieces}
+WRITERS = {"vllm": vllm.engine_pieces, "sglang": sglang.engine_pieces, "tensorrt-llm": tensorrt_llm.engine_pieces}
+READERS = {"vllm": vllm.read_engine, "sglang": sglang.read_engine, "tensorrt-llm": tensorrt_llm.read_engine}
 TRANSFER = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 
 
@@ -50,8 +46,8 @@ def write(scenario: Scenario) -> Export:
     """deployment.yaml, the scripts of frontend and workers, and bench.sh."""
     engine = scenario.plan.engine
     decisions = serving_decisions_of(scenario)
-    if engine not in ENGINES:
-        raise InputError(not_among("plan.engine", engine, ENGINES, "Dynamo wraps one of these"))
+    if engine not in WRITERS:
+        raise InputError(not_among("plan.engine", engine, WRITERS, "Dynamo wraps one of these"))
     workers = workers_of(scenario)
     replica = next(iter(workers.values()))
     pieces = [*common_pieces(scenario, ID, engine), *_engine(scenario, engine, replica), *_fleet(scenario)]
@@ -60,7 +56,9 @@ def write(scenario: Scenario) -> Export:
     router = {"--router-mode": ROUTERS[scenario.plan.serving.router]}
     arguments = {name: arguments_of(scenario, engine, name, worker) for name, worker in workers.items()}
     files = {FILE: comment(header(scenario, title)) + yaml_text(_deployment(scenario, router, workers, arguments))}
-    files[ON_NODE] = launch_script(scenario, _frontend(scenario, router), title)
+    program = 'exec python3 -m dynamo.frontend --http-host "$HOST" --http-port "$PORT"'
+    front = Launch(program=program, arguments=router, weights=model_path(scenario), replicas=1, chips=1)
+    files[ON_NODE] = launch_script(scenario, front, title)
     for name, worker in workers.items():
         how = _worker(scenario, engine, worker, arguments[name])
         files[f"{name}.sh"] = launch_script(scenario, how, title)
@@ -86,20 +84,14 @@ def workers_of(scenario: Scenario) -> Mapping[str, Replica]:
 
 def _engine(scenario: Scenario, engine: str, one: Replica) -> Iterator[Piece]:
     """What every worker is told; how each pool is split is said of the pool."""
-    yield from _engine_options(scenario, engine, one)
+    yield from admit_options(WRITERS[engine](scenario, one), options(engine))
     for number, worker in enumerate(workers_of(scenario).values() if scenario.plan.serving.pools else ()):
         if engine == "tensorrt-llm" and worker.dp > 1 and worker.tp > 1:
-            for field in ("tp", "dp"):
-                why = f"attention DP goes over all ranks: written with {worker.tp * worker.dp} of them, tp 1"
-                yield Lose(f"plan.serving.pools.{number}.{field}", why)
+            why = f"attention DP goes over all ranks: written with {worker.tp * worker.dp} of them, tp 1"
+            yield from lose(why, *(f"plan.serving.pools.{number}.{field}" for field in ("tp", "dp")))
         for field in ("role", "replicas", "tp", "pp", "ep", "dp"):
             yield Say(f"pool {number}", number, f"plan.serving.pools.{number}.{field}")
         yield Lose(f"plan.serving.pools.{number}.system", "which nodes a pod runs on is said by selectors of yours")
-
-
-def _engine_options(scenario: Scenario, engine: str, one: Replica) -> Iterator[Piece]:
-    engine_said = ENGINES[engine](scenario, one)
-    return admit_options(engine_said, options(engine))
 
 
 def _fleet(scenario: Scenario) -> Iterator[Piece]:
@@ -113,11 +105,10 @@ def _fleet(scenario: Scenario) -> Iterator[Piece]:
 
 def arguments_of(scenario: Scenario, engine: str, name: str, worker: Replica) -> JsonObject:
     """The options of a worker."""
-    options_written = gather({}, _engine_options(scenario, engine, worker)).options
+    options_written = gather({}, admit_options(WRITERS[engine](scenario, worker), options(engine))).options
+    arguments: JsonObject = dict(options_written)
     if engine == "tensorrt-llm":
-        arguments: JsonObject = {FIELDS: json.dumps(nest_options(options_written))}
-    else:
-        arguments = dict(options_written)
+        arguments = {FIELDS: json.dumps(nest_options(options_written))}
     role = name.partition("-")[0]
     if role != "worker":
         arguments["--disaggregation-mode"] = role
@@ -126,11 +117,6 @@ def arguments_of(scenario: Scenario, engine: str, name: str, worker: Replica) ->
         if engine == "sglang":
             arguments["--disaggregation-transfer-backend"] = "nixl"
     return arguments
-
-
-def _frontend(scenario: Scenario, router: JsonMapping) -> Launch:
-    program = 'exec python3 -m dynamo.frontend --http-host "$HOST" --http-port "$PORT"'
-    return Launch(program=program, arguments=router, weights=model_path(scenario), replicas=1, chips=1)
 
 
 def _worker(scenario: Scenario, engine: str, worker: Replica, arguments: JsonMapping) -> Launch:
@@ -190,7 +176,6 @@ def _flat(arguments: JsonMapping) -> list[str]:
     return flat_words
 
 
-READERS = {"vllm": vllm_engine, "sglang": sglang_engine, "tensorrt-llm": tensorrt_engine}
 FRONTEND = "dynamo.frontend"
 APART = table_words("dynamo", "apart")
 AXES = ("tp", "pp", "ep")
@@ -202,22 +187,21 @@ def read(files: Files) -> Imported:
     workers = [(module, words, count) for module, words, count in parts if module in MODULES.values()]
     if not workers:
         raise none_found(files, "python3 -m dynamo.vllm, dynamo.sglang or dynamo.trtllm")
-    first: OptionReader | None = None
-    pools: list[JsonObject] = []
-    plan: JsonObject = {}
-    given_text = ""
-    for module, words, count in workers:
-        reader, worker_plan, pool, worker_model = _read_worker(module, words, count)
-        pools.append(pool)
-        if first is None:
-            first, plan, given_text = reader, worker_plan, worker_model
-    assert first is not None
-    serving = plan.setdefault("serving", {}) | _read_fleet(pools)
-    router = _router(parts)
+    workers_read = [_read_worker(*worker) for worker in workers]
+    reader, plan, _, model_given = workers_read[0]
+    pools = [pool for _, _, pool, _ in workers_read]
+    serving = plan.get("serving", {})
+    if len(pools) == 1 and pools[0]["role"] == "both":
+        serving |= {"replicas": pools[0]["replicas"]}
+        serving |= {"data_parallel_size": pools[0]["dp"]} if pools[0]["dp"] > 1 else {}
+    else:
+        serving |= {"pools": pools}
+    modes = [read_arguments(words, options(ID)).options.get("router-mode") for at, words, _ in parts if at == FRONTEND]
+    router = {word: name for name, word in ROUTERS.items()}.get(str(modes[0])) if modes else None
     serving |= {"router": router} if router and (serving.get("replicas", 1) > 1 or "pools" in serving) else {}
     plan["serving"] = serving
-    plan["dp"] = _ranks(serving)
-    return imported_server(ID, files, first, plan, model_named(first, files, given_text), APART)
+    plan["dp"] = 1 if "pools" in serving else int(serving["replicas"] * serving.get("data_parallel_size", 1))
+    return imported_server(ID, files, reader, plan, model_named(reader, files, model_given), APART)
 
 
 def _read_worker(module: str, words: list[str], count: int) -> tuple[OptionReader, JsonObject, JsonObject, str]:
@@ -226,13 +210,9 @@ def _read_worker(module: str, words: list[str], count: int) -> tuple[OptionReade
     arguments = read_arguments(words, options(engine), options(ID))
     reader = reader_of(arguments, module)
     fields = reader.take(FIELDS[2:])
-    if isinstance(fields, str):
-        try:
-            fields_read = json.loads(fields)
-        except (ValueError, RecursionError):
-            fields_read = None
-        if isinstance(fields_read, Mapping):
-            reader.options |= dict(flatten(fields_read))
+    with suppress(ValueError, RecursionError):
+        fields_read = json.loads(fields) if isinstance(fields, str) else None
+        reader.options |= dict(flatten(fields_read)) if isinstance(fields_read, Mapping) else {}
     role = str(reader.take("disaggregation-mode", default="both"))
     model_given = str(reader.take("model", "model-path", default=""))
     plan = READERS[engine](reader)
@@ -242,28 +222,6 @@ def _read_worker(module: str, words: list[str], count: int) -> tuple[OptionReade
     plan.get("serving", {}).pop("replicas", None)
     pool = {"role": role if role in ("prefill", "decode") else "both", "replicas": count, "dp": dp}
     return reader, plan, pool | {axis: plan[axis] for axis in AXES if axis in plan}, model_given
-
-
-def _read_fleet(pools: list[JsonObject]) -> JsonObject:
-    """Replicas of one kind, or pools."""
-    if len(pools) == 1 and pools[0]["role"] == "both":
-        fleet = {"replicas": pools[0]["replicas"]}
-        return fleet | ({"data_parallel_size": pools[0]["dp"]} if pools[0]["dp"] > 1 else {})
-    return {"pools": pools}
-
-
-def _ranks(serving: JsonMapping) -> int:
-    if "pools" in serving:
-        return 1
-    return int(serving["replicas"] * serving.get("data_parallel_size", 1))
-
-
-def _router(parts: list[tuple[str, list[str], int]]) -> str | None:
-    for module, words, _ in parts:
-        if module == FRONTEND:
-            mode = read_arguments(words, options(ID)).options.get("router-mode")
-            return {word: name for name, word in ROUTERS.items()}.get(str(mode))
-    return None
 
 
 def _deployment_parts(files: Files) -> list[tuple[str, list[str], int]]:
@@ -288,7 +246,7 @@ def _components(data: JsonMapping) -> list[JsonMapping]:
 
 
 def _containers(part: JsonMapping) -> list[JsonMapping]:
-    at: Any = part
+    at: object = part
     for key in ("podTemplate", "spec", "containers"):
         at = at.get(key) if isinstance(at, Mapping) else None
     return [container for container in at if isinstance(container, Mapping)] if isinstance(at, list) else []

@@ -2,71 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.plan.scenario import Scenario
-from ridgeline.targets.decisions import has_experts, serving_decisions_of
+from ridgeline.plan.serving_settings import Speculation
+from ridgeline.targets.decisions import has_experts
+from ridgeline.targets.engine_dialect import engine_words, fleet_pieces
 from ridgeline.targets.imports.option_reader import OptionReader
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admit_options, gather
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
 from ridgeline.targets.options import options
-from ridgeline.targets.serving.launch import Launch, commands_of
+from ridgeline.targets.serving.launch import commands_of
 from ridgeline.targets.serving.load import server_export
-from ridgeline.targets.serving.pieces import (
-    COMPUTE,
-    WEIGHTS,
-    FormatWords,
-    Replica,
-    cache_format,
-    common_pieces,
-    format_pieces,
-    graph_pieces,
-    knobs,
-    model_path,
-    pools_lost,
-    replica_of,
-)
-from ridgeline.targets.serving.reader import (
-    first_server,
-    has_server,
-    imported_server,
-    model_named,
-    reader_of,
-    take_knobs,
-)
-from ridgeline.targets.tables import names as table_names
+from ridgeline.targets.serving.pieces import Replica, graph_pieces, replica_of
+from ridgeline.targets.serving.reader import first_server, has_server, imported_server, model_named, reader_of
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
 
 ID = "sglang"
 
-DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-KV_DTYPES = {"bf16": "bf16", "fp8-e4m3": "fp8_e4m3", "fp8-e5m2": "fp8_e5m2", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}
-# weights that are quantised while they are loaded: (compute, weights) -> method
-ONLINE = {("fp8-e4m3", "fp8-e4m3"): "fp8", ("mxfp8", "mxfp8"): "mxfp8", ("nvfp4", "nvfp4"): "nvfp4_online"}
-STORED = {"modelopt_fp4": ("nvfp4", "nvfp4"), "w8a8_int8": ("int8", "int8"), "mxfp4": ("bf16", "mxfp4")}
+ENGINE = engine_words(ID, "SGLang")
 DISPATCH = {"all-to-all": "none", "deepep": "deepep"}
 ROUTERS = {"round-robin": "round_robin"}
-SWITCHES = {
-    "disable_radix_cache": "prefixes are kept unless told otherwise",
-    "disable_overlap_schedule": "steps are decided ahead unless told otherwise",
-    "enable_priority_scheduling": "requests are served in the order they come unless told otherwise",
-    "disable_priority_preemption": "a larger priority takes seats unless told otherwise",
-}
-NUMBERS = table_names("sglang", "numbers")
-
-
-WORDS = FormatWords(
-    title="SGLang", dtype="--dtype", dtypes=DTYPES, kv_dtype="--kv-cache-dtype", kv_dtypes=KV_DTYPES
-)  # fmt: skip
 
 
 def engine_pieces(scenario: Scenario, one: Replica) -> Iterator[Piece]:
     """Everything that an SGLang engine is told."""
     yield from mesh(scenario, one)
-    for part in (_formats, _knobs, _graphs, _speculation):
-        yield from part(scenario)
+    yield from ENGINE.pieces(scenario)
+    eager = Say("--disable-cuda-graph", True, "plan.graph")
+    yield from graph_pieces(scenario, eager=eager, compiled=Say("--enable-torch-compile", True, "plan.compiled"))
+    if scenario.plan.speculation is not None:
+        yield from _speculation(scenario.plan.speculation)
 
 
 def mesh(scenario: Scenario, one: Replica) -> Iterator[Piece]:
@@ -88,31 +56,7 @@ def mesh(scenario: Scenario, one: Replica) -> Iterator[Piece]:
         yield Lose("plan.moe_dispatch", "tokens are exchanged by collectives, or with DeepEP")
 
 
-def _formats(scenario: Scenario) -> Iterator[Piece]:
-    precision = scenario.plan.precision
-    method = ONLINE.get((precision.compute.id, precision.weights.id))
-    quantization = Say("--quantization", method, COMPUTE, WEIGHTS) if method is not None else None
-    yield from format_pieces(scenario, WORDS, quantization)
-    yield from cache_format(scenario, WORDS)
-
-
-def _knobs(scenario: Scenario) -> Iterator[Piece]:
-    for name, (value, path) in knobs(scenario, ID).items():
-        if name in SWITCHES and value is not True:
-            yield Fixed(path, False, SWITCHES[name])
-        elif name in SWITCHES or name in NUMBERS:
-            yield Say(f"--{name.replace('_', '-')}", value, path)
-
-
-def _graphs(scenario: Scenario) -> Iterator[Piece]:
-    eager = Say("--disable-cuda-graph", True, "plan.graph")
-    yield from graph_pieces(scenario, eager=eager, compiled=Say("--enable-torch-compile", True, "plan.compiled"))
-
-
-def _speculation(scenario: Scenario) -> Iterator[Piece]:
-    drafts = scenario.plan.speculation
-    if drafts is None:
-        return
+def _speculation(drafts: Speculation) -> Iterator[Piece]:
     path = "plan.speculation"
     words = {"mtp": "EAGLE", "eagle": "EAGLE", "ngram": "NGRAM"}
     yield Say("--speculative-algorithm", words[drafts.draft], f"{path}.draft")
@@ -129,23 +73,22 @@ RENDEZVOUS = '--nnodes {nodes} --node-rank "$NODE_RANK" --dist-init-addr "$MASTE
 
 def write(scenario: Scenario) -> Export:
     """launch.sh and bench.sh."""
-    decisions = serving_decisions_of(scenario)
     replica = replica_of(scenario)
-    pieces_said = [
-        *common_pieces(scenario, ID, ID),
-        *engine_pieces(scenario, replica),
-        *_fleet(scenario, replica),
-        pools_lost(),
-    ]
-    ledger = gather(decisions, admit_options(pieces_said, options(ID)))
-    how = Launch(
+    one_server = has_own_controller(scenario, replica)
+    if one_server:
+        word = ROUTERS[scenario.plan.serving.router]
+        fleet: Iterable[Piece] = (
+            Say("--dp-size", replica.count, "plan.serving.replicas"),
+            Say("--load-balance-method", word, "plan.serving.router"),
+        )
+    else:
+        fleet = fleet_pieces(replica, "a router (sglang_router) before them", several=replica.count > 1)
+    ledger, how = ENGINE.server(
+        scenario,
+        (*engine_pieces(scenario, replica), *fleet),
         program='exec python3 -m sglang.launch_server --model-path "$MODEL" --host "$HOST" --port "$PORT"',
-        arguments={name: value for name, value in ledger.options.items() if name.startswith("--")},
-        weights=model_path(scenario),
-        replicas=1 if has_own_controller(scenario, replica) else replica.count,
-        chips=replica.chips,
-        nodes=replica.nodes,
         rendezvous=RENDEZVOUS.format(nodes=replica.nodes),
+        **({"replicas": 1} if one_server else {}),
     )
     return server_export(ID, scenario, ledger, how)
 
@@ -154,18 +97,6 @@ def has_own_controller(scenario: Scenario, one: Replica) -> bool:
     """Whether replicas are data-parallel engines behind the server's own controller: on one node, dealt in turn."""
     fits = one.count * one.chips <= scenario.system.node
     return one.count > 1 and one.dp == 1 and fits and scenario.plan.serving.router in ROUTERS
-
-
-def _fleet(scenario: Scenario, one: Replica) -> Iterator[Piece]:
-    if has_own_controller(scenario, one):
-        yield Say("--dp-size", one.count, "plan.serving.replicas")
-        yield Say("--load-balance-method", ROUTERS[scenario.plan.serving.router], "plan.serving.router")
-        return
-    yield Say("REPLICAS", one.count, "plan.serving.replicas")
-    if one.count > 1:
-        why = "replicas are servers of their own, on ports from PORT on: put a router (sglang_router) before them"
-        yield Lose("plan.serving.router", why, yours=True)
-    yield Fixed("plan.serving.router", "round-robin", "one replica")
 
 
 ROUTED = ("-m", "sglang_router.launch_server")  # replicas behind a router of their own
@@ -204,9 +135,10 @@ def read_engine(reader: OptionReader, replicas: int = 1) -> JsonObject:
     plan |= {"ep": ep} if ep > 1 else {}
     way = {word: name for name, word in DISPATCH.items()}.get(str(reader.take("moe-a2a-backend", default="")))
     plan |= {"moe_dispatch": way} if way and ep > 1 else {}
-    plan |= {"precision": _precision(reader), "engine": ID}
-    numbers = {knob: knob.replace("_", "-") for knob in NUMBERS}
-    engine_knobs = take_knobs(reader, numbers, {knob: knob.replace("_", "-") for knob in SWITCHES})
+    formats = ENGINE.read_formats(reader)
+    formats["kv"] = ENGINE.read_cache_format(reader, formats["activations"])
+    plan |= {"precision": formats, "engine": ID}
+    engine_knobs = ENGINE.read_knobs(reader)
     serving: JsonObject = {"sglang": engine_knobs} if engine_knobs else {}
     serving["replicas"] = replicas if together else dp * replicas
     if together:
@@ -226,21 +158,6 @@ def read_engine(reader: OptionReader, replicas: int = 1) -> JsonObject:
     if reader.switch("enable-torch-compile", default=False):
         plan["compiled"] = True
     return plan
-
-
-def _precision(reader: OptionReader) -> JsonObject:
-    names = {word: name for name, word in DTYPES.items()} | {"half": "fp16", "float": "fp32"}
-    wide = reader.word("dtype", among={**names, "auto": "bf16"}, default="bf16")
-    formats_read: JsonObject = {"compute": wide, "weights": wide, "activations": wide}
-    method = reader.take("quantization")
-    known_words = {word: means for means, word in ONLINE.items()} | STORED
-    if isinstance(method, str) and method in known_words:
-        formats_read |= {"compute": known_words[method][0], "weights": known_words[method][1]}
-    elif method is not None:
-        reader.taken.discard("quantization")
-        reader.assumptions.append(f"quantization {method}: read as {wide}, for its formats are not known here")
-    cache_formats = {word: name for name, word in KV_DTYPES.items()} | {"bfloat16": "bf16", "auto": wide}
-    return formats_read | {"kv": reader.word("kv-cache-dtype", among=cache_formats, default=wide)}
 
 
 def recognises(files: Files) -> bool:

@@ -6,28 +6,17 @@ from collections.abc import Iterator
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.plan.scenario import Scenario
-from ridgeline.targets.decisions import has_experts, serving_decisions_of
+from ridgeline.targets.decisions import has_experts
+from ridgeline.targets.engine_dialect import engine_words, fleet_pieces
 from ridgeline.targets.imports.command_line import Arguments, read_arguments
 from ridgeline.targets.imports.option_reader import OptionReader, flatten, nest_options, tables
 from ridgeline.targets.launchers.launch import comment, header
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, gather
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, lose
 from ridgeline.targets.options import options
-from ridgeline.targets.serving.launch import Launch, commands_of, replicas_in
+from ridgeline.targets.serving.launch import commands_of, replicas_in
 from ridgeline.targets.serving.load import PREFIX, server_export
-from ridgeline.targets.serving.pieces import (
-    MODEL,
-    FormatWords,
-    Replica,
-    cache_format,
-    common_pieces,
-    format_pieces,
-    graph_pieces,
-    knobs,
-    model_path,
-    pools_lost,
-    replica_of,
-)
-from ridgeline.targets.serving.reader import has_server, imported_server, model_named, none_found, reader_of, take_knobs
+from ridgeline.targets.serving.pieces import MODEL, Replica, graph_pieces, replica_of
+from ridgeline.targets.serving.reader import has_server, imported_server, model_named, none_found, reader_of
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
 from ridgeline.targets.yaml_text import yaml_text
@@ -35,26 +24,25 @@ from ridgeline.targets.yaml_text import yaml_text
 ID = "tensorrt-llm"
 FILE = "extra_llm_api_options.yaml"
 
-DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-KV_DTYPES = {"fp8-e4m3": "fp8", "nvfp4": "nvfp4"}
+ENGINE = engine_words(ID, "TensorRT-LLM", "dtype", "kv_cache_config.dtype")
 DRAFTS = {"mtp": "MTP", "eagle": "Eagle", "ngram": "NGram"}
-# the plan's knobs by the fields that they are
-KNOBS = table_words("tensorrt-llm", "knobs")
-SWITCHES = ("enable_chunked_prefill", "enable_block_reuse", "disable_overlap_scheduler")
-# options of the command line that are fields of the file too
-FIELDS = table_words("tensorrt-llm", "fields")
-
-
-WORDS = FormatWords(
-    title="TensorRT-LLM", dtype="dtype", dtypes=DTYPES, kv_dtype="kv_cache_config.dtype", kv_dtypes=KV_DTYPES
-)  # fmt: skip
+FIELDS = table_words("tensorrt-llm", "fields")  # options of the command line -> fields of the file that they are too
 
 
 def engine_pieces(scenario: Scenario, one: Replica) -> Iterator[Piece]:
     """Everything that a TensorRT-LLM engine is told."""
     yield from _mesh(scenario, one)
-    for part in (_formats, _knobs, _graphs, _speculation):
-        yield from part(scenario)
+    yield from ENGINE.pieces(scenario)
+    is_compiled = Say("torch_compile_config.enable_fullgraph", True, "plan.compiled")
+    yield from graph_pieces(scenario, eager=Say("cuda_graph_config", None, "plan.graph"), compiled=is_compiled)
+    drafts = scenario.plan.speculation
+    if drafts is None:
+        return
+    field = "num_nextn_predict_layers" if drafts.draft == "mtp" else "max_draft_len"
+    yield Say("speculative_config.decoding_type", DRAFTS[drafts.draft], "plan.speculation.draft")
+    yield Say(f"speculative_config.{field}", drafts.draft_tokens, "plan.speculation.draft_tokens")
+    if drafts.draft == "eagle":
+        yield Lose("plan.speculation.draft", "its head is a checkpoint of its own: add speculative_model_dir")
 
 
 def _mesh(scenario: Scenario, one: Replica) -> Iterator[Piece]:
@@ -66,8 +54,7 @@ def _mesh(scenario: Scenario, one: Replica) -> Iterator[Piece]:
     elif one.dp > 1:
         yield Say("enable_attention_dp", True)
         why = f"attention DP goes over all ranks: written with {one.tp * one.dp} of them, tp 1"
-        yield Lose("plan.serving.data_parallel_size", why)
-        yield Lose("plan.tp", why)
+        yield from lose(why, "plan.serving.data_parallel_size", "plan.tp")
     yield Fixed("plan.serving.data_parallel_size", 1, "one rank of data")
     if has_experts(scenario.model):
         yield Say("moe_expert_parallel_size", one.ep, "plan.ep")
@@ -75,59 +62,20 @@ def _mesh(scenario: Scenario, one: Replica) -> Iterator[Piece]:
         yield Fixed("plan.moe_dispatch", "all-to-all", "tokens are exchanged over NVLink or all-gathered")
 
 
-def _formats(scenario: Scenario) -> Iterator[Piece]:
-    yield from format_pieces(scenario, WORDS)
-    yield from cache_format(scenario, WORDS)
-
-
-def _knobs(scenario: Scenario) -> Iterator[Piece]:
-    for name, (value, path) in knobs(scenario, ID).items():
-        yield Say(KNOBS[name], value, path)
-
-
-def _graphs(scenario: Scenario) -> Iterator[Piece]:
-    is_compiled = Say("torch_compile_config.enable_fullgraph", True, "plan.compiled")
-    yield from graph_pieces(scenario, eager=Say("cuda_graph_config", None, "plan.graph"), compiled=is_compiled)
-
-
-def _speculation(scenario: Scenario) -> Iterator[Piece]:
-    drafts = scenario.plan.speculation
-    if drafts is None:
-        return
-    field = "num_nextn_predict_layers" if drafts.draft == "mtp" else "max_draft_len"
-    yield Say("speculative_config.decoding_type", DRAFTS[drafts.draft], "plan.speculation.draft")
-    yield Say(f"speculative_config.{field}", drafts.draft_tokens, "plan.speculation.draft_tokens")
-    if drafts.draft == "eagle":
-        yield Lose("plan.speculation.draft", "its head is a checkpoint of its own: add speculative_model_dir")
-
-
 def write(scenario: Scenario) -> Export:
     """The YAML file, launch.sh and bench.sh."""
-    decisions = serving_decisions_of(scenario)
     replica = replica_of(scenario)
-    pieces_said = [*common_pieces(scenario, ID, ID), *engine_pieces(scenario, replica), *_fleet(replica), pools_lost()]
-    ledger = gather(decisions, pieces_said)
-    engine_options = {name: value for name, value in ledger.options.items() if not name.startswith(PREFIX)}
-    fields = {name: value for name, value in engine_options.items() if name not in (MODEL, "REPLICAS")}
-    how = Launch(
+    fleet = fleet_pieces(replica, "a router before them, or export to dynamo", several=replica.count > 1)
+    ledger, how = ENGINE.server(
+        scenario,
+        (*engine_pieces(scenario, replica), *fleet),
         program=f'exec trtllm-serve "$MODEL" --host "$HOST" --port "$PORT" --config "$(dirname "$0")/{FILE}"',
-        arguments={},
-        weights=model_path(scenario),
-        replicas=replica.count,
-        chips=replica.chips,
-        nodes=replica.nodes,
         rendezvous="# start it under `srun --mpi=pmix` with a task for each chip",
     )
+    engine_options = {name: value for name, value in ledger.options.items() if not name.startswith(PREFIX)}
+    fields = {name: value for name, value in engine_options.items() if name not in (MODEL, "REPLICAS")}
     file = {FILE: comment(header(scenario, options(ID).title)) + yaml_text(nest_options(fields))}
     return server_export(ID, scenario, ledger, how, file)
-
-
-def _fleet(one: Replica) -> Iterator[Piece]:
-    yield Say("REPLICAS", one.count, "plan.serving.replicas")
-    if one.count > 1:
-        why = "replicas are servers of their own, on ports from PORT on: put a router before them, or export to dynamo"
-        yield Lose("plan.serving.router", why, yours=True)
-    yield Fixed("plan.serving.router", "round-robin", "one replica")
 
 
 KEYS = frozenset({"kv_cache_config", "cuda_graph_config", "moe_expert_parallel_size", "enable_attention_dp"})
@@ -148,7 +96,7 @@ def read(files: Files) -> Imported:
     yaml_tables = [
         table
         for table in tables(files, ".yaml", ".yml")
-        if _is_config(table.data) or (config_name and table.source.rpartition("/")[2] == config_name)
+        if KEYS & set(table.data) or (config_name and table.source.rpartition("/")[2] == config_name)
     ]
     if not commands and not yaml_tables:
         raise none_found(files, "trtllm-serve")
@@ -166,14 +114,10 @@ def read_engine(reader: OptionReader, replicas: int = 1) -> JsonObject:
     plan: JsonObject = {"tp": 1 if together else ranks, "pp": reader.degree("pipeline_parallel_size"), "engine": ID}
     ep = reader.degree("moe_expert_parallel_size")
     plan |= {"ep": ep} if ep > 1 else {}
-    names = {word: name for name, word in DTYPES.items()}
-    wide = reader.word("dtype", among={**names, "auto": "bf16"}, default="bf16")
-    cache_formats = {word: name for name, word in KV_DTYPES.items()} | {"auto": wide}
-    kv = reader.word("kv_cache_config.dtype", among=cache_formats, default=wide)
-    plan["precision"] = {"compute": wide, "weights": wide, "activations": wide, "kv": kv}
+    formats = ENGINE.read_formats(reader)
+    plan["precision"] = formats | {"kv": ENGINE.read_cache_format(reader, formats["activations"])}
     serving: JsonObject = {"replicas": replicas}
-    numbers = {knob: field for knob, field in KNOBS.items() if knob not in SWITCHES}
-    engine_knobs = take_knobs(reader, numbers, {knob: KNOBS[knob] for knob in SWITCHES})
+    engine_knobs = ENGINE.read_knobs(reader)
     serving |= {"tensorrt_llm": engine_knobs} if engine_knobs else {}
     if together:
         serving["data_parallel_size"] = ranks
@@ -187,10 +131,6 @@ def read_engine(reader: OptionReader, replicas: int = 1) -> JsonObject:
         tokens = reader.count("speculative_config.num_nextn_predict_layers", "speculative_config.max_draft_len")
         plan["speculation"] = {"draft": drafts, "draft_tokens": tokens or 1}
     return plan
-
-
-def _is_config(data: JsonObject) -> bool:
-    return bool(set(data) & KEYS)
 
 
 def recognises(files: Files) -> bool:
