@@ -80,8 +80,8 @@ class EngineWords:
 
     def read_cache_format(self, reader: OptionReader, wide: str) -> str:
         """The format of the KV cache: that of activations unless told otherwise."""
-        cache_words = {word: name for name, word in self.formats.kv_dtypes.items()} | {"auto": wide}
-        cache_words |= {"bfloat16": "bf16"} if "bf16" in cache_words else {}
+        cache_words = {word: name for name, word in self.formats.kv_dtypes.items()}
+        cache_words |= ({"bfloat16": "bf16"} if "bf16" in cache_words else {}) | {"auto": wide}
         return str(reader.word(self.formats.kv_dtype.lstrip("-"), among=cache_words, default=wide))
 
     def read_knobs(self, reader: OptionReader) -> JsonObject:

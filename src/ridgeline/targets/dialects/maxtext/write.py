@@ -9,7 +9,7 @@ from math import gcd, inf, nextafter
 from ridgeline.core.documents import JsonObject
 from ridgeline.hardware.system import System
 from ridgeline.models.load import MODELS
-from ridgeline.models.numerics import Router, numerics_of, unknown_numerics
+from ridgeline.models.numerics import Router, numerics_of
 from ridgeline.models.spec import Attention, LatentAttention, Mlp, ModelSpec, Moe, Norm
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of, has_experts
@@ -29,6 +29,7 @@ from ridgeline.targets.dialects.maxtext.names import (
     devices_of,
     parts_of,
 )
+from ridgeline.targets.dialects.megatron.write_model import unknown_losses
 from ridgeline.targets.launchers.launch import ON_NODE, Command, comment, header, nodes_of, on_node, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits
 from ridgeline.targets.options import options
@@ -405,9 +406,7 @@ def _numerics(model: ModelSpec) -> Iterator[Piece]:
             yield Lose("model.numerics.router.*", "experts are scored by a softmax, as Mixtral's")
         elif numerics.router.normalized is False:
             yield Lose("model.numerics.router.normalized", "weights of the picked experts add up to one")
-    if unknown := unknown_numerics(model):
-        why = f"{', '.join(unknown)} of this model: not known; set them as its checkpoint has them"
-        yield Lose("model.numerics.unknown", why, yours=True)
+    yield from unknown_losses(model)
 
 
 def _name(model: ModelSpec) -> str | None:

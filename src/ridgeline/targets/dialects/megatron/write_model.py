@@ -47,7 +47,12 @@ def numerics(scenario: Scenario) -> Iterator[Piece]:
     )
     yield from _scaling(scenario)
     yield from _router(scenario)
-    if unknown := unknown_numerics(scenario.model):
+    yield from unknown_losses(scenario.model)
+
+
+def unknown_losses(model: ModelSpec) -> Iterator[Lose]:
+    """Numerics that nobody published, which the user has to look up."""
+    if unknown := unknown_numerics(model):
         why = f"{', '.join(unknown)} of this model: not known; set them as its checkpoint has them"
         yield Lose(f"{AT}.unknown", why, yours=True)
 
