@@ -1,3 +1,4 @@
+from ridgeline.sim.closed_form.grad_sync import EndOfStep as EndOfStep
 from ridgeline.sim.closed_form.overlap import SectionTimes as SectionTimes
 from ridgeline.sim.closed_form.step import StepTimes as StepTimes
 from ridgeline.sim.events.simulate import Simulated as Simulated
@@ -17,6 +18,7 @@ from ridgeline.sim.layout_model import LayoutModel as LayoutModel
 from ridgeline.sim.layout_model import price_layouts as price_layouts
 from ridgeline.sim.memory.headroom import scenario_headroom as scenario_headroom
 from ridgeline.sim.memory.peak import Memory as Memory
+from ridgeline.sim.memory.peak import ModelState as ModelState
 from ridgeline.sim.memory.peak import capacity_of as capacity_of
 from ridgeline.sim.memory.peak import peak_memory as peak_memory
 from ridgeline.sim.memory.serving import ServingMemory as ServingMemory
@@ -27,8 +29,6 @@ from ridgeline.sim.phase_prediction import predict_phase as predict_phase
 from ridgeline.sim.plan_model import Placement as Placement
 from ridgeline.sim.plan_model import PlanModel as PlanModel
 from ridgeline.sim.plan_model import RowModel as RowModel
-from ridgeline.sim.plan_model import ScheduledRows as ScheduledRows
-from ridgeline.sim.plan_model import ShardedState as ShardedState
 from ridgeline.sim.plan_model import join_models as join_models
 from ridgeline.sim.predict_step import default_calibration as default_calibration
 from ridgeline.sim.predict_step import missing_number_problem as missing_number_problem

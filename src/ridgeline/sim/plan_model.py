@@ -3,7 +3,7 @@
     PlanModel       cells: structures at every choice of the degrees that size their ops
     RowModel        those cells on a pipeline of so many stages, weights whole or sharded by zero3
     ScheduledRows   rows under a schedule: bottleneck rank and bubble, activations in flight
-    ShardedState    a way of sharding state: gradient sync, optimizer, resident bytes
+    ModelState      resident bytes under a way of sharding state, and EndOfStep: its gradient sync and optimizer
 
 Each is worked out once for everything below it in this list; a plan is one of the third with one of the fourth.
 `closed_form.step` and `memory.peak` run the same functions for a single prediction.
@@ -163,21 +163,12 @@ class PlanModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShardedState:
-    """A way of sharding state, for every weight group of some rows."""
-
-    ends: EndOfStep
-    state: ModelState
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledRows:
     """Some rows under a schedule; `group` is the weight group of each."""
 
     plans: PlanColumns
     group: Index
     pipeline: PipelineTime
-    transient: Transient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,43 +191,45 @@ class RowModel:
     group_footprint: SectionFootprint
     per_param: BytesPerParam
 
-    def sharded(self, placement: Placement, ways: Sequence[PlanColumns], same: Sequence[int]) -> list[ShardedState]:
-        """Ways of sharding, `ways` being the columns of each by weight group.
+    def states(self, placement: Placement, ways: Sequence[PlanColumns]) -> list[ModelState]:
+        """Resident bytes under ways of sharding, `ways` being the columns of each by weight group."""
+        params = rank_params(self.group_footprint, placement.ranks)
+        return [model_state(params, plans, self.per_param) for plans in ways]
+
+    def ends(self, placement: Placement, ways: Sequence[PlanColumns], same: Sequence[int]) -> list[EndOfStep]:
+        """Gradient sync and optimizer under these ways.
 
         same   the place of an earlier way that takes as long to sync, or a way's own place
         """
         model, cell = self.model, self.cell[self.firsts]
         trained = most_trained([placement.over(len(cell))], model.taken(model.prices.params[2:], cell))
-        params = rank_params(self.group_footprint, placement.ranks)
-        made: list[ShardedState] = []
+        ends: list[EndOfStep] = []
         for place, plans in enumerate(ways):
-            ends = made[same[place]].ends if same[place] < place else end_of_step(trained, plans, model.rates)
-            made.append(ShardedState(ends=ends, state=model_state(params, plans, self.per_param)))
-        return made
+            ends.append(ends[same[place]] if same[place] < place else end_of_step(trained, plans, model.rates))
+        return ends
 
     def sends(self, plans: PlanColumns) -> Sends:
         """One send between stages."""
         return send_seconds(plans, self.model.rates)
 
+    def transient(self, placement: Placement, plans: PlanColumns, own: slice) -> Transient:
+        """What comes and goes in some rows under the schedule that `plans` says, in bytes."""
+        return transient(rank_footprint(self.footprint.at(own), placement.ranks), plans, self.model.per_param)
+
     def scheduled(self, placement: Placement, plans: PlanColumns, sends: Sends, own: slice) -> ScheduledRows:
         """Some rows under the schedule that `plans` says; those are the columns of these rows alone."""
         sections = self.apart if plans.weights_apart.any() else self.times
         mix, times = placement.over(own.stop - own.start), StageTimes(rows=sections.rows[:, :, own])
-        held = rank_footprint(self.footprint.at(own), placement.ranks)
-        return ScheduledRows(
-            plans=plans,
-            group=self.group[own],
-            pipeline=pipeline_time([mix], times, sends.at(own), plans),
-            transient=transient(held, plans, self.model.per_param),
-        )
+        pipeline = pipeline_time([mix], times, sends.at(own), plans)
+        return ScheduledRows(plans=plans, group=self.group[own], pipeline=pipeline)
 
-    def step_s(self, rows: ScheduledRows, state: ShardedState) -> Array:
+    def step_s(self, rows: ScheduledRows, ends: EndOfStep) -> Array:
         """Seconds of the step of every plan."""
-        return step_times(rows.pipeline, state.ends.at(rows.group), rows.plans, self.model.rates).step_s
+        return step_times(rows.pipeline, ends.at(rows.group), rows.plans, self.model.rates).step_s
 
-    def peak_bytes(self, rows: ScheduledRows, state: ShardedState) -> Array:
+    def peak_bytes(self, moving: Transient, state: ModelState, own: slice) -> Array:
         """The fullest rank of every plan; infinite where more is offloaded than a chip's share of its host."""
-        return peak_bytes(state.state.at(rows.group), rows.transient, self.model.per_param, self.model.host)
+        return peak_bytes(state.at(self.group[own]), moving, self.model.per_param, self.model.host)
 
 
 _BY_SECTION = ("params", "offloadable", "seconds", "issue_s")

@@ -43,7 +43,7 @@ from ridgeline.search.training.shortlist import (
     least,
 )
 from ridgeline.search.training.space import NO_PINS, Pins, PinTable, Space, parts_of, space_of, widen_space
-from ridgeline.search.training.sweep import Chunk, DegreeGrid, chunks_of, priced_grids
+from ridgeline.search.training.sweep import Chunk, DegreeGrid, Incumbent, chunks_of, priced_grids
 from ridgeline.sim import (
     Prediction,
     capacity_of,
@@ -88,11 +88,11 @@ class SweepResult:
 
 def swept(
     chunks: Iterable[Chunk], capacity: float, *, than_s: float = 0.0, progress: SweepProgress = silent,
-    expressible: ExpressiblePlans | None = None, only_fastest: bool = False,
+    expressible: ExpressiblePlans | None = None, incumbent: Incumbent | None = None,
 ) -> SweepResult:  # fmt: skip
     """The best of all chunks that a target can express, where one is given; of those until `progress` answers False.
 
-    only_fastest   keep the shortlist alone: no front, no best by choice, none with more memory
+    incumbent   the best so far, where the best alone is asked for: no front, no best by choice, none with more memory
     """
     fastest, front = Fastest(SHORTLIST), ParetoFront()
     by_choice, roomier = BestByChoice(), BestWithMoreMemory(capacity, MORE_MEMORY)
@@ -105,7 +105,7 @@ def swept(
         fits = chunk.peak_bytes <= capacity
         many = int(np.count_nonzero(fits))
         considered += len(fits)
-        if not only_fastest:
+        if incumbent is None:
             roomier.add(chunk)
         if many:
             able = chunk if many == len(fits) else chunk.taken(np.flatnonzero(fits))
@@ -113,9 +113,11 @@ def swept(
             feasible += len(able.step_s)
             untold += many - len(able.step_s)
             faster += int(np.count_nonzero(able.step_s < than_s))
-            records = (fastest,) if only_fastest else (fastest, front, by_choice)
+            records = (fastest,) if incumbent else (fastest, front, by_choice)
             for record in records if len(able.step_s) else ():
                 record.add(able)
+            if incumbent is not None:
+                incumbent.step_s = min(incumbent.step_s, fastest.best_s)
         elif not feasible:
             nearest = _nearer(nearest, least(chunk, chunk.peak_bytes, chunk.step_s))
         if progress(considered, fastest.best_s) is False:
@@ -176,7 +178,7 @@ def find_plan(
     progress   told after every chunk: plans priced, step of the best; False stops, and `swept.complete` is False
     given      whether the scenario's plan is somebody's own: its choices are then among those of every free axis
     target     only plans that this target of an export can express
-    below_s    plans that are known to take as long as this or longer need not be priced
+    below_s    where given, only the best plan is asked for, and only if its step takes less than this
 
     Of the scenario's own plan the engine, the precision and the switches are kept; the rest is searched.
 
@@ -200,12 +202,12 @@ def find_plan(
             capacity = capacity_of(scenario) * (1 - free)
             grids = priced_grids(place_layers(scenario, pin_values), space, used)
             expressible = ExpressiblePlans(target.capability, scenario) if target else None
-            chunks = supported_chunks(grids, scenario, space, pin_values, below_s)
-            step_s = _own_step(scenario, used)
+            incumbent = Incumbent(step_s=below_s, capacity_bytes=capacity) if np.isfinite(below_s) else None
+            chunks = supported_chunks(grids, scenario, space, pin_values, incumbent)
+            step_s = 0.0 if incumbent else _own_step(scenario, used)
             result = swept(
-                chunks, capacity, than_s=step_s, progress=progress, expressible=expressible,
-                only_fastest=bool(np.isfinite(below_s)),
-            )  # fmt: skip
+                chunks, capacity, than_s=step_s, progress=progress, expressible=expressible, incumbent=incumbent
+            )
             result = normalize_result(result, expressible) if expressible else result
     except MissingNumber as missing:
         problems = (missing_number_problem(missing),)
@@ -266,8 +268,9 @@ def place_layers(scenario: Scenario, pins: Pins) -> Scenario:
 
 
 def supported_chunks(
-    cells: Iterable[DegreeGrid], scenario: Scenario, space: Space, pins: Pins = NO_PINS, below_s: float = np.inf
-) -> Iterator[Chunk]:
+    cells: Iterable[DegreeGrid], scenario: Scenario, space: Space, pins: Pins = NO_PINS,
+    incumbent: Incumbent | None = None,
+) -> Iterator[Chunk]:  # fmt: skip
     """The plans of a space that the engine is known to run, of the dp that is pinned.
 
     zero2 with several microbatches keeps its gradients whole until the last one, which is zero1, or reduces them after
@@ -283,7 +286,7 @@ def supported_chunks(
     for group in cells:
         asks_overlap = np.array([tells_expert_overlap(scenario) for scenario in group.scenarios])
         for part in parts:
-            for chunk in chunks_of([group], part, below_s):
+            for chunk in chunks_of([group], part, incumbent):
                 all_plans = np.ones(len(chunk.dp), dtype=np.bool_)
                 mask = all_plans if pins.dp is None else np.isin(chunk.dp, pins.dp)
                 if prefers_zero1 and chunk.shard == "zero2":

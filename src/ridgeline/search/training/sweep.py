@@ -38,12 +38,12 @@ from ridgeline.plan.schedules import SCHEDULES, requirement, virtual_stages_by_r
 from ridgeline.plan.supported import tells_expert_overlap
 from ridgeline.search.training.space import Space
 from ridgeline.sim import (
+    EndOfStep,
+    ModelState,
     Placement,
     PlanModel,
     RowModel,
-    ScheduledRows,
     SectionTimes,
-    ShardedState,
     join_models,
     not_predictable,
 )
@@ -277,7 +277,8 @@ class Chunk:
 class _Rows:
     """Cells on a pipeline: what is the same for all schedules of it.
 
-    degree   ranks that zero3 shards weights over; 1 where weights are whole
+    degree    ranks that zero3 shards weights over; 1 where weights are whole
+    least_s   seconds that no plan of a row takes less than; None where nothing is bounded
     """
 
     grid: DegreeGrid
@@ -288,25 +289,42 @@ class _Rows:
     zero3: bool
     degree: Array
     model: RowModel
+    least_s: Array | None = None
 
 
-def sweep(grid: DegreeGrid, space: Space, below_s: float = np.inf) -> Iterator[Chunk]:
+@dataclass(slots=True, kw_only=True)
+class Incumbent:
+    """The best plan so far of a search that asks for the best alone: what cannot beat it need not be priced.
+
+    step_s           seconds to beat; whoever collects plans lowers it
+    capacity_bytes   what a plan may take
+    """
+
+    step_s: float
+    capacity_bytes: float
+
+
+def sweep(grid: DegreeGrid, space: Space, incumbent: Incumbent | None = None) -> Iterator[Chunk]:
     """Every plan of a space on these cells, priced; plans that cannot run are left out.
 
-    below_s   cells whose plans all take as long as this or longer are left out, too: by a bound, before they are priced
+    incumbent   plans that take as long as this or longer, or do not fit, are left out, too, where a bound shows it
     """
     pipelines: dict[tuple[int, Schedule], _Pipeline] = {}
     for offload in space.offload:
         sections = grid.model.section_times(replace(grid.plans, offload=np.array([offload.activations])))
-        bound = _least_seconds(grid, sections) if np.isfinite(below_s) else None
+        bound = None if incumbent is None else _least_seconds(grid, sections)
         for pp in space.pp:
-            dealt = _dealt(grid, pp)
-            dealt = dealt if bound is None else _below(grid, dealt, bound / pp, below_s)
-            for rows in _rows(grid, space, sections, offload, (pp, *dealt)):
+            cell, dp = _dealt(grid, pp)
+            least_s = None
+            if incumbent is not None and bound is not None:
+                least_s = _microbatches(grid, cell, dp) * bound[cell] / pp
+                faster = np.flatnonzero(least_s < incumbent.step_s)
+                cell, dp, least_s = cell[faster], dp[faster], least_s[faster]
+            for rows in _rows(grid, space, sections, offload, (pp, cell, dp), least_s):
                 for schedule in _schedules(space, pp):
                     if (pp, schedule) not in pipelines:
                         pipelines[pp, schedule] = _pipeline(grid, pp, schedule)
-                    yield from _schedule_rows(rows, space, schedule, pipelines[pp, schedule])
+                    yield from _schedule_rows(rows, space, schedule, pipelines[pp, schedule], incumbent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,30 +381,30 @@ def _least_seconds(grid: DegreeGrid, sections: SectionTimes) -> Array:
     return grid.model.least_seconds(sections, counts)
 
 
-def _below(grid: DegreeGrid, dealt: tuple[Index, Array], bound: Array, below_s: float) -> tuple[Index, Array]:
-    """Those cells of which some plan may take less than so many seconds."""
-    cell, dp = dealt
-    microbatches = grid.scenarios[0].workload.sequences / (dp * np.asarray(grid.degrees.microbatch)[cell])
-    places = np.flatnonzero(microbatches * bound[cell] < below_s)
-    return cell[places], dp[places]
+def _microbatches(grid: DegreeGrid, cell: Index, dp: Array) -> Array:
+    """Microbatches of a step, by cell."""
+    microbatches: Array = grid.scenarios[0].workload.sequences / (dp * np.asarray(grid.degrees.microbatch)[cell])
+    return microbatches
 
 
 def _rows(
-    grid: DegreeGrid, space: Space, sections: SectionTimes, offload: Offload, dealt: tuple[int, Index, Array]
-) -> Iterator[_Rows]:
+    grid: DegreeGrid, space: Space, sections: SectionTimes, offload: Offload, dealt: tuple[int, Index, Array],
+    least_s: Array | None,
+) -> Iterator[_Rows]:  # fmt: skip
     """Rows whose weights are whole, and rows whose weights are sharded at every degree."""
     pp, cell, dp = dealt
     if not len(cell):
         return
     if any(shard != "zero3" for shard in space.shard):
-        yield _row(grid, space, sections, offload, pp, (cell, dp, None))
+        yield replace(_row(grid, space, sections, offload, pp, (cell, dp, None)), least_s=least_s)
     if "zero3" in space.shard:
         replicas = dp * np.asarray(grid.degrees.cp)[cell]
         for size in space.shard_degree:
             degree = replicas if size == 0 else np.full(len(cell), float(size))
             current = np.flatnonzero(_splits(space, size, replicas))
             if len(current):
-                yield _row(grid, space, sections, offload, pp, (cell[current], dp[current], degree[current]))
+                rows = _row(grid, space, sections, offload, pp, (cell[current], dp[current], degree[current]))
+                yield replace(rows, least_s=None if least_s is None else least_s[current])
 
 
 def _row(
@@ -429,15 +447,22 @@ def _stored_bytes_ratio(grid: DegreeGrid) -> Array:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
-    """A way of sharding state, priced for every weight group; `degree` is not a number where it cannot be."""
+class _ShardingChoice:
+    """A way of sharding state, by weight group; `degree` is not a number where it cannot be.
+
+    same   the place of an earlier choice that takes as long to sync, or its own place
+    """
 
     shard: Shard
     degree: Array
-    state: ShardedState
+    plans: PlanColumns
+    state: ModelState
+    same: int
 
 
-def _schedule_rows(rows: _Rows, space: Space, schedule: Schedule, pipeline: _Pipeline) -> Iterator[Chunk]:
+def _schedule_rows(
+    rows: _Rows, space: Space, schedule: Schedule, pipeline: _Pipeline, incumbent: Incumbent | None
+) -> Iterator[Chunk]:
     """The rows under one schedule, as far as it takes them."""
     model, placement = rows.model, pipeline.placement
     if placement is None:
@@ -451,10 +476,45 @@ def _schedule_rows(rows: _Rows, space: Space, schedule: Schedule, pipeline: _Pip
         schedule=np.array([float(NAMES.index(schedule.name))]),
         overlap_pp=at(pipeline.sends_overlap, rows.grid.structure[rows.cell]),
     )
-    ways = _ways(rows, space, placement)
-    sends = model.sends(plans)
-    for outcome in able:
-        yield from _plans(rows, schedule, ways, model.scheduled(placement, plans.at(outcome), sends, outcome), outcome)
+    choices = _sharding_choices(rows, space, placement)
+    ends: list[EndOfStep] = []
+    sends = None
+    for own in able:
+        columns = plans.at(own)
+        moving = model.transient(placement, columns, own)
+        peaks = [round_digits(model.peak_bytes(moving, choice.state, own)) for choice in choices]
+        if incumbent is not None and not _may_win(rows, own, peaks, incumbent):
+            continue
+        ends = ends or model.ends(placement, [choice.plans for choice in choices], [choice.same for choice in choices])
+        sends = sends or model.sends(plans)
+        scheduled = model.scheduled(placement, columns, sends, own)
+        steps: dict[int, Array] = {}
+        for choice, end, peak in zip(choices, ends, peaks, strict=True):
+            degree = choice.degree.take(scheduled.group)
+            fits = np.isfinite(degree)
+            if not fits.any():
+                continue
+            if choice.same not in steps:
+                steps[choice.same] = round_digits(model.step_s(scheduled, end))
+            chunk = Chunk(
+                grid=rows.grid,
+                cell=rows.cell[own],
+                pp=rows.pp,
+                dp=rows.dp[own],
+                schedule=schedule,
+                offload=rows.offload,
+                shard=choice.shard,
+                degree=degree,
+                step_s=steps[choice.same],
+                peak_bytes=peak,
+            )
+            yield chunk if fits.all() else chunk.taken(np.flatnonzero(fits))
+
+
+def _may_win(rows: _Rows, own: slice, peaks: Sequence[Array], incumbent: Incumbent) -> bool:
+    """Whether some row fits under some choice of sharding and may be faster than the best so far."""
+    fits = np.minimum.reduce(peaks) <= incumbent.capacity_bytes
+    return bool((fits if rows.least_s is None else fits & (rows.least_s[own] < incumbent.step_s)).any())
 
 
 def _able(schedule: Schedule, pp: int, microbatches: Array) -> Iterator[slice]:
@@ -475,7 +535,7 @@ def _cut(start: int, end: int) -> Iterator[slice]:
         yield slice(start + (end - start) * place // many, start + (end - start) * (place + 1) // many)
 
 
-def _ways(rows: _Rows, space: Space, placement: Placement) -> list[_Way]:
+def _sharding_choices(rows: _Rows, space: Space, placement: Placement) -> list[_ShardingChoice]:
     """All ways of sharding, with what they do to the weights of every group."""
     plans = rows.model.plans.at(rows.model.firsts)
     attempt = [(shard, size, _degree(rows, space, (shard, size))) for shard, size in _shardings(rows, space)]
@@ -485,38 +545,11 @@ def _ways(rows: _Rows, space: Space, placement: Placement) -> list[_Way]:
         replace(plans, shard=np.array([float(SHARDS.index(shard))]), shard_degree=degree)
         for shard, _, degree in attempt
     ]
-    states = rows.model.sharded(placement, columns, [keys.index(key) for key in keys])
+    states = rows.model.states(placement, columns)
     return [
-        _Way(shard=shard, degree=degree, state=state) for (shard, _, degree), state in zip(attempt, states, strict=True)
+        _ShardingChoice(shard=shard, degree=degree, plans=plans, state=state, same=keys.index(key))
+        for (shard, _, degree), plans, state, key in zip(attempt, columns, states, keys, strict=True)
     ]
-
-
-def _plans(
-    rows: _Rows, schedule: Schedule, ways: Sequence[_Way], scheduled: ScheduledRows, own: slice
-) -> Iterator[Chunk]:
-    """All ways of sharding on some rows."""
-    steps: dict[int, Array] = {}
-    for way in ways:
-        degree = way.degree.take(scheduled.group)
-        fits = np.isfinite(degree)
-        if not fits.any():
-            continue
-        synced = id(way.state.ends)
-        if synced not in steps:
-            steps[synced] = round_digits(rows.model.step_s(scheduled, way.state))
-        candidate_value = Chunk(
-            grid=rows.grid,
-            cell=rows.cell[own],
-            pp=rows.pp,
-            dp=rows.dp[own],
-            schedule=schedule,
-            offload=rows.offload,
-            shard=way.shard,
-            degree=degree,
-            step_s=steps[synced],
-            peak_bytes=round_digits(rows.model.peak_bytes(scheduled, way.state)),
-        )
-        yield candidate_value if fits.all() else candidate_value.taken(np.flatnonzero(fits))
 
 
 def round_digits(values: Array) -> Array:
@@ -564,7 +597,7 @@ def _splits(space: Space, size: int, replicas: Array) -> NDArray[np.bool_]:
     return np.asarray((replicas % size == 0) & ((size < replicas) | (0 not in space.shard_degree)))
 
 
-def chunks_of(grids: Sequence[DegreeGrid], space: Space, below_s: float = np.inf) -> Iterator[Chunk]:
+def chunks_of(grids: Sequence[DegreeGrid], space: Space, incumbent: Incumbent | None = None) -> Iterator[Chunk]:
     """The plans of all grids."""
     for grid in grids:
-        yield from sweep(grid, space, below_s)
+        yield from sweep(grid, space, incumbent)
