@@ -29,6 +29,7 @@ from ridgeline.sim.closed_form.pipeline_time import PipelineTime, Sends, most_tr
 from ridgeline.sim.closed_form.stage_mix import PlacementMix, RankMix, StageMix, placement_mix, rank_mix
 from ridgeline.sim.closed_form.stage_times import StageTimes
 from ridgeline.sim.closed_form.step import step_times
+from ridgeline.sim.host_stall import host_stall
 from ridgeline.sim.memory.footprint import (
     BytesPerParam,
     SectionFootprint,
@@ -109,14 +110,29 @@ class PlanModel:
         """What sections of all cells take; communication as far as it is exposed, no weights gathered."""
         return section_times(self.prices, plans, self.rates)
 
-    def least_seconds(self, sections: SectionTimes, counts: Sequence[float]) -> Array:
-        """Seconds by cell that one microbatch takes on all ranks of a pipeline together, without any waiting.
+    def least_seconds(self, sections: SectionTimes, counts: Sequence[float], plans: PlanColumns) -> Array:
+        """Seconds by cell that one microbatch takes on all ranks of a pipeline together.
 
-        No plan of a cell takes less than its microbatches times this over the stages; `counts` are of each section.
+        Waiting for the host is counted as if one rank ran everything: several ranks wait as long or longer, since
+        (running^10 + issue^10)^(1/10) of a sum is at most the sum of the ranks' own. `counts` are of each section.
         """
-        passes = sum(sections.passes[1:], start=sections.passes[0]).reshape(self.kinds, self.cells)
-        pace = self.rates.rates.pace
-        return np.asarray(counts) @ passes * (1.0 if pace is None else np.min(pace))
+        columns = np.stack([*sections.passes, *sections.issue_s]).reshape(6, self.kinds, self.cells)
+        forward, inputs, weights, issue, of_inputs, of_weights = np.asarray(counts) @ columns
+        backward = inputs + weights
+        stalls = host_stall(forward, issue, plans.blocking)
+        stalls += host_stall(backward, of_inputs + of_weights, plans.blocking)
+        least_s: Array = forward + backward + stalls
+        return least_s
+
+    def least_step_s(self, busy_s: Array, plans: PlanColumns) -> Array:
+        """Seconds that no step takes less than whose ranks are busy for so long: waiting and fixed costs come on top.
+
+        What differs between cells counts as in the least of them.
+        """
+        rates = self.rates.rates
+        lost = np.min(rates["jitter"]) * np.log2(np.min(plans.nodes)) + np.min(rates["slack"])
+        least_s: Array = busy_s * (1 + lost) + np.min(rates["fixed"])
+        return least_s if rates.pace is None else least_s * np.min(rates.pace)
 
     def rows(
         self, sections: SectionTimes, cell: Index, plans: PlanColumns, groups: Index, *, apart: bool = True

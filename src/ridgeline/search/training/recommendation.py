@@ -208,11 +208,12 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None, *, faster
     if go_on("what other software would gain"):
         alternatives = other_engines(search, plans[0], search.calibration, go_on, faster=faster)
     beyond = target_gains(search, plans[0], go_on) if search.target and go_on("what it cannot be told") else ()
-    events = tuple(
-        simulated_step_s(plan, search.calibration)
-        for plan in plans[:SIMULATED]
-        if go_on("the first plans, event by event")
-    )
+    events: list[float | None] = []
+    for plan in plans[:SIMULATED]:
+        if not go_on("the first plans, event by event"):
+            break
+        compared = not faster or not events or events[0] is not None  # with the winner's
+        events.append(simulated_step_s(plan, search.calibration) if compared else None)
     free = request.refine and not small and not any(axis in search.pins.pinned for axis in REFINED_AXES)
     refined = None
     if free and go_on("stage boundaries and recompute by stage"):
@@ -224,7 +225,7 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None, *, faster
         kinds=some,
         why=explain(search, plans[0]),
         assumptions=tuple(_assumption_notes(best, plans[0], given=request.headroom is not None)),
-        simulated_s=events,
+        simulated_s=tuple(events),
         what_if=changes,
         engines=alternatives,
         untold=beyond,

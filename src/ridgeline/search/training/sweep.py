@@ -291,6 +291,10 @@ class _Rows:
     model: RowModel
     least_s: Array | None = None
 
+    def may_beat(self, step_s: float) -> NDArray[np.bool_]:
+        """Whether some plan of a row may take less than so many seconds."""
+        return np.ones(len(self.cell), dtype=np.bool_) if self.least_s is None else self.least_s < step_s
+
 
 @dataclass(slots=True, kw_only=True)
 class Incumbent:
@@ -312,16 +316,11 @@ def sweep(grid: DegreeGrid, space: Space, incumbent: Incumbent | None = None) ->
     pipelines: dict[tuple[int, Schedule], _Pipeline] = {}
     for offload in space.offload:
         sections = grid.model.section_times(replace(grid.plans, offload=np.array([offload.activations])))
-        bound = None if incumbent is None else _least_seconds(grid, sections)
-        for pp in space.pp:
-            cell, dp = _dealt(grid, pp)
-            least_s = None
-            if incumbent is not None and bound is not None:
-                least_s = _microbatches(grid, cell, dp) * bound[cell] / pp
-                faster = np.flatnonzero(least_s < incumbent.step_s)
-                cell, dp, least_s = cell[faster], dp[faster], least_s[faster]
+        for pp, cell, dp, least_s in _pipelines(grid, space.pp, sections, incumbent):
             for rows in _rows(grid, space, sections, offload, (pp, cell, dp), least_s):
                 for schedule in _schedules(space, pp):
+                    if incumbent is not None and not rows.may_beat(incumbent.step_s).any():
+                        break
                     if (pp, schedule) not in pipelines:
                         pipelines[pp, schedule] = _pipeline(grid, pp, schedule)
                     yield from _schedule_rows(rows, space, schedule, pipelines[pp, schedule], incumbent)
@@ -375,16 +374,29 @@ def _has_experts(scenario: Scenario) -> bool:
     return any(isinstance(block.ffn, Moe) for block in scenario.model.blocks)
 
 
-def _least_seconds(grid: DegreeGrid, sections: SectionTimes) -> Array:
-    """Seconds that a microbatch keeps all ranks of a pipeline busy together, by cell."""
+def _pipelines(
+    grid: DegreeGrid, depths: Sequence[int], sections: SectionTimes, incumbent: Incumbent | None
+) -> Iterator[tuple[int, Index, Array, Array | None]]:
+    """Stages, cells that can be dealt over them, their dp, and seconds that no plan of a cell takes less than.
+
+    Without an incumbent nothing is bounded. With one the most promising pipelines come first, and cells that cannot
+    beat it by then are left out.
+    """
+    dealt = [(pp, *_dealt(grid, pp)) for pp in depths]
+    if incumbent is None:
+        yield from ((*pipeline, None) for pipeline in dealt)
+        return
     (counts,) = stages_of(grid.context, (grid.scenarios[0].model.layers,))
-    return grid.model.least_seconds(sections, counts)
-
-
-def _microbatches(grid: DegreeGrid, cell: Index, dp: Array) -> Array:
-    """Microbatches of a step, by cell."""
-    microbatches: Array = grid.scenarios[0].workload.sequences / (dp * np.asarray(grid.degrees.microbatch)[cell])
-    return microbatches
+    busy_s = grid.model.least_seconds(sections, counts, grid.plans)
+    sequences, sizes = grid.scenarios[0].workload.sequences, np.asarray(grid.degrees.microbatch)
+    bounds = [
+        grid.model.least_step_s(sequences / (dp * sizes[cell]) * busy_s[cell] / pp, grid.plans)
+        for pp, cell, dp in dealt
+    ]
+    for place in sorted(range(len(dealt)), key=lambda place: bounds[place].min(initial=np.inf)):
+        pp, cell, dp = dealt[place]
+        faster = np.flatnonzero(bounds[place] < incumbent.step_s)
+        yield pp, cell[faster], dp[faster], bounds[place][faster]
 
 
 def _rows(
@@ -514,7 +526,7 @@ def _schedule_rows(
 def _may_win(rows: _Rows, own: slice, peaks: Sequence[Array], incumbent: Incumbent) -> bool:
     """Whether some row fits under some choice of sharding and may be faster than the best so far."""
     fits = np.minimum.reduce(peaks) <= incumbent.capacity_bytes
-    return bool((fits if rows.least_s is None else fits & (rows.least_s[own] < incumbent.step_s)).any())
+    return bool((fits & rows.may_beat(incumbent.step_s)[own]).any())
 
 
 def _able(schedule: Schedule, pp: int, microbatches: Array) -> Iterator[slice]:

@@ -15,6 +15,7 @@ from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.plan import Offload, Plan, Precision, Recompute, Schedule, Switches
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
+from ridgeline.search.training.plan_search import find_plan
 from ridgeline.search.training.space import Space
 from ridgeline.search.training.sweep import chunks_of, priced_grids
 from ridgeline.sim.predict_step import predict
@@ -153,3 +154,17 @@ def test_threads_decide_nothing() -> None:
     ]
     assert said[0] == said[1]
     assert int(said[0].split()[1]) > 64
+
+
+@pytest.mark.parametrize(
+    ("model", "engine"),
+    [("llama3-8b", "megatron-core"), ("qwen3-30b-a3b", "megatron-core"), ("llama3-8b", "torch-eager")],
+)
+def test_a_search_for_the_best_alone_finds_the_best(model: str, engine: str) -> None:
+    """Bounds leave out plans, never the fastest one that fits."""
+    scenario = built(model, engine=engine)
+    everything, bounded = find_plan(scenario), find_plan(scenario, most=1, below_s=1e9)
+    assert bounded.swept.considered < everything.swept.considered
+    assert bounded.plans[0] == everything.plans[0]
+    too_fast = find_plan(scenario, most=1, below_s=everything.plans[0].step_time_s * 0.5)
+    assert not too_fast.plans
