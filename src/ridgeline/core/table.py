@@ -17,12 +17,14 @@ A dataclass may define `problems() -> Iterable[Problem]` for what its fields say
 from __future__ import annotations
 
 import math
+import sys
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from inspect import get_annotations
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.dtype import ALIASES, DTYPES, DType, dtype
@@ -126,8 +128,14 @@ def given_text(value: object) -> str:
 
 @cache
 def hints(kind: type) -> JsonMapping:
-    """The dataclass's annotations, resolved once."""
-    return get_type_hints(kind, include_extras=True)
+    """The dataclass's annotations, resolved once: those of a class by one evaluation, not one each."""
+    resolved: JsonObject = {}
+    for base in reversed(kind.__mro__):
+        annotations = get_annotations(base)
+        texts = {name: hint for name, hint in annotations.items() if isinstance(hint, str)}
+        scope = vars(sys.modules[base.__module__])
+        resolved |= {**annotations, **dict(zip(texts, eval(f"[{','.join(texts.values())}]", scope), strict=True))}
+    return {name: type(None) if hint is None else hint for name, hint in resolved.items()}
 
 
 def flat(hint: Any) -> type | None:
