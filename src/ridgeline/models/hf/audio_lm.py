@@ -16,10 +16,9 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ridgeline.models.hf.config import Config
-from ridgeline.models.hf.dense import qwen2, qwen3
-from ridgeline.models.hf.moe import experts, qwen3_moe
+from ridgeline.models.hf.decoders import read_family
 from ridgeline.models.hf.multimodal import text_of, vision_of
-from ridgeline.models.hf.parts import LAYER, Reader, bias_traits, defaults, divide, heads, hidden_size, model
+from ridgeline.models.hf.parts import LAYER, Reader, bias_traits, defaults, divide, experts, heads, hidden_size, model
 from ridgeline.models.hf.vision import Tower, qwen2_5_vl, qwen3_vl
 from ridgeline.models.params import count
 from ridgeline.models.sizing import Clip
@@ -222,7 +221,7 @@ def _upsampling_params(first: int, inputs: int, rates: Sequence[int]) -> int:
     return total + 2 * last + _conv(last, 1, 7)
 
 
-def _thinker(cfg: Config, text: Reader, towers: tuple[Tower, AudioTower], kind: str) -> ModelSpec:
+def _thinker(cfg: Config, text: str, towers: tuple[Tower, AudioTower], kind: str) -> ModelSpec:
     """Text, image encoder and audio encoder of one config."""
     cfg.ignore("position_id_per_seconds", "seconds_per_chunk", "user_token_id", "audio_start_token_id")
     cfg.ignore("audio_end_token_id", "model_type")
@@ -230,7 +229,7 @@ def _thinker(cfg: Config, text: Reader, towers: tuple[Tower, AudioTower], kind: 
     inner = cfg.child("text_config", usual) or cfg.adopt("text_config", {}, usual)
     vision = vision_of(cfg, towers[0], f"{kind}_vision_encoder")
     audio = audio_of(cfg, towers[1], f"{kind}_audio_encoder")
-    spec = text(inner)
+    spec = read_family(inner, text)
     tied = cfg.flag("tie_word_embeddings", False)
     return replace(spec, vision=vision, audio=audio, embedding=replace(spec.embedding, tied=tied))
 
@@ -242,13 +241,13 @@ def _with_companions(cfg: Config, thinker: Callable[[Config], ModelSpec], speak:
 
 def qwen2_5_omni_thinker(cfg: Config) -> ModelSpec:
     """Qwen2.5-Omni's thinker: Qwen2.5 text, Qwen2.5-VL's image encoder, Whisper's layers over chunks of two seconds."""
-    return _thinker(cfg, qwen2, (qwen2_5_vl, qwen2_5_omni_tower), "qwen2_5_omni")
+    return _thinker(cfg, "qwen2", (qwen2_5_vl, qwen2_5_omni_tower), "qwen2_5_omni")
 
 
 def qwen2_5_omni(cfg: Config) -> ModelSpec:
     """Qwen2.5-Omni: the thinker; a talker of Qwen2.5's layers that reads its states; token2wav."""
     talker = cfg.aside("talker_config", defaults("qwen2_5_omni_talker"))
-    spec, width = qwen2(talker), talker.count("embedding_size")
+    spec, width = read_family(talker, "qwen2"), talker.count("embedding_size")
     layers = count(replace(spec, vocab=0)).total
     talker_params = layers + spec.vocab * (width + spec.hidden) + width * spec.hidden + spec.hidden
     wave = cfg.aside("token2wav_config", defaults("qwen2_5_omni_token2wav"))
@@ -263,7 +262,7 @@ def qwen2_5_omni(cfg: Config) -> ModelSpec:
 
 def qwen3_omni_thinker(cfg: Config) -> ModelSpec:
     """Qwen3-Omni's thinker: Qwen3 text with experts, Qwen3-VL's image encoder, an audio encoder of its own."""
-    return _thinker(cfg, qwen3_moe, (qwen3_vl, qwen3_omni_tower), "qwen3_omni_moe")
+    return _thinker(cfg, "qwen3_moe", (qwen3_vl, qwen3_omni_tower), "qwen3_omni_moe")
 
 
 def qwen3_omni(cfg: Config) -> ModelSpec:
@@ -277,7 +276,7 @@ def qwen3_omni(cfg: Config) -> ModelSpec:
     spec, inner = model(text, [Block(mixer=attention, ffn=moe)] * text.layers()), text.count("intermediate_size")
     projection_params = 2 * (talker.count("thinker_hidden_size") * inner + inner + inner * spec.hidden + spec.hidden)
     ahead = talker.aside("code_predictor_config", defaults("qwen3_omni_moe_talker_code_predictor"))
-    further, groups = qwen3(ahead), ahead.count("num_code_groups")
+    further, groups = read_family(ahead, "qwen3"), ahead.count("num_code_groups")
     codes = count(replace(further, vocab=0)).total + 2 * (groups - 1) * further.vocab * further.hidden
     talker_params = (
         count(replace(spec, embedding=replace(spec.embedding, tied=False))).total + projection_params + codes

@@ -14,12 +14,12 @@ from types import MappingProxyType
 from typing import Any
 
 from ridgeline.models.hf.config import MOST_LAYERS, Config, Keys
-from ridgeline.models.hf.moe import experts
 from ridgeline.models.hf.parts import (
     FULL,
     bias_traits,
     divide,
     expert_layers,
+    experts,
     heads,
     hidden_size,
     kinds,

@@ -6,8 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ridgeline.models.hf.config import Config
-from ridgeline.models.hf.moe import experts, grouped_experts
-from ridgeline.models.hf.parts import SLIDING, dense_first, hidden_size, mlp, model, predictor
+from ridgeline.models.hf.parts import SLIDING, dense_first, experts, grouped_experts, hidden_size, mlp, model, predictor
 from ridgeline.models.spec import (
     Block,
     Captured,

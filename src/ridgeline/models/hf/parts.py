@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from ridgeline.core.documents import JsonMapping
-from ridgeline.models.hf.config import Config, Keys
+from ridgeline.models.hf.config import Config, Keys, read_toml
 from ridgeline.models.spec import Attention, Block, Embedding, Mlp, ModelSpec, Moe, Mtp, Norm, from_layers
 
 Reader = Callable[[Config], ModelSpec]
 RMS = Norm()
 LAYER = Norm(kind="layer", bias=True)
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+TOPK = ("num_experts_per_tok", "experts_per_token")
 FULL, SLIDING = "full_attention", "sliding_attention"
 # what a spec calls a size -> what most configs call it
 NAMES = MappingProxyType({"kv_heads": "num_key_value_heads", "topk": "num_experts_per_tok", "groups": "n_group"})
 
 
-@cache
-def _all_defaults() -> Mapping[str, JsonMapping]:
-    with (Path(__file__).parent / "defaults.toml").open("rb") as stream:
-        return tomllib.load(stream)
-
-
 def defaults(model_type: str) -> JsonMapping:
     """What transformers assumes for keys that a config of this type leaves out."""
-    return _all_defaults().get(model_type, {})
+    return read_toml("defaults.toml").get(model_type, {})
 
 
 def heads(cfg: Config, hidden: int, **traits: Any) -> Attention:
@@ -63,6 +56,21 @@ def bias_traits(cfg: Config, key: str = "attention_bias") -> dict[str, bool]:
 def mlp(cfg: Config, key: Keys = "intermediate_size", act: Keys = "hidden_act", **traits: Any) -> Mlp:
     """Dense feed-forward of the width that the key says."""
     return Mlp(hidden=cfg.count(key), activation=cfg.word(act), **traits)
+
+
+def experts(
+    cfg: Config, width: Keys = "moe_intermediate_size", number: Keys = EXPERTS, topk: Keys = TOPK, **traits: Any
+) -> Moe:
+    """Routed experts from their number, how many a token visits and their width."""
+    visited, activation = cfg.count(topk), cfg.word("hidden_act")
+    return Moe(experts=cfg.count(number), topk=visited, hidden=cfg.count(width), activation=activation, **traits)
+
+
+def grouped_experts(cfg: Config) -> Moe:
+    """DeepSeek's experts: chosen inside the best groups, beside shared experts of the same width."""
+    shared = cfg.size("n_shared_experts", 0)
+    moe = experts(cfg, groups=cfg.count("n_group", 1), group_topk=cfg.count("topk_group", 1))
+    return replace(moe, shared_hidden=shared * moe.hidden)
 
 
 def kinds(cfg: Config, layers: int, usual: Callable[[int], bool], other: str = SLIDING) -> tuple[str, ...]:

@@ -16,13 +16,13 @@ from math import ceil
 from ridgeline.models.hf.config import Config
 from ridgeline.models.hf.hybrid import LINEAR, bamba_mixer
 from ridgeline.models.hf.latent import latent
-from ridgeline.models.hf.moe import experts
 from ridgeline.models.hf.parts import (
     FULL,
     LAYER,
     bias_traits,
     dense_first,
     divide,
+    experts,
     heads,
     hidden_size,
     kinds,
