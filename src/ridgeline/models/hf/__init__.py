@@ -20,61 +20,18 @@ from typing import Any
 from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import DEEPEST, read_text
-from ridgeline.models.hf import encoder, multimodal
 from ridgeline.models.hf.audio_lm import HEARING, OMNI
-from ridgeline.models.hf.config import Config, quote_value
-from ridgeline.models.hf.diffusion import DIFFUSION, USUAL
-from ridgeline.models.hf.heads import decoder_head
-from ridgeline.models.hf.key_aliases import in_its_keys
+from ridgeline.models.hf.config import Config, defaults, in_its_keys, quote_value
+from ridgeline.models.hf.diffusion import DIFFUSION
+from ridgeline.models.hf.encoder import ENCODERS
 from ridgeline.models.hf.multimodal import MULTIMODAL
 from ridgeline.models.hf.numerics import numerics_from
-from ridgeline.models.hf.parts import Reader, defaults
-from ridgeline.models.hf.processor import as_processed
+from ridgeline.models.hf.parts import Reader, decoder_head
 from ridgeline.models.hf.text import TEXT
+from ridgeline.models.hf.vision import as_processed
 from ridgeline.models.spec import ModelSpec
 
-ENCODERS: Mapping[str, Reader] = MappingProxyType(
-    {
-        "bart": encoder.bart,
-        "bert": encoder.bert,
-        "blenderbot": encoder.blenderbot,
-        "camembert": encoder.roberta,
-        "data2vec-text": encoder.roberta,
-        "distilbert": encoder.distilbert,
-        "electra": encoder.electra,
-        "ernie": encoder.ernie,
-        "eurobert": encoder.eurobert,
-        "m2m_100": encoder.pegasus,
-        "marian": encoder.marian,
-        "mbart": encoder.mbart,
-        "megatron-bert": encoder.megatron_bert,
-        "modernbert": encoder.modernbert,
-        "mpnet": encoder.mpnet,
-        "mt5": encoder.t5,
-        "pegasus": encoder.pegasus,
-        "plbart": encoder.bart,
-        "roberta": encoder.roberta,
-        "roberta-prelayernorm": encoder.roberta_prelayernorm,
-        "t5": encoder.t5,
-        "umt5": encoder.umt5,
-        "whisper": encoder.whisper,
-        "xlm-roberta": encoder.roberta,
-    }
-)
-SEEING: Mapping[str, Reader] = MappingProxyType(
-    {
-        "glm46v": multimodal.glm4v,
-        "glm4v": multimodal.glm4v,
-        "glm4v_moe": multimodal.glm4v,
-        "idefics3": multimodal.smolvlm,
-        "internvl": multimodal.internvl,
-        "llava_next": multimodal.llava_next,
-        "llava_onevision": multimodal.llava_next,
-        "paligemma": multimodal.paligemma,
-        "smolvlm": multimodal.smolvlm,
-    }
-)
-READERS: Mapping[str, Reader] = MappingProxyType({**TEXT, **MULTIMODAL, **SEEING, **HEARING, **OMNI, **ENCODERS})
+READERS: Mapping[str, Reader] = MappingProxyType({**TEXT, **MULTIMODAL, **HEARING, **OMNI, **ENCODERS})
 BIGGEST_CONFIG = 8 * 1024 * 1024  # bytes; most are a few kilobytes, one that lists every quantised module is 3 million
 
 
@@ -133,7 +90,7 @@ def from_config(data: JsonMapping, *, id: str = "", ignore: Collection[str] = ()
 
 def _diffusion(data: JsonMapping, named: str, id: str, ignore: Collection[str]) -> ModelSpec:
     """The diffusion transformer that diffusers' own config describes."""
-    cfg = Config(in_its_keys(data, USUAL[named]), USUAL[named])
+    cfg = Config(in_its_keys(data, defaults(named)), defaults(named))
     cfg.ignore("_class_name", "_diffusers_version", *ignore)
     spec = DIFFUSION[named](cfg)
     cfg.finish()

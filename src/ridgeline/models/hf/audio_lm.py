@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from ridgeline.models.hf.config import Config
+from ridgeline.models.hf.config import Config, defaults
 from ridgeline.models.hf.decoders import read_family
 from ridgeline.models.hf.multimodal import text_of, vision_of
-from ridgeline.models.hf.parts import LAYER, Reader, bias_traits, defaults, divide, experts, heads, hidden_size, model
+from ridgeline.models.hf.parts import LAYER, Reader, bias_traits, divide, experts, heads, hidden_size, model
 from ridgeline.models.hf.vision import Tower, qwen2_5_vl, qwen3_vl
 from ridgeline.models.params import count
 from ridgeline.models.sizing import Clip
@@ -37,8 +37,7 @@ def audio_of(cfg: Config, tower: AudioTower, usual: str) -> Audio:
 
 def _layers(cfg: Config, key_bias: bool) -> Audio:
     """Whisper's layers, without what stands around them."""
-    cfg.ignore("encoder_layerdrop", "is_encoder_decoder", "num_hidden_layers", "scale_embedding", "vocab_size")
-    cfg.ignore("max_source_positions")
+    cfg.understand("layers")
     hidden, count = cfg.count(("d_model", "hidden_size")), cfg.count(HEADS)
     attention = Attention(
         heads=count, kv_heads=count, head_dim=divide(cfg, HEADS[0], hidden, count), positions="none", qkv_bias=True,
@@ -223,8 +222,7 @@ def _upsampling_params(first: int, inputs: int, rates: Sequence[int]) -> int:
 
 def _thinker(cfg: Config, text: str, towers: tuple[Tower, AudioTower], kind: str) -> ModelSpec:
     """Text, image encoder and audio encoder of one config."""
-    cfg.ignore("position_id_per_seconds", "seconds_per_chunk", "user_token_id", "audio_start_token_id")
-    cfg.ignore("audio_end_token_id", "model_type")
+    cfg.understand("thinker")
     usual = defaults(f"{kind}_text")
     inner = cfg.child("text_config", usual) or cfg.adopt("text_config", {}, usual)
     vision = vision_of(cfg, towers[0], f"{kind}_vision_encoder")
@@ -267,8 +265,7 @@ def qwen3_omni_thinker(cfg: Config) -> ModelSpec:
 
 def qwen3_omni(cfg: Config) -> ModelSpec:
     """Qwen3-Omni: the thinker; a talker with experts and a predictor of further codes; code2wav."""
-    cfg.ignore("im_start_token_id", "im_end_token_id", "tts_pad_token_id", "tts_bos_token_id", "tts_eos_token_id")
-    cfg.ignore("system_token_id", "user_token_id", "assistant_token_id")
+    cfg.understand("qwen3_omni")
     talker = cfg.aside("talker_config", defaults("qwen3_omni_moe_talker"))
     text = talker.aside("text_config", defaults("qwen3_omni_moe_talker_text"))
     attention = heads(text, hidden_size(text), qk_norm="head", **bias_traits(text))

@@ -110,8 +110,7 @@ def opt(cfg: Config) -> ModelSpec:
 
 def bloom(cfg: Config) -> ModelSpec:
     """BLOOM: alibi positions, a norm after the embedding, a tied head."""
-    cfg.ignore("apply_residual_connection_post_layernorm", "offset_alibi", "skip_bias_add")
-    cfg.ignore("skip_bias_add_qkv", "bias_dropout_fusion", "n_inner")
+    cfg.understand("bloom")
     hidden = hidden_size(cfg)
     attention = _all_heads(cfg, hidden, "n_head", positions="alibi", qkv_bias=True, out_bias=True)
     ffn = Mlp(hidden=4 * hidden, gated=False, bias=True, activation="gelu")
@@ -122,9 +121,7 @@ def bloom(cfg: Config) -> ModelSpec:
 
 def mpt(cfg: Config) -> ModelSpec:
     """MPT: alibi positions and no biases, not even in the norms."""
-    cfg.ignore("init_config", "tokenizer_name", "verbose", "embedding_fraction", "learned_pos_emb", "norm_type")
-    cfg.ignore("attn_impl", "param_init_fn")
-    cfg.only("no_bias", True)
+    cfg.understand("mpt")
     inner = cfg.child("attn_config")
     if inner is not None:
         inner.only("attn_type", "multihead_attention")
@@ -133,7 +130,6 @@ def mpt(cfg: Config) -> ModelSpec:
             inner.only(key, False)
         inner.ignore("attn_impl")
     hidden, norm = hidden_size(cfg), Norm(kind="layer")
-    cfg.only("expansion_ratio", 4)  # transformers builds 4 whatever the file says
     ffn = Mlp(hidden=4 * hidden, gated=False, activation="gelu")
     block = Block(mixer=_all_heads(cfg, hidden, "n_heads", positions="alibi"), ffn=ffn, norm=norm)
     return model(cfg, [block] * cfg.layers(("n_layers", "num_hidden_layers")), norm=norm)
@@ -141,7 +137,7 @@ def mpt(cfg: Config) -> ModelSpec:
 
 def falcon(cfg: Config) -> ModelSpec:
     """Falcon: one key-value head (7B) or a few (40B, 180B); attention and mlp side by side after one norm or two."""
-    cfg.ignore("apply_residual_connection_post_layernorm")
+    cfg.understand("falcon")
     hidden = hidden_size(cfg)
     count = cfg.count(("num_attention_heads", "n_head"))
     newer, bias = cfg.flag("new_decoder_architecture", False), cfg.flag("bias", False)
@@ -157,7 +153,6 @@ def falcon(cfg: Config) -> ModelSpec:
     )
     inner = cfg.count("ffn_hidden_size", 4 * hidden)
     ffn = Mlp(hidden=inner, gated=False, bias=bias, activation=cfg.word("activation", "gelu"))
-    cfg.only("num_ln_in_parallel_attn", 1, 2)
     norms = cfg.count("num_ln_in_parallel_attn", 2 if newer else 1)
     block = Block(
         mixer=attention, ffn=ffn, norm=LAYER, norms=norms if newer or together else 2, parallel=newer or together

@@ -365,14 +365,13 @@ def afmoe(cfg: Config) -> ModelSpec:
 def ernie4_5_moe(cfg: Config) -> ModelSpec:
     """Ernie 4.5 with experts on every n-th layer of a range, beside shared ones."""
     layers, bias = cfg.layers(), cfg.flag("use_bias")
-    cfg.ignore("moe_norm_min")
+    cfg.understand("ernie4_5_moe")
     attention = heads(cfg, hidden_size(cfg), qkv_bias=bias, out_bias=bias)
     dense = mlp(cfg, bias=bias)
     keys = ExpertKeys(number=("moe_num_experts",), topk=("moe_k",), shared_count="moe_num_shared_experts")
     moe = _family_experts(cfg, keys)
     first, last = cfg.size("moe_layer_start_index"), cfg.data.get("moe_layer_end_index", layers - 1)
     last = layers - 1 if last in (-1, None) else cfg.size("moe_layer_end_index")
-    cfg.ignore("moe_layer_end_index")
     interval = cfg.count("moe_layer_interval")
     plain = Block(mixer=attention, ffn=dense)
     routed_block = Block(mixer=attention, ffn=moe, extra=_shared_biases(cfg, moe) if bias else 0)

@@ -21,7 +21,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from ridgeline.core.documents import JsonMapping, JsonObject
+from ridgeline.core.documents import JsonObject
 from ridgeline.models.hf.config import Config
 from ridgeline.models.hf.parts import LAYER
 from ridgeline.models.spec import (
@@ -112,8 +112,7 @@ def sd3(cfg: Config) -> ModelSpec:
     """Stable Diffusion 3 and 3.5: in the last layer text gives keys and values and goes no further. In
     `dual_attention_layers` (3.5 medium) latents see each other once more, in an attention of their own, which no
     tensor rank splits."""
-    cfg.ignore("sample_size", "pos_embed_max_size")
-    cfg.only("qk_norm", "rms_norm")
+    cfg.understand("sd3")
     attention = attention_of(cfg, positions="none", qk_norm="head" if cfg.has("qk_norm") else "none")
     hidden, patch, channels = attention.heads * attention.head_dim, cfg.count("patch_size"), cfg.count("in_channels")
     cfg.only("caption_projection_dim", hidden)
@@ -153,9 +152,7 @@ def _twice(block: Block, hidden: int, normed: int) -> Block:
 
 def dit(cfg: Config) -> ModelSpec:
     """DiT: every layer embeds timestep and class by itself, as diffusers builds it."""
-    cfg.ignore("sample_size", "norm_num_groups", "upcast_attention", "norm_eps", "activation_fn")
-    cfg.only("norm_type", "ada_norm_zero")
-    cfg.only("norm_elementwise_affine", False)
+    cfg.understand("dit")
     bias = cfg.flag("attention_bias")
     attention = attention_of(cfg, positions="none", qkv_bias=bias)
     hidden, patch, channels = attention.heads * attention.head_dim, cfg.count("patch_size"), cfg.count("in_channels")
@@ -174,9 +171,7 @@ def dit(cfg: Config) -> ModelSpec:
 
 def qwen_image(cfg: Config) -> ModelSpec:
     """Qwen-Image: MMDiT layers throughout; text of Qwen2.5-VL, normed; latents arrive packed two by two."""
-    cfg.ignore("axes_dims_rope", "guidance_embeds", "zero_cond_t")
-    cfg.only("use_additional_t_cond", False)
-    cfg.only("use_layer3d_rope", False)
+    cfg.understand("qwen_image")
     attention = attention_of(cfg, qk_norm="head")
     hidden, inputs, text = attention.heads * attention.head_dim, cfg.count("in_channels"), cfg.count(JOINT)
     patch = cfg.count("patch_size")
@@ -194,12 +189,7 @@ def qwen_image(cfg: Config) -> ModelSpec:
 def pixart(cfg: Config) -> ModelSpec:
     """PixArt Alpha and Sigma: text by cross attention, one modulation for all layers; the larger Alpha is told size and
     aspect ratio, too."""
-    cfg.ignore("norm_num_groups", "upcast_attention", "norm_eps", "activation_fn", "interpolation_scale", "dropout")
-    cfg.ignore("num_embeds_ada_norm", "double_self_attention", "num_vector_embeds", "only_cross_attention")
-    cfg.ignore("use_linear_projection")
-    cfg.only("norm_type", "ada_norm_single")
-    cfg.only("norm_elementwise_affine", False)
-    cfg.only("attention_type", "default")
+    cfg.understand("pixart")
     bias, size = cfg.flag("attention_bias"), cfg.count("sample_size")
     attention = attention_of(cfg, positions="none", qkv_bias=bias)
     hidden, channels = attention.heads * attention.head_dim, cfg.count("in_channels")
@@ -225,15 +215,12 @@ def pixart(cfg: Config) -> ModelSpec:
 def sana(cfg: Config) -> ModelSpec:
     """Sana: linear attention, whose state is one matrix a head; cross attention; a gated mlp with a convolution over
     neighbours. Attention and mlp are priced product by product, whole on every tensor rank."""
-    cfg.ignore("norm_eps", "dropout", "interpolation_scale", "guidance_embeds_scale", "timestep_scale", "sample_size")
-    cfg.only("norm_elementwise_affine", False)
-    cfg.only("guidance_embeds", False)
+    cfg.understand("sana")
     heads, size = cfg.count("num_attention_heads"), cfg.count("attention_head_dim")
     hidden, bias = heads * size, cfg.flag("attention_bias")
     crossing = cfg.count("num_cross_attention_heads"), cfg.count("cross_attention_head_dim")
     cfg.only("cross_attention_dim", hidden)
     has_qk_norm = cfg.has("qk_norm")
-    cfg.only("qk_norm", "rms_norm_across_heads")
     cross = Attention(
         heads=crossing[0], kv_heads=crossing[0], head_dim=crossing[1], positions="none", qkv_bias=True, out_bias=True,
         causal=False, qk_norm="full" if has_qk_norm else "none",
@@ -267,9 +254,6 @@ def sana(cfg: Config) -> ModelSpec:
     return diffuser(hidden, [block] * cfg.layers("num_layers"), head, space)
 
 
-# what diffusers assumes for a key that a file leaves out
-
-
 IMAGE_PATCHES = 257  # of CLIP's image, which a video continues
 SMALL_WAN = 48  # channels of the latents of Wan 2.2's 5B model, whose autoencoder shrinks sides by 16
 REFINED_TEXT = 256  # tokens of HunyuanVideo's text
@@ -280,9 +264,8 @@ def wan(cfg: Config) -> ModelSpec:
     """Wan 2.1 and 2.2: latent frames of video, cross attention of text, learned vectors beside the modulation that all
     layers share. Where a video continues an image, cross attention reads that image's patches, too: their keys and
     values are counted, and priced as if they were text."""
-    cfg.ignore("rope_max_seq_len", "freq_dim", "eps", "pos_embed_seq_len")
+    cfg.understand("wan")
     image, image_keys = cfg.size("image_dim", 0), cfg.size("added_kv_proj_dim", 0)
-    cfg.only("qk_norm", "rms_norm_across_heads")
     attention = attention_of(cfg, qk_norm="full" if cfg.has("qk_norm") or "qk_norm" not in cfg.data else "none")
     hidden, channels, text = attention.heads * attention.head_dim, cfg.count("in_channels"), cfg.count("text_dim")
     sizes = cfg.counts("patch_size") or (1, 2, 2)
@@ -315,11 +298,9 @@ def wan(cfg: Config) -> ModelSpec:
 
 def hunyuan_video(cfg: Config) -> ModelSpec:
     """HunyuanVideo: MMDiT layers and single ones as FLUX has them; layers of their own refine the text before."""
-    cfg.ignore("rope_theta", "rope_axes_dim")
-    cfg.only("qk_norm", "rms_norm")
+    cfg.understand("hunyuan_video")
     if cfg.has("image_condition_type"):
         cfg.bad("image_condition_type", cfg.data["image_condition_type"], "nothing", "images beside text are not read")
-    cfg.ignore("image_condition_type")
     attention = attention_of(cfg, qk_norm="head")
     hidden, text = attention.heads * attention.head_dim, cfg.count("text_embed_dim")
     inner = round(cfg.number("mlp_ratio") * hidden)
@@ -349,10 +330,7 @@ def hunyuan_video(cfg: Config) -> ModelSpec:
 
 def cogvideox(cfg: Config) -> ModelSpec:
     """CogVideoX: text and latents pass through the same weights and are modulated apart, by a narrow timestep."""
-    cfg.ignore("flip_sin_to_cos", "freq_shift", "sample_width", "sample_height", "sample_frames", "norm_eps")
-    cfg.ignore("temporal_compression_ratio", "spatial_interpolation_scale", "temporal_interpolation_scale", "dropout")
-    cfg.ignore("timestep_activation_fn", "use_rotary_positional_embeddings", "activation_fn")
-    cfg.only("norm_elementwise_affine", True)
+    cfg.understand("cogvideox")
     if cfg.flag("use_learned_positional_embeddings", False):
         cfg.bad("use_learned_positional_embeddings", True, "false", "learned positions are not described")
     bias = cfg.flag("attention_bias")
@@ -380,9 +358,7 @@ def cogvideox(cfg: Config) -> ModelSpec:
 
 def ltx(cfg: Config) -> ModelSpec:
     """LTX-Video: PixArt's layers with rotary positions and norms of queries and keys."""
-    cfg.ignore("norm_eps", "activation_fn", "timestep_scale_multiplier", "causal_temporal_positioning")
-    cfg.only("norm_elementwise_affine", False)
-    cfg.only("qk_norm", "rms_norm_across_heads")
+    cfg.understand("ltx")
     bias, out = cfg.flag("attention_bias"), cfg.flag("attention_out_bias")
     attention = attention_of(cfg, qk_norm="full", qkv_bias=bias, out_bias=out)
     hidden, inputs = attention.heads * attention.head_dim, cfg.count("in_channels")
@@ -403,69 +379,6 @@ def ltx(cfg: Config) -> ModelSpec:
     return diffuser(hidden, [block] * cfg.layers("num_layers"), head, space)
 
 
-# what diffusers assumes for a key that a file leaves out
-USUAL_VIDEO: Mapping[str, JsonMapping] = MappingProxyType(
-    {
-        "CogVideoXTransformer3DModel": {
-            "num_attention_heads": 30, "attention_head_dim": 64, "in_channels": 16, "out_channels": 16,
-            "time_embed_dim": 512, "text_embed_dim": 4096, "num_layers": 30, "attention_bias": True, "patch_size": 2,
-            "max_text_seq_length": 226, "patch_bias": True,
-        },
-        "HunyuanVideoTransformer3DModel": {
-            "num_attention_heads": 24, "attention_head_dim": 128, "in_channels": 16, "out_channels": 16,
-            "num_layers": 20, "num_single_layers": 40, "num_refiner_layers": 2, "mlp_ratio": 4.0, "patch_size": 2,
-            "patch_size_t": 1, "guidance_embeds": True, "text_embed_dim": 4096, "pooled_projection_dim": 768,
-        },
-        "LTXVideoTransformer3DModel": {
-            "num_attention_heads": 32, "attention_head_dim": 64, "in_channels": 128, "out_channels": 128,
-            "cross_attention_dim": 2048, "num_layers": 28, "patch_size": 1, "patch_size_t": 1,
-            "caption_channels": 4096, "attention_bias": True, "attention_out_bias": True,
-        },
-        "WanTransformer3DModel": {
-            "num_attention_heads": 40, "attention_head_dim": 128, "in_channels": 16, "num_layers": 40,
-            "text_dim": 4096, "ffn_dim": 13824, "cross_attn_norm": True, "out_channels": 16,
-        },
-    }
-)  # fmt: skip
-VIDEO: Mapping[str, Callable[[Config], ModelSpec]] = MappingProxyType(
-    {
-        "CogVideoXTransformer3DModel": cogvideox,
-        "HunyuanVideoTransformer3DModel": hunyuan_video,
-        "LTXVideoTransformer3DModel": ltx,
-        "WanTransformer3DModel": wan,
-    }
-)
-USUAL: Mapping[str, JsonMapping] = MappingProxyType(
-    {
-        "DiTTransformer2DModel": {
-            "num_attention_heads": 16, "attention_head_dim": 72, "in_channels": 4, "num_layers": 28, "patch_size": 2,
-            "attention_bias": True, "num_embeds_ada_norm": 1000,
-        },
-        "FluxTransformer2DModel": {
-            "num_attention_heads": 24, "attention_head_dim": 128, "in_channels": 64, "num_layers": 19,
-            "num_single_layers": 38, "joint_attention_dim": 4096, "pooled_projection_dim": 768,
-        },
-        "SD3Transformer2DModel": {
-            "num_attention_heads": 18, "attention_head_dim": 64, "in_channels": 16, "num_layers": 18, "patch_size": 2,
-            "joint_attention_dim": 4096, "pooled_projection_dim": 2048, "out_channels": 16,
-        },
-        "PixArtTransformer2DModel": {
-            "num_attention_heads": 16, "attention_head_dim": 72, "in_channels": 4, "out_channels": 8, "num_layers": 28,
-            "cross_attention_dim": 1152, "attention_bias": True, "sample_size": 128, "patch_size": 2,
-        },
-        "QwenImageTransformer2DModel": {
-            "num_attention_heads": 24, "attention_head_dim": 128, "in_channels": 64, "out_channels": 16,
-            "num_layers": 60, "joint_attention_dim": 3584, "patch_size": 2,
-        },
-        "SanaTransformer2DModel": {
-            "num_attention_heads": 70, "attention_head_dim": 32, "in_channels": 32, "out_channels": 32,
-            "num_layers": 20, "num_cross_attention_heads": 20, "cross_attention_head_dim": 112,
-            "cross_attention_dim": 2240, "caption_channels": 2304, "mlp_ratio": 2.5, "attention_bias": False,
-            "patch_size": 1,
-        },
-        **USUAL_VIDEO,
-    }
-)  # fmt: skip
 DIFFUSION: Mapping[str, Callable[[Config], ModelSpec]] = MappingProxyType(
     {
         "DiTTransformer2DModel": dit,
@@ -474,6 +387,9 @@ DIFFUSION: Mapping[str, Callable[[Config], ModelSpec]] = MappingProxyType(
         "PixArtTransformer2DModel": pixart,
         "QwenImageTransformer2DModel": qwen_image,
         "SanaTransformer2DModel": sana,
-        **VIDEO,
+        "CogVideoXTransformer3DModel": cogvideox,
+        "HunyuanVideoTransformer3DModel": hunyuan_video,
+        "LTXVideoTransformer3DModel": ltx,
+        "WanTransformer3DModel": wan,
     }
 )

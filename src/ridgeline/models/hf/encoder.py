@@ -7,12 +7,30 @@ a decoder becomes `ModelSpec.encoder`; the decoder's layers become the model's o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from ridgeline.models.hf.config import Config
-from ridgeline.models.hf.heads import Kind, architecture, head_kind, labels
-from ridgeline.models.hf.parts import FULL, LAYER, RMS, SLIDING, bias_traits, divide, heads, hidden_size, mlp, model
+from ridgeline.models.hf.parts import (
+    FULL,
+    LAYER,
+    RMS,
+    SLIDING,
+    Kind,
+    Reader,
+    architecture,
+    bias_traits,
+    divide,
+    head_kind,
+    heads,
+    hidden_size,
+    labels,
+    mlp,
+    model,
+)
 from ridgeline.models.hf.parts import model as whole
 from ridgeline.models.spec import Attention, Block, Embedding, Encoder, Head, Mlp, ModelSpec, Norm
 
@@ -54,19 +72,13 @@ def _embedding(cfg: Config, head: Head, rows: int, **traits: Any) -> Embedding:
 
 def _bert(cfg: Config, *, sequence: str = "pooler", rows: int = 0, pooler: bool = True, **traits: Any) -> ModelSpec:
     """A norm after the embedding and after each part, learned positions, rows for the kinds of segments."""
-    cfg.ignore("position_embedding_type", "classifier_dropout", "gradient_checkpointing", "use_task_id")
-    cfg.only("position_embedding_type", "absolute")
+    cfg.understand("bert")
     hidden, layers = hidden_size(cfg), cfg.layers()
     head = _head(cfg, hidden, pooler=pooler, sequence=sequence)
     block = Block(mixer=_attention(cfg, hidden, **traits), ffn=mlp(cfg, gated=False, bias=True), norm=LAYER)
     rows = rows or cfg.count("max_position_embeddings") + cfg.size("type_vocab_size", 0)
     spec = model(cfg, [block] * layers, norm=None, embedding=_embedding(cfg, head, rows))
     return replace(spec, head=head)
-
-
-def bert(cfg: Config) -> ModelSpec:
-    """BERT, and embedders and rerankers made of it: a pooler before the scores of a sequence."""
-    return _bert(cfg)
 
 
 def ernie(cfg: Config) -> ModelSpec:
@@ -126,8 +138,7 @@ def electra(cfg: Config) -> ModelSpec:
 
 def distilbert(cfg: Config) -> ModelSpec:
     """DistilBERT: BERT without segments and pooler."""
-    cfg.ignore("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds")
-    cfg.only("sinusoidal_pos_embds", False)
+    cfg.understand("distilbert")
     hidden, layers = cfg.count(("dim", "hidden_size")), cfg.layers(("n_layers", "num_hidden_layers"))
     head = _head(cfg, hidden, pooler=False, sequence="dense")
     ffn = Mlp(hidden=cfg.count("hidden_dim"), gated=False, bias=True, activation=cfg.word("activation"))
@@ -139,11 +150,7 @@ def distilbert(cfg: Config) -> ModelSpec:
 
 def modernbert(cfg: Config) -> ModelSpec:
     """ModernBERT: rotary positions, gated mlps, windows on all layers but every third; no norm before the first."""
-    cfg.ignore("classifier_pooling", "classifier_activation", "deterministic_flash_attn", "sparse_prediction")
-    cfg.ignore(
-        "sparse_pred_ignore_index", "initializer_cutoff_factor", "cls_token_id", "mlp_dropout", "repad_logits_with_grad"
-    )
-    cfg.ignore("global_rope_theta", "local_rope_theta", "reference_compile")
+    cfg.understand("modernbert")
     hidden, layers = hidden_size(cfg), cfg.layers()
     norm = Norm(kind="layer", bias=cfg.flag("norm_bias"))
     interval = cfg.count("global_attn_every_n_layers", 3)
@@ -204,9 +211,7 @@ def _t5_ffn(cfg: Config) -> Mlp:
 
 def _t5(cfg: Config, every: bool) -> ModelSpec:
     _pair(cfg)
-    cfg.ignore(
-        "n_positions", "relative_attention_max_distance", "dropout_rate", "classifier_dropout", "scale_decoder_outputs"
-    )
+    cfg.understand("t5")
     hidden, count, size = hidden_size(cfg), cfg.count("num_heads"), cfg.count("d_kv")
     table = cfg.count("relative_attention_num_buckets") * count
     ffn, layers = _t5_ffn(cfg), cfg.layers("num_layers")
@@ -239,16 +244,6 @@ def _with_head(cfg: Config, spec: ModelSpec) -> ModelSpec:
     return replace(spec, head=Head(kind="none"), embedding=replace(spec.embedding, tied=False))
 
 
-def t5(cfg: Config) -> ModelSpec:
-    """T5, mT5, FLAN: relative positions by one table a stack, no biases, norms before each part."""
-    return _t5(cfg, every=False)
-
-
-def umt5(cfg: Config) -> ModelSpec:
-    """UMT5: T5 with a table in every layer."""
-    return _t5(cfg, every=True)
-
-
 def _side(cfg: Config, side: str, hidden: int, **traits: Any) -> tuple[Attention, Mlp]:
     """Attention and mlp of one stack, which BART's relatives size apart."""
     count = cfg.count(f"{side}_attention_heads")
@@ -268,10 +263,7 @@ def _bart(cfg: Config, *, rows: int | None, first: bool, last: bool) -> ModelSpe
     first   a norm after each embedding        last   a norm at the end of each stack
     """
     _pair(cfg)
-    cfg.ignore("classif_dropout", "encoder_layerdrop", "decoder_layerdrop", "normalize_before", "normalize_embedding")
-    cfg.ignore("static_position_embeddings", "add_final_layer_norm", "add_bias_logits", "extra_pos_embeddings")
-    cfg.ignore("share_encoder_decoder_embeddings", "decoder_vocab_size", "force_bos_token_to_be_generated", "save_step")
-    cfg.ignore("normalize_before", "use_scan", "classifier_proj_size")
+    cfg.understand("bart")
     hidden = hidden_size(cfg)
     positions = 0 if rows is None else cfg.count("max_position_embeddings") + rows
     norm = LAYER.params(hidden)
@@ -295,30 +287,10 @@ def _bart(cfg: Config, *, rows: int | None, first: bool, last: bool) -> ModelSpe
     )
 
 
-def bart(cfg: Config) -> ModelSpec:
-    """BART, PLBart: norms after each part and after the embeddings; two spare rows of positions."""
-    return _bart(cfg, rows=2, first=True, last=False)
-
-
-def mbart(cfg: Config) -> ModelSpec:
-    """mBART: norms before each part, after the embeddings and at the end."""
-    return _bart(cfg, rows=2, first=True, last=True)
-
-
-def pegasus(cfg: Config) -> ModelSpec:
-    """Pegasus, M2M-100, NLLB: norms before each part and at the end; positions are computed."""
-    return _bart(cfg, rows=None, first=False, last=True)
-
-
 def marian(cfg: Config) -> ModelSpec:
     """Marian: BART without norms after the embeddings; positions are computed."""
     cfg.only("share_encoder_decoder_embeddings", True)
     return _bart(cfg, rows=None, first=False, last=False)
-
-
-def blenderbot(cfg: Config) -> ModelSpec:
-    """Blenderbot: norms before each part and at the end, learned positions without spare rows."""
-    return _bart(cfg, rows=0, first=False, last=True)
 
 
 def whisper(cfg: Config) -> ModelSpec:
@@ -350,3 +322,36 @@ def whisper(cfg: Config) -> ModelSpec:
     embedding = Embedding(tied=cfg.flag("tie_word_embeddings", True), positions=rows)
     spec = whole(cfg, [layer] * cfg.layers("decoder_layers"), norm=LAYER, embedding=embedding)
     return _with_head(cfg, replace(spec, encoder=encoder, context=rows))
+
+
+pegasus = partial(_bart, rows=None, first=False, last=True)
+ENCODERS: Mapping[str, Reader] = MappingProxyType(
+    {
+        "bart": partial(_bart, rows=2, first=True, last=False),
+        "bert": _bert,
+        "blenderbot": partial(_bart, rows=0, first=False, last=True),
+        "camembert": roberta,
+        "data2vec-text": roberta,
+        "distilbert": distilbert,
+        "electra": electra,
+        "ernie": ernie,
+        "eurobert": eurobert,
+        "m2m_100": pegasus,
+        "marian": marian,
+        "mbart": partial(_bart, rows=2, first=True, last=True),
+        "megatron-bert": megatron_bert,
+        "modernbert": modernbert,
+        "mpnet": mpnet,
+        "mt5": partial(_t5, every=False),
+        "pegasus": pegasus,
+        "plbart": partial(_bart, rows=2, first=True, last=False),
+        "roberta": roberta,
+        "roberta-prelayernorm": roberta_prelayernorm,
+        "t5": partial(_t5, every=False),
+        "umt5": partial(_t5, every=True),
+        "whisper": whisper,
+        "xlm-roberta": roberta,
+    }
+)
+"""T5 has relative positions by one table a stack, UMT5 in every layer; BART norms after each part and the embeddings,
+mBART, Pegasus, M2M-100, NLLB and Blenderbot before each part and at the end."""

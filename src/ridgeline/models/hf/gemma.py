@@ -40,8 +40,7 @@ def gemma4(cfg: Config) -> ModelSpec:
 
     In its smallest models every layer reads rows of its own, and the last layers use the keys of earlier ones.
     """
-    cfg.only("use_bidirectional_attention", False, "vision")
-    cfg.ignore("hidden_act")
+    cfg.understand("gemma4")
     hidden, layers = hidden_size(cfg), cfg.layers()
     near = heads(cfg, hidden, qk_norm="head", window=cfg.count("sliding_window"), **bias_traits(cfg))
     same = cfg.flag("attention_k_eq_v", False)
@@ -101,9 +100,7 @@ def gemma3n(cfg: Config) -> ModelSpec:
 
     Its sparse activations are not counted: engines multiply all of them.
     """
-    cfg.ignore(
-        "altup_active_idx", "altup_coef_clip", "altup_correct_scale", "activation_sparsity_pattern", "hidden_act"
-    )
+    cfg.understand("gemma3n")
     hidden, layers = hidden_size(cfg), cfg.layers()
     attention = heads(cfg, hidden, qk_norm="head", **bias_traits(cfg))
     spans = windows(cfg, layers, lambda index: (index + 1) % 5 != 0)

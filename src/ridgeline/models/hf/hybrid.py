@@ -8,12 +8,10 @@ use it, and tensor ranks do not split it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any
 
-from ridgeline.models.hf.config import MOST_LAYERS, Config, Keys
+from ridgeline.core.documents import JsonObject
+from ridgeline.models.hf.config import MOST_LAYERS, Config, read_toml
 from ridgeline.models.hf.parts import (
     FULL,
     bias_traits,
@@ -31,25 +29,6 @@ from ridgeline.models.spec import Attention, Block, Captured, Ffn, GatedDeltaNet
 
 LINEAR = "linear_attention"
 MAMBA_CHUNK = 256  # tokens of a chunk where a file says nothing: the default of mamba_ssm
-MAMBA2_NAMES: Mapping[str, Keys] = MappingProxyType(
-    {
-        "state": "state_size", "groups": "n_groups", "conv": "conv_kernel", "conv_bias": "use_conv_bias",
-        "proj_bias": "use_bias", "chunk": "chunk_size",
-    }
-)  # fmt: skip
-BAMBA_NAMES: Mapping[str, Keys] = MappingProxyType(
-    {
-        "state": "mamba_d_state", "groups": "mamba_n_groups", "conv": "mamba_d_conv", "conv_bias": "mamba_conv_bias",
-        "proj_bias": "mamba_proj_bias", "chunk": ("mamba_chunk_size", "chunk_size"),
-    }
-)  # fmt: skip
-NEMOTRON_NAMES: Mapping[str, Keys] = MappingProxyType(
-    {
-        "state": "ssm_state_size", "groups": ("n_groups", "mamba_n_groups"), "conv": ("conv_kernel", "mamba_d_conv"),
-        "conv_bias": ("use_conv_bias", "mamba_conv_bias"), "proj_bias": "use_bias",
-        "chunk": ("chunk_size", "mamba_chunk_size"),
-    }
-)  # fmt: skip
 LETTERS = {"M": LINEAR, "*": FULL, "E": "moe", "-": "mlp"}
 
 
@@ -65,9 +44,7 @@ def _delta(cfg: Config) -> GatedDeltaNet:
 
 
 def _gated_heads(cfg: Config) -> Attention:
-    cfg.only("attn_output_gate", True)
-    cfg.only("use_sliding_window", False)
-    cfg.ignore("mamba_ssm_dtype", "sliding_window", "max_window_layers")
+    cfg.understand("gated_heads")
     return heads(cfg, hidden_size(cfg), qk_norm="head", gate=True, **bias_traits(cfg))
 
 
@@ -100,52 +77,42 @@ def qwen3_5(cfg: Config) -> ModelSpec:
 
 def qwen3_5_moe(cfg: Config) -> ModelSpec:
     """Qwen 3.5 text with experts on every layer."""
-    cfg.ignore("intermediate_size")
-    cfg.only("decoder_sparse_step", 1)
-    cfg.only("mlp_only_layers", [])
+    cfg.understand("qwen3_5_moe")
     return _alternating(cfg, [_shared(cfg)] * cfg.layers())
 
 
 def ignore_steps(cfg: Config) -> None:
     """How the recurrence is discretised and computed changes no shape."""
     cfg.ignore(*(f"time_step_{part}" for part in ("rank", "min", "max", "floor", "limit")))
-    cfg.ignore("mamba_dt_min", "mamba_dt_max", "mamba_dt_limit", "mamba_dt_init_floor")
-    cfg.ignore("mamba_ssm_cache_dtype", "mamba_ssm_dtype", "mamba_hidden_act", "norm_before_gate")
+    cfg.understand("ignore_steps")
 
 
-def state_space(cfg: Config, heads: int, head_dim: int, names: Mapping[str, Keys], **traits: Any) -> Mamba2:
+def state_space(cfg: Config, heads: int, head_dim: int, family: str, gated_norm: bool = True) -> Mamba2:
     """Mamba 2 by the names that a family has for its sizes and switches."""
-    return Mamba2(
-        heads=heads,
-        head_dim=head_dim,
-        state=cfg.count(names["state"]),
-        groups=cfg.count(names["groups"]),
-        conv=cfg.count(names["conv"]),
-        conv_bias=cfg.flag(names["conv_bias"]),
-        proj_bias=cfg.flag(names["proj_bias"]),
-        chunk=cfg.count(names["chunk"], MAMBA_CHUNK),
-        **traits,
-    )
+    names = {key: tuple(spellings) for key, spellings in read_toml("keys.toml")["state_space"][family].items()}
+    traits: JsonObject = {size: cfg.count(names[size]) for size in ("state", "groups", "conv")}
+    traits |= {switch: cfg.flag(names[switch]) for switch in ("conv_bias", "proj_bias")}
+    chunk = cfg.count(names["chunk"], MAMBA_CHUNK)
+    return Mamba2(heads=heads, head_dim=head_dim, **traits, chunk=chunk, gated_norm=gated_norm)
 
 
 def mamba2(cfg: Config) -> ModelSpec:
     """Mamba 2: nothing but state-space layers."""
     ignore_steps(cfg)
-    cfg.ignore("hidden_act", "intermediate_size")
-    cfg.only("rms_norm", True)
-    mixer = state_space(cfg, cfg.count("num_heads"), cfg.count("head_dim"), MAMBA2_NAMES)
+    cfg.understand("mamba2")
+    mixer = state_space(cfg, cfg.count("num_heads"), cfg.count("head_dim"), "mamba2")
     if cfg.count("expand") * hidden_size(cfg) != mixer.inner:
         cfg.clash("num_heads", mixer.heads, f"num_heads * head_dim = expand * hidden_size, not {mixer.inner}")
     return model(cfg, [Block(mixer=mixer, ffn=None, norms=1)] * cfg.layers())
 
 
-def bamba_mixer(cfg: Config, inner: int, **traits: Any) -> Mamba2:
+def bamba_mixer(cfg: Config, inner: int, gated_norm: bool = True) -> Mamba2:
     """The state-space part of that width by Bamba's names."""
     ignore_steps(cfg)
     count = cfg.count("mamba_n_heads")
     size = cfg.count("mamba_d_head") if cfg.data.get("mamba_d_head", "auto") != "auto" else 0
     cfg.ignore("mamba_d_head")
-    return state_space(cfg, count, size or divide(cfg, "mamba_n_heads", inner, count), BAMBA_NAMES, **traits)
+    return state_space(cfg, count, size or divide(cfg, "mamba_n_heads", inner, count), "bamba", gated_norm)
 
 
 def bamba(cfg: Config) -> ModelSpec:
@@ -177,10 +144,7 @@ def granitemoehybrid(cfg: Config) -> ModelSpec:
 def nemotron_h(cfg: Config) -> ModelSpec:
     """Nemotron-H, Nemotron 3: a layer is one part alone: state space, attention without positions, mlp or experts."""
     ignore_steps(cfg)
-    cfg.ignore("expand", "mamba_expand", "moe_shared_expert_overlap", "hidden_act")
-    for key in ("attention_bias", "mamba_proj_bias", "mlp_bias"):
-        cfg.only(key, False)
-    cfg.only("tie_word_embeddings", False)  # transformers keeps a head of its own whatever the file says
+    cfg.understand("nemotron_h")
     layer_kinds = _layer_words(cfg, ("layers_block_type", "layer_types"), "hybrid_override_pattern")
     if cfg.has("num_hidden_layers") and cfg.layers() != len(layer_kinds):
         cfg.clash("num_hidden_layers", cfg.layers(), f"the number of layers spelled, {len(layer_kinds)}")
@@ -211,7 +175,7 @@ def _layer_words(cfg: Config, keys: tuple[str, ...], letters: str, usual: tuple[
 
 def _nemotron_parts(cfg: Config) -> dict[str, Block]:
     """One block for each kind of layer."""
-    mixer = state_space(cfg, cfg.count("mamba_num_heads"), cfg.count("mamba_head_dim"), NEMOTRON_NAMES)
+    mixer = state_space(cfg, cfg.count("mamba_num_heads"), cfg.count("mamba_head_dim"), "nemotron_h")
     attention = heads(cfg, hidden_size(cfg), positions="none", window=cfg.size("sliding_window", 0))
     dense = mlp(cfg, act="mlp_hidden_act", gated=False)
     return {
@@ -238,23 +202,16 @@ def _nemotron_moe(cfg: Config, activation: str) -> Moe:
 
 
 HYBRID = "hybrid"
-NAMES: Mapping[str, Keys] = MappingProxyType(
-    {
-        "state": "mamba_d_state", "groups": "mamba_ngroups", "conv": "mamba_d_conv", "conv_bias": "use_conv_bias",
-        "proj_bias": "add_bias_linear", "chunk": "chunk_size",
-    }
-)  # fmt: skip
 
 
 def zamba2(cfg: Config) -> ModelSpec:
     """Zamba 2: a transformer, or two in turn, shared by the layers that are called hybrid."""
     ignore_steps(cfg)
-    cfg.ignore("mamba_headdim", "attention_hidden_size", "attention_head_dim", "kv_channels", "num_query_groups")
-    cfg.ignore("hybrid_layer_ids", "use_mem_rope", "use_long_context", "hidden_act")
+    cfg.understand("zamba2")
     hidden, layers = hidden_size(cfg), cfg.layers()
     count = cfg.count("n_mamba_heads")
     inner = int(cfg.number("mamba_expand") * hidden)
-    scan = state_space(cfg, count, divide(cfg, "n_mamba_heads", inner, count), NAMES)
+    scan = state_space(cfg, count, divide(cfg, "n_mamba_heads", inner, count), "zamba2")
     plain = Block(mixer=scan, ffn=None, norms=1)
     shared, first_use = _transformer(cfg, hidden)
     layer_kinds = cfg.words("layers_block_type", layers, (LINEAR, HYBRID)) or _usual(layers)

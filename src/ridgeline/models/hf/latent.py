@@ -106,8 +106,7 @@ def longcat_flash(cfg: Config) -> ModelSpec:
     hidden = hidden_size(cfg)
     pairs = cfg.layers("num_layers") if not cfg.has("num_hidden_layers") or cfg.has("num_layers") else 0
     pairs = pairs or max(1, cfg.layers() // 2)
-    cfg.ignore("num_hidden_layers")
-    cfg.ignore("zero_expert_type", "mla_scale_q_lora", "mla_scale_kv_lora", "attention_method")
+    cfg.understand("longcat_flash")
     attention, dense = latent(cfg), mlp(cfg, ("ffn_hidden_size", "intermediate_size"))
     experts, idle = cfg.count(("n_routed_experts", "num_local_experts")), cfg.size("zero_expert_num", 0)
     topk = cfg.count(("moe_topk", "num_experts_per_tok"))
@@ -134,12 +133,7 @@ KERNELS = 3.0  # weights of the streams, collapse, mix and expand
 
 def deepseek_v4(cfg: Config) -> ModelSpec:
     """DeepSeek-V4: one key-value head whose far tokens are pooled, four residual streams, a shared expert."""
-    cfg.ignore("hc_sinkhorn_iters", "hc_eps", "swiglu_limit", "scoring_func", "expert_dtype", "compress_rope_theta")
-    cfg.ignore("partial_rotary_factor", "qk_rope_head_dim", "topk_method", "mlp_layer_types", "num_hash_layers")
-    for key in ("attention_bias", "mlp_bias"):
-        cfg.only(key, False)
-    cfg.only("num_key_value_heads", 1)
-    cfg.only("n_shared_experts", 1)
+    cfg.understand("deepseek_v4")
     layers = cfg.layers()
     rates = _rates(cfg)
     near = CompressedAttention(

@@ -6,15 +6,26 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Literal
 
 from ridgeline.core.errors import near
-from ridgeline.models.hf.config import Config
-from ridgeline.models.hf.parts import LAYER, RMS, Reader, defaults, divide
+from ridgeline.models.hf.config import Config, defaults
+from ridgeline.models.hf.parts import LAYER, Reader
 from ridgeline.models.hf.text import TEXT
-from ridgeline.models.hf.vision import TOWERS, Tower, gemma4, kimi, llama4, qwen2_5_vl, qwen2_vl, qwen3_vl
+from ridgeline.models.hf.vision import (
+    TOWERS,
+    Tower,
+    gemma4,
+    glm,
+    intern,
+    kimi,
+    llama4,
+    qwen2_5_vl,
+    qwen2_vl,
+    qwen3_vl,
+    smol,
+)
 from ridgeline.models.sizing import Sizing
-from ridgeline.models.spec import Attention, Block, Mlp, ModelSpec, Vision
+from ridgeline.models.spec import ModelSpec, Vision
 
 
 def text_of(cfg: Config, usual: str, fixed: bool = True) -> ModelSpec:
@@ -87,8 +98,7 @@ def _features(cfg: Config) -> int:
 def llava(cfg: Config) -> ModelSpec:
     """LLaVA 1.5: CLIP, two linear layers, and any language model."""
     text, vision = text_of(cfg, "llama", fixed=False), chosen(cfg, "clip_vision_model")
-    cfg.only("vision_feature_select_strategy", "default", "full")
-    cfg.ignore("vocab_size")  # of the text config, repeated in old files
+    cfg.understand("llava")
     below = cfg.data.get("vision_config")
     has_class_token = (
         not isinstance(below, Mapping) or below.get("model_type", "clip_vision_model") == "clip_vision_model"
@@ -130,10 +140,9 @@ def gemma3(cfg: Config) -> ModelSpec:
 
 def gemma4_seeing(cfg: Config) -> ModelSpec:
     """Gemma 4 with images: its own encoder and one matrix. Sound is refused."""
-    cfg.ignore("vision_soft_tokens_per_image")
+    cfg.understand("gemma4_seeing")
     if cfg.has("audio_config"):
         cfg.bad("audio_config", cfg.data["audio_config"], "nothing", "sound encoders are not described yet")
-    cfg.ignore("audio_config")
     text = text_of(cfg, "gemma4_text")
     if not cfg.has("vision_config"):
         return replace(text, embedding=replace(text.embedding, tied=cfg.flag("tie_word_embeddings", True)))
@@ -189,24 +198,6 @@ def _qwen2(usual: str, tower: Tower, seen: str) -> Reader:
     return read
 
 
-MULTIMODAL: Mapping[str, Reader] = MappingProxyType(
-    {
-        "gemma3": gemma3,
-        "gemma4": gemma4_seeing,
-        "kimi_k25": kimi_k25,
-        "llama4": llama4_seeing,
-        "llava": llava,
-        "mistral3": mistral3,
-        "qwen2_5_vl": _qwen2("qwen2_5_vl_text", qwen2_5_vl, "qwen2_5_vl_vision"),
-        "qwen2_vl": _qwen2("qwen2_vl_text", qwen2_vl, "qwen2_vl_vision"),
-        "qwen3_5": _qwen("qwen3_5_text", qwen3_vl, "qwen3_5_vision"),
-        "qwen3_5_moe": _qwen("qwen3_5_moe_text", qwen3_vl, "qwen3_5_vision"),
-        "qwen3_vl": _qwen("qwen3_vl_text", qwen3_vl, "qwen3_vl_vision"),
-        "qwen3_vl_moe": _qwen("qwen3_vl_moe_text", qwen3_vl, "qwen3_vl_vision"),
-    }
-)
-
-
 INTERN_TILES = 12  # most tiles that InternVL's processor cuts
 NEXT_GRIDS = (336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008)  # canvases where a file lists none
 ONEVISION_GRIDS = tuple((384 * high, 384 * wide) for high in range(1, 7) for wide in range(1, 7))
@@ -216,11 +207,10 @@ SPLIT_TILES = 4  # tiles of the longer side, as Idefics 3's and SmolVLM's proces
 def llava_next(cfg: Config) -> ModelSpec:
     """LLaVA-NeXT, LLaVA-OneVision: LLaVA with a vector that ends rows of tiles; frames of OneVision's video are pooled
     two by two."""
-    cfg.ignore("use_image_newline_parameter")
+    cfg.understand("llava_next")
     onevision = cfg.word("model_type") == "llava_onevision"
     grids = cfg.pairs("image_grid_pinpoints") or (ONEVISION_GRIDS if onevision else NEXT_GRIDS)
     sizing = Sizing(rule="anyres", grids=grids, most=_most_tiles(cfg) if onevision else 0)
-    cfg.ignore("vision_aspect_ratio")
     spec = llava(cfg)
     vision = spec.vision
     if vision is None:
@@ -251,36 +241,10 @@ def paligemma(cfg: Config) -> ModelSpec:
     return join_vision(cfg, text, replace(vision, projector_params=projector), tied=True)
 
 
-def _intern_tower(cfg: Config) -> Vision:
-    """InternViT: a class token, learned positions, layer scales; biases by switch."""
-    cfg.ignore("use_mask_token", "use_mean_pooling", "norm_type", "layer_scale_init_value", "hidden_dropout_prob")
-    cfg.only("use_mask_token", False)
-    hidden, patch, image = cfg.count("hidden_size"), cfg.square("patch_size"), cfg.square("image_size")
-    count = cfg.count("num_attention_heads")
-    size = divide(cfg, "num_attention_heads", hidden, count)
-    qk_norm: Literal["full", "none"] = "full" if cfg.flag("use_qk_norm", False) else "none"
-    attention = Attention(
-        heads=count, kv_heads=count, head_dim=size, qkv_bias=cfg.flag("attention_bias"), out_bias=True,
-        positions="learned", qk_norm=qk_norm,
-    )  # fmt: skip
-    ffn = Mlp(hidden=cfg.count("intermediate_size"), gated=False, bias=True, activation=cfg.word("hidden_act"))
-    patches = max(1, image // patch) ** 2
-    rows = cfg.flag("use_absolute_position_embeddings", True) * (patches + 1) * hidden
-    outer_params = hidden + cfg.count("num_channels") * patch**2 * hidden + hidden + rows
-    norm = replace(LAYER) if cfg.word("norm_type", "layer_norm") == "layer_norm" else RMS
-    pool_norm = 0 if cfg.flag("use_mean_pooling", True) else norm.params(hidden)
-    return Vision(
-        hidden=hidden, block=Block(mixer=attention, ffn=ffn, norm=norm, extra=2 * hidden), layers=cfg.layers(),
-        patch=patch, image=image, tokens=patches, other_params=outer_params + pool_norm,
-        inputs=cfg.count("num_channels") * patch**2,
-    )  # fmt: skip
-
-
 def internvl(cfg: Config) -> ModelSpec:
     """InternVL 3: InternViT, patches shuffled into wider tokens, a norm and two linear layers."""
-    cfg.ignore("projector_hidden_act", "vision_feature_layer", "vision_feature_select_strategy")
-    cfg.only("downsample_ratio", 0.5)
-    text, vision = text_of(cfg, "qwen2", fixed=False), vision_of(cfg, _intern_tower, "internvl_vision")
+    cfg.understand("internvl")
+    text, vision = text_of(cfg, "qwen2", fixed=False), vision_of(cfg, intern, "internvl_vision")
     wide = 4 * vision.hidden
     projector = LAYER.params(wide) + wide * text.hidden + text.hidden + text.hidden**2 + text.hidden
     vision = replace(
@@ -291,25 +255,9 @@ def internvl(cfg: Config) -> ModelSpec:
     return join_vision(cfg, text, vision, tied=True)
 
 
-def _smol_tower(cfg: Config) -> Vision:
-    """SigLIP's layers as Idefics 3 has them: learned positions, a norm behind the layers."""
-    cfg.ignore("max_num_images", "size", "tie_word_embeddings", "use_base_siglip", "vocab_size")
-    hidden, patch, image = cfg.count("hidden_size"), cfg.square("patch_size"), cfg.square("image_size")
-    count = cfg.count("num_attention_heads")
-    size = divide(cfg, "num_attention_heads", hidden, count)
-    attention = Attention(heads=count, kv_heads=count, head_dim=size, qkv_bias=True, out_bias=True, positions="learned")
-    ffn = Mlp(hidden=cfg.count("intermediate_size"), gated=False, bias=True, activation=cfg.word("hidden_act"))
-    patches = max(1, image // patch) ** 2
-    outer_params = cfg.count("num_channels") * patch**2 * hidden + hidden + patches * hidden + LAYER.params(hidden)
-    return Vision(
-        hidden=hidden, block=Block(mixer=attention, ffn=ffn, norm=LAYER), layers=cfg.layers(), patch=patch,
-        image=image, tokens=patches, other_params=outer_params, inputs=cfg.count("num_channels") * patch**2,
-    )  # fmt: skip
-
-
 def smolvlm(cfg: Config) -> ModelSpec:
     """SmolVLM, Idefics 3: patches shuffled into wider tokens, one matrix."""
-    text, vision = text_of(cfg, "llama", fixed=False), vision_of(cfg, _smol_tower, f"{cfg.word('model_type')}_vision")
+    text, vision = text_of(cfg, "llama", fixed=False), vision_of(cfg, smol, f"{cfg.word('model_type')}_vision")
     scale = cfg.count("scale_factor")
     projector = scale**2 * vision.hidden * text.hidden
     vision = replace(
@@ -320,30 +268,36 @@ def smolvlm(cfg: Config) -> ModelSpec:
     return join_vision(cfg, text, vision, tied=False)
 
 
-def _glm_tower(cfg: Config) -> Vision:
-    """GLM-4V: gated mlps, a convolution that merges patches, a gated merger."""
-    hidden, patch, image = cfg.count("hidden_size"), cfg.square("patch_size"), cfg.square("image_size")
-    count, merge, out = cfg.count("num_heads"), cfg.count("spatial_merge_size"), cfg.count("out_hidden_size")
-    bias = cfg.flag("attention_bias")
-    size = divide(cfg, "num_heads", hidden, count)
-    attention = Attention(heads=count, kv_heads=count, head_dim=size, qkv_bias=bias)
-    inner, patches = cfg.count("intermediate_size"), max(1, image // patch) ** 2
-    ffn = Mlp(hidden=cfg.count(("out_hidden_size",)), activation=cfg.word("hidden_act"))
-    frames = cfg.square("temporal_patch_size")
-    inputs = cfg.count(("in_channels", "in_chans")) * frames * patch**2
-    area = Sizing(rule="area", merge=merge, least=112 * 112, most=28 * 28 * 15000, frames=frames, whole=True)
-    merger = out * hidden * merge**2 + out + out**2 + LAYER.params(out) + 3 * out * inner
-    return Vision(
-        hidden=hidden, block=Block(mixer=attention, ffn=ffn), layers=cfg.layers("depth"), patch=patch, image=image,
-        tokens=max(1, patches // merge**2), inputs=inputs,
-        other_params=inputs * hidden + hidden + patches * hidden + 2 * RMS.params(hidden), projector_params=merger,
-        sizing=area, video=replace(area, most=28 * 28 * 2 * 30000),
-    )  # fmt: skip
-
-
 def glm4v(cfg: Config) -> ModelSpec:
     """GLM-4.1V, GLM-4.6V: GLM 4's text, or that of GLM 4.5 with experts, with its own encoder."""
     experts = cfg.word("model_type") == "glm4v_moe"
     text = text_of(cfg, "glm4v_moe_text" if experts else "glm4v_text", fixed=not cfg.has("text_config"))
-    vision = vision_of(cfg, _glm_tower, "glm4v_moe_vision" if experts else "glm4v_vision")
+    vision = vision_of(cfg, glm, "glm4v_moe_vision" if experts else "glm4v_vision")
     return join_vision(cfg, text, vision, tied=False)
+
+
+MULTIMODAL: Mapping[str, Reader] = MappingProxyType(
+    {
+        "gemma3": gemma3,
+        "gemma4": gemma4_seeing,
+        "glm46v": glm4v,
+        "glm4v": glm4v,
+        "glm4v_moe": glm4v,
+        "idefics3": smolvlm,
+        "internvl": internvl,
+        "kimi_k25": kimi_k25,
+        "llama4": llama4_seeing,
+        "llava": llava,
+        "llava_next": llava_next,
+        "llava_onevision": llava_next,
+        "mistral3": mistral3,
+        "paligemma": paligemma,
+        "qwen2_5_vl": _qwen2("qwen2_5_vl_text", qwen2_5_vl, "qwen2_5_vl_vision"),
+        "qwen2_vl": _qwen2("qwen2_vl_text", qwen2_vl, "qwen2_vl_vision"),
+        "qwen3_5": _qwen("qwen3_5_text", qwen3_vl, "qwen3_5_vision"),
+        "qwen3_5_moe": _qwen("qwen3_5_moe_text", qwen3_vl, "qwen3_5_vision"),
+        "qwen3_vl": _qwen("qwen3_vl_text", qwen3_vl, "qwen3_vl_vision"),
+        "smolvlm": smolvlm,
+        "qwen3_vl_moe": _qwen("qwen3_vl_moe_text", qwen3_vl, "qwen3_vl_vision"),
+    }
+)

@@ -7,33 +7,15 @@ config that describes a shape well may hold anything beside it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, cast, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 from ridgeline.core.documents import JsonMapping
 from ridgeline.core.table import BIGGEST
+from ridgeline.models.hf.config import read_toml
 from ridgeline.models.numerics_values import Numerics, RotaryScaling, Router
 
 EPSILON = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon", "norm_epsilon", "norm_eps")
 KINDS: tuple[str, ...] = get_args(get_type_hints(RotaryScaling)["kind"])
-Score = Literal["softmax", "sigmoid"]
-# model_type -> how it scores experts, whether a learned bias picks them, and whether their weights add up to one unless
-# norm_topk_prob says otherwise
-ROUTERS: dict[str, tuple[Score, bool, bool]] = {
-    "mixtral": ("softmax", False, True),
-    "qwen2_moe": ("softmax", False, False),
-    "qwen3_moe": ("softmax", False, False),
-    "qwen3_next": ("softmax", False, True),
-    "qwen3_5_moe": ("softmax", False, True),
-    "olmoe": ("softmax", False, False),
-    "gpt_oss": ("softmax", False, True),
-    "granitemoe": ("softmax", False, True),
-    "granitemoehybrid": ("softmax", False, True),
-    "deepseek_v2": ("softmax", False, False),
-    "deepseek_v3": ("sigmoid", True, True),
-    "kimi_k2": ("sigmoid", True, True),
-    "glm4_moe": ("sigmoid", True, True),
-    "nemotron_h": ("sigmoid", True, True),
-}
 BALANCED = ("router_aux_loss_coef", "aux_loss_alpha", "moe_aux_loss_coeff")
 
 
@@ -79,7 +61,7 @@ def _share(value: float | None) -> float | None:
 
 
 def _scaling(table: JsonMapping, text: JsonMapping) -> RotaryScaling | None:
-    kind, factor = str(table.get("rope_type", table.get("type", ""))), _number(table.get("factor"))
+    kind, factor = table.get("rope_type", table.get("type", "")), _number(table.get("factor"))
     first = _number(table.get("original_max_position_embeddings"))
     first = (
         first or _number(text.get("original_max_position_embeddings")) or _number(text.get("max_position_embeddings"))
@@ -88,7 +70,7 @@ def _scaling(table: JsonMapping, text: JsonMapping) -> RotaryScaling | None:
         return None
     high = {"llama3": ("high_freq_factor", "low_freq_factor"), "yarn": ("beta_fast", "beta_slow")}.get(kind, ("", ""))
     return RotaryScaling(
-        kind=cast("Any", kind),
+        kind=kind,
         factor=factor,
         first_context=int(first),
         fast=_number(table.get(high[0])),
@@ -102,15 +84,14 @@ def _router(text: JsonMapping) -> Router | None:
     """How experts are picked: as the config says, else as models of its type do; None of a type that is not known."""
     kind = str(text.get("model_type", "")).removesuffix("_text")
     score_name = text.get("scoring_func")
-    if kind not in ROUTERS and score_name not in ("softmax", "sigmoid"):
+    routers = read_toml("keys.toml")["routers"]
+    if kind not in routers and score_name not in ("softmax", "sigmoid"):
         return None
-    score, bias, normalized = ROUTERS.get(
-        kind, (cast("Score", score_name), text.get("topk_method") == "noaux_tc", True)
-    )
+    score, bias, normalized = routers.get(kind, (score_name, text.get("topk_method") == "noaux_tc", True))
     norm_topk = text.get("norm_topk_prob")
     weight = next((value for key in BALANCED if (value := _number(text.get(key))) is not None), None)
     return Router(
-        score=cast("Score", score_name) if score_name in ("softmax", "sigmoid") else score,
+        score=score_name if score_name in ("softmax", "sigmoid") else score,
         bias=bias,
         scale=_number(text.get("routed_scaling_factor")) or 1.0,
         normalized=norm_topk if isinstance(norm_topk, bool) else normalized,

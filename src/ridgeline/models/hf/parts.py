@@ -1,15 +1,15 @@
-"""Turn the keys that many families share into parts of a ModelSpec: attention heads, mlps, layer kinds, the whole."""
+"""Turn the keys that many families share into parts of a ModelSpec: attention heads, mlps, layer kinds,
+the whole, and the head behind it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, get_args
 
-from ridgeline.core.documents import JsonMapping
-from ridgeline.models.hf.config import Config, Keys, read_toml
-from ridgeline.models.spec import Attention, Block, Embedding, Mlp, ModelSpec, Moe, Mtp, Norm, from_layers
+from ridgeline.models.hf.config import Config, Keys
+from ridgeline.models.spec import Attention, Block, Embedding, Head, Mlp, ModelSpec, Moe, Mtp, Norm, from_layers
 
 Reader = Callable[[Config], ModelSpec]
 RMS = Norm()
@@ -19,11 +19,6 @@ TOPK = ("num_experts_per_tok", "experts_per_token")
 FULL, SLIDING = "full_attention", "sliding_attention"
 # what a spec calls a size -> what most configs call it
 NAMES = MappingProxyType({"kv_heads": "num_key_value_heads", "topk": "num_experts_per_tok", "groups": "n_group"})
-
-
-def defaults(model_type: str) -> JsonMapping:
-    """What transformers assumes for keys that a config of this type leaves out."""
-    return read_toml("defaults.toml").get(model_type, {})
 
 
 def heads(cfg: Config, hidden: int, **traits: Any) -> Attention:
@@ -187,3 +182,61 @@ def _check(cfg: Config, block: Block) -> None:
     parts = [part for part in (block.mixer, block.ffn) if isinstance(part, (Attention, Moe))]
     for problem in (problem for part in parts for problem in part.problems()):
         cfg.clash(NAMES[problem.path], problem.given, problem.expected, problem.todo)
+
+
+Kind = Literal["language", "sequence", "tokens", "none"]
+SUFFIXES: tuple[tuple[str, Kind], ...] = (
+    ("ForSequenceClassification", "sequence"),
+    ("ForSequenceRegression", "sequence"),
+    ("ForRewardModel", "sequence"),
+    ("RewardModel", "sequence"),
+    ("ForTokenClassification", "tokens"),
+    ("ForQuestionAnswering", "tokens"),
+    ("LMHeadModel", "language"),
+    ("LMHead", "language"),
+    ("DreamModel", "language"),
+    ("EncoderModel", "none"),
+    ("Model", "none"),
+)
+
+
+def head_kind(cfg: Config) -> Kind:
+    """Which head stands behind the last layer by `architectures`, the class that a checkpoint was saved from: logits of
+    the vocabulary, scores, or none where hidden states are the answer. `head = "none"` (from --set model.head=none)
+    says it where a checkpoint of an embedder was saved as a language model."""
+    head = cfg.data.get("head")
+    cfg.ignore("head")
+    if head is not None:
+        kinds = get_args(Kind)
+        if head in kinds:
+            return head  # type: ignore[no-any-return]
+        cfg.bad("head", head, f"one of {', '.join(kinds)}")
+    name = architecture(cfg)
+    return next((kind for suffix, kind in SUFFIXES if name.endswith(suffix)), "language")
+
+
+def architecture(cfg: Config) -> str:
+    """The class that a checkpoint was saved from; empty where the file does not say."""
+    names = cfg.data.get("architectures")
+    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+
+
+def labels(cfg: Config) -> int:
+    """Scores of a classification head: `num_labels`, or as many as are named; two where nothing says, as transformers
+    builds it."""
+    cfg.ignore("num_labels", "id2label", "label2id")
+    labels_by_id = cfg.data.get("id2label")
+    if cfg.has("num_labels"):
+        return cfg.count("num_labels")
+    return len(labels_by_id) if isinstance(labels_by_id, dict) and 0 < len(labels_by_id) <= 10**6 else 2
+
+
+def decoder_head(cfg: Config, spec: ModelSpec) -> ModelSpec:
+    """A language model under the head that its config says: one matrix for classes, with a bias where every token has
+    some, or nothing."""
+    kind = head_kind(cfg)
+    if kind == "language" or spec.head is not None:
+        return spec
+    many = 0 if kind == "none" else labels(cfg)
+    scores_head = Head(kind=kind, outputs=many, extra=many if kind == "tokens" else 0)
+    return replace(spec, head=scores_head, embedding=replace(spec.embedding, tied=False, head_bias=False), mtp=None)

@@ -120,8 +120,7 @@ def _short(cfg: Config, hidden: int) -> Recurrence:
 
 def lfm2(cfg: Config) -> ModelSpec:
     """LFM 2: short convolutions between two gates, attention on the layers that are listed."""
-    cfg.ignore("conv_dim", "conv_dim_out", "conv_use_xavier_init", "block_dim", "block_use_swiglu", "block_norm_eps")
-    cfg.ignore("block_use_xavier_init", "use_pos_enc", "block_mlp_init_scale", "block_out_init_scale", "num_heads")
+    cfg.understand("lfm2")
     hidden, layers = hidden_size(cfg), cfg.layers()
     wide = cfg.count(("intermediate_size", "block_ff_dim"))
     if cfg.flag("block_auto_adjust_ff_dim"):
@@ -162,8 +161,7 @@ def minimax(cfg: Config) -> ModelSpec:
         cfg.ignore(f"{part}_alpha_factor", f"{part}_beta_factor")
     for part in ("full_attention", "linear_attention", "mlp"):
         cfg.ignore(f"layernorm_{part}_alpha", f"layernorm_{part}_beta")
-    cfg.ignore("postnorm", "shared_moe_mode", "rotary_dim")
-    cfg.only("shared_intermediate_size", 0)
+    cfg.understand("minimax")
     hidden, layers = hidden_size(cfg), cfg.layers()
     attention, moe = heads(cfg, hidden), experts(cfg, "intermediate_size")
     size = attention.head_dim
@@ -186,8 +184,7 @@ def minimax(cfg: Config) -> ModelSpec:
 def kimi_linear(cfg: Config) -> ModelSpec:
     """Kimi Linear: three layers of Kimi delta attention before each of latent attention, which has no positions;
     grouped experts beside a shared one behind the first layers."""
-    cfg.ignore("mla_use_nope", "moe_router_activation_func", "moe_renormalize", "use_grouped_topk")
-    cfg.only("num_nextn_predict_layers", 0)
+    cfg.understand("kimi_linear")
     layers = cfg.layers()
     inner = cfg.child("linear_attn_config")
     linear_config = inner or cfg
@@ -248,10 +245,7 @@ def rwkv(cfg: Config) -> ModelSpec:
 
 def xlstm(cfg: Config) -> ModelSpec:
     """xLSTM 7B: matrix memories before a gated mlp, norms before each, all by one switch for biases."""
-    cfg.ignore("chunkwise_kernel", "sequence_kernel", "step_kernel", "mode", "return_last_states", "weight_mode", "eps")
-    cfg.ignore("inference_state_dtype", "norm_reduction_force_float32", "gate_soft_cap", "max_inference_chunksize")
-    cfg.ignore("autocast_kernel_dtype", "norm_eps", "embedding_dim", "num_blocks")
-    cfg.only("add_out_norm", True)
+    cfg.understand("xlstm")
     hidden = cfg.count(("hidden_size", "embedding_dim"))
     count, bias = cfg.count("num_heads"), cfg.flag("use_bias")
     keys, values = (int(hidden * cfg.number(f"{part}_dim_factor")) for part in ("qk", "v"))

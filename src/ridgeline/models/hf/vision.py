@@ -7,15 +7,20 @@ no config.json: the rules and limits here are those of the processors that are p
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 
+from ridgeline.core.documents import JsonMapping, JsonObject
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import read_text
 from ridgeline.models.hf.config import Config, Keys
-from ridgeline.models.hf.parts import LAYER, RMS, divide
-from ridgeline.models.sizing import Sizing
-from ridgeline.models.spec import Attention, Block, Mlp, Vision
+from ridgeline.models.hf.parts import LAYER, RMS, divide, mlp
+from ridgeline.models.sizing import Rule, Sizing
+from ridgeline.models.spec import Attention, Block, Mlp, ModelSpec, Vision
 
 ANY_IMAGE = 448  # pixels a side; a multiple of every patch and merge size in use
 PIXELS_2 = (56 * 56, 12_845_056), (128 * 28 * 28, 768 * 28 * 28)  # of an image, of a frame: Qwen2-VL, Qwen2.5-VL
@@ -25,10 +30,10 @@ HEADS = ("num_attention_heads", "num_heads", "vt_num_attention_heads")  # one id
 Tower = Callable[[Config], Vision]
 
 
-def _heads(cfg: Config, hidden: int, bias: bool = True, window: int = 0) -> Attention:
+def _heads(cfg: Config, hidden: int, bias: bool = True, window: int = 0, keys: tuple[str, ...] = HEADS) -> Attention:
     """An encoder's attention: all heads have keys and values of their own."""
-    count = cfg.count(HEADS)
-    size = divide(cfg, "num_attention_heads", hidden, count)
+    count = cfg.count(keys)
+    size = divide(cfg, keys[0], hidden, count)
     return Attention(heads=count, kv_heads=count, head_dim=size, qkv_bias=bias, out_bias=bias, window=window)
 
 
@@ -38,7 +43,7 @@ def _block(cfg: Config, hidden: int, ffn: Mlp) -> Block:
 
 
 def _plain(cfg: Config, key: Keys = "intermediate_size") -> Mlp:
-    return Mlp(hidden=cfg.count(key), gated=False, bias=True, activation=cfg.word("hidden_act"))
+    return mlp(cfg, key, gated=False, bias=True)
 
 
 def _patches(cfg: Config, image: int, patch: int) -> int:
@@ -51,64 +56,73 @@ def _patches(cfg: Config, image: int, patch: int) -> int:
 SQUARE = Sizing(rule="square")
 
 
+def square_frame(cfg: Config, check: bool = True) -> JsonObject:
+    """Sizes of a tower over square images of one size: width, layers, patches, numbers of one of them."""
+    hidden, patch, image = cfg.count("hidden_size"), cfg.square("patch_size"), cfg.square("image_size")
+    tokens = _patches(cfg, image, patch) if check else max(1, image // patch) ** 2
+    inputs, layers = cfg.count("num_channels") * patch**2, cfg.layers()
+    sizes = {"hidden": hidden, "patch": patch, "image": image, "tokens": tokens}
+    return sizes | {"inputs": inputs, "layers": layers}
+
+
 def clip(cfg: Config) -> Vision:
     """CLIP: a class token, learned positions, a norm before and after the layers."""
     cfg.ignore("projection_dim", "vocab_size")
-    hidden, patch, image = cfg.count("hidden_size"), cfg.square("patch_size"), cfg.square("image_size")
-    tokens = _patches(cfg, image, patch)
-    rows = hidden + cfg.count("num_channels") * patch**2 * hidden + (tokens + 1) * hidden
-    return Vision(
-        hidden=hidden,
-        block=_block(cfg, hidden, _plain(cfg)),
-        layers=cfg.layers(),
-        patch=patch,
-        image=image,
-        tokens=tokens,
-        inputs=cfg.count("num_channels") * patch**2,
-        other_params=rows + 2 * LAYER.params(hidden),
-        sizing=SQUARE,
-    )
+    frame = square_frame(cfg)
+    hidden, tokens = frame["hidden"], frame["tokens"]
+    rows = hidden + frame["inputs"] * hidden + (tokens + 1) * hidden
+    block, outer_params = _block(cfg, hidden, _plain(cfg)), rows + 2 * LAYER.params(hidden)
+    return Vision(**frame, block=block, other_params=outer_params, sizing=SQUARE)
 
 
 def siglip(cfg: Config) -> Vision:
     """SigLIP: learned positions, a norm after the layers and, unless switched off, an attention-pooling head."""
     cfg.ignore("projection_dim", "vocab_size", "projector_hidden_act", "num_image_tokens")
-    hidden, patch, image = cfg.count("hidden_size"), cfg.square("patch_size"), cfg.square("image_size")
-    tokens, ffn = _patches(cfg, image, patch), _plain(cfg)
-    rows = cfg.count("num_channels") * patch**2 * hidden + hidden + tokens * hidden
+    frame, ffn = square_frame(cfg), _plain(cfg)
+    hidden = frame["hidden"]
+    rows = frame["inputs"] * hidden + hidden + frame["tokens"] * hidden
     pooling = hidden + 4 * hidden**2 + 4 * hidden + LAYER.params(hidden) + 2 * hidden * ffn.hidden + ffn.hidden + hidden
     head = pooling if cfg.flag("vision_use_head", True) else 0
-    return Vision(
-        hidden=hidden,
-        block=_block(cfg, hidden, ffn),
-        layers=cfg.layers(),
-        patch=patch,
-        image=image,
-        tokens=tokens,
-        inputs=cfg.count("num_channels") * patch**2,
-        other_params=rows + LAYER.params(hidden) + head,
-        sizing=SQUARE,
-    )
+    outer_params = rows + LAYER.params(hidden) + head
+    return Vision(**frame, block=_block(cfg, hidden, ffn), other_params=outer_params, sizing=SQUARE)
 
 
 def pixtral(cfg: Config) -> Vision:
     """Pixtral: rotary positions, gated mlps, no biases."""
     cfg.ignore("vocab_size")
-    hidden, patch, image = cfg.count("hidden_size"), cfg.square("patch_size"), cfg.square("image_size")
-    ffn = Mlp(hidden=cfg.count("intermediate_size"), activation=cfg.word("hidden_act"))
+    frame, ffn = square_frame(cfg), mlp(cfg)
+    hidden = frame["hidden"]
     mixer = _heads(cfg, hidden, bias=False)
     cfg.only("head_dim", mixer.head_dim)
-    return Vision(
-        hidden=hidden,
-        block=Block(mixer=mixer, ffn=ffn),
-        layers=cfg.layers(),
-        patch=patch,
-        image=image,
-        tokens=_patches(cfg, image, patch),
-        inputs=cfg.count("num_channels") * patch**2,
-        other_params=cfg.count("num_channels") * patch**2 * hidden + hidden,
-        sizing=Sizing(rule="longest", most=image, breaks=True),
-    )
+    sizing = Sizing(rule="longest", most=frame["image"], breaks=True)
+    outer_params = frame["inputs"] * hidden + hidden
+    return Vision(**frame, block=Block(mixer=mixer, ffn=ffn), other_params=outer_params, sizing=sizing)
+
+
+def intern(cfg: Config) -> Vision:
+    """InternViT: a class token, learned positions, layer scales; biases by switch."""
+    cfg.understand("intern_tower")
+    frame = square_frame(cfg, check=False)
+    hidden = frame["hidden"]
+    mixer = replace(
+        _heads(cfg, hidden), qkv_bias=cfg.flag("attention_bias"), positions="learned",
+        qk_norm="full" if cfg.flag("use_qk_norm", False) else "none",
+    )  # fmt: skip
+    rows = cfg.flag("use_absolute_position_embeddings", True) * (frame["tokens"] + 1) * hidden
+    norm = LAYER if cfg.word("norm_type", "layer_norm") == "layer_norm" else RMS
+    pool_norm = 0 if cfg.flag("use_mean_pooling", True) else norm.params(hidden)
+    block = Block(mixer=mixer, ffn=_plain(cfg), norm=norm, extra=2 * hidden)
+    return Vision(**frame, block=block, other_params=hidden + frame["inputs"] * hidden + hidden + rows + pool_norm)
+
+
+def smol(cfg: Config) -> Vision:
+    """SigLIP's layers as Idefics 3 has them: learned positions, a norm behind the layers."""
+    cfg.ignore("max_num_images", "size", "tie_word_embeddings", "use_base_siglip", "vocab_size")
+    frame = square_frame(cfg, check=False)
+    hidden = frame["hidden"]
+    block = Block(mixer=replace(_heads(cfg, hidden), positions="learned"), ffn=_plain(cfg), norm=LAYER)
+    outer_params = frame["inputs"] * hidden + hidden + frame["tokens"] * hidden + LAYER.params(hidden)
+    return Vision(**frame, block=block, other_params=outer_params)
 
 
 def _with_merger(
@@ -135,85 +149,78 @@ def _with_merger(
     )  # fmt: skip
 
 
-def _qwen_inputs(cfg: Config, patch: int) -> int:
-    return cfg.count(("in_channels", "in_chans")) * cfg.square("temporal_patch_size") * patch**2
+def _qwen_frame(cfg: Config, hidden: int, image: int = ANY_IMAGE) -> JsonObject:
+    """Sizes of a tower over images of any size, whose patches are made of several frames."""
+    patch = cfg.square("patch_size")
+    inputs = cfg.count(("in_channels", "in_chans")) * cfg.square("temporal_patch_size") * patch**2
+    sizes = {"hidden": hidden, "patch": patch, "image": image, "tokens": _patches(cfg, image, patch)}
+    return sizes | {"layers": cfg.layers("depth"), "inputs": inputs, "other_params": inputs * hidden}
 
 
 def qwen2_vl(cfg: Config) -> Vision:
     """Qwen2-VL: rotary positions; `hidden_size` is the language model's width."""
-    hidden, patch = cfg.count("embed_dim"), cfg.square("patch_size")
+    hidden = cfg.count("embed_dim")
     cfg.ignore("spatial_patch_size")
     ffn = Mlp(hidden=cfg.count("mlp_ratio") * hidden, gated=False, bias=True, activation=cfg.word("hidden_act"))
-    vision = Vision(
-        hidden=hidden,
-        block=_block(cfg, hidden, ffn),
-        layers=cfg.layers("depth"),
-        patch=patch,
-        image=ANY_IMAGE,
-        tokens=_patches(cfg, ANY_IMAGE, patch),
-        inputs=_qwen_inputs(cfg, patch),
-        other_params=_qwen_inputs(cfg, patch) * hidden,
-    )
+    vision = Vision(**_qwen_frame(cfg, hidden), block=_block(cfg, hidden, ffn))
     return _with_merger(cfg, vision, norm=LAYER.params(hidden), out="hidden_size")
 
 
 def qwen2_5_vl(cfg: Config) -> Vision:
     """Qwen2.5-VL: gated mlps and windowed attention in all layers but a few."""
-    hidden, patch = cfg.count("hidden_size"), cfg.square("patch_size")
+    hidden = cfg.count("hidden_size")
     cfg.ignore("tokens_per_second", "spatial_patch_size", "in_chans")
-    ffn = Mlp(hidden=cfg.count("intermediate_size"), bias=True, activation=cfg.word("hidden_act"))
-    layers = cfg.layers("depth")
-    full = {index for index in cfg.counts("fullatt_block_indexes") if index < layers}
-    mixer = _heads(cfg, hidden, window=(cfg.count("window_size") // patch) ** 2)
-    vision = Vision(
-        hidden=hidden,
-        block=Block(mixer=mixer, ffn=ffn),
-        layers=layers,
-        patch=patch,
-        image=ANY_IMAGE,
-        tokens=_patches(cfg, ANY_IMAGE, patch),
-        windowed=layers - len(full),
-        inputs=_qwen_inputs(cfg, patch),
-        other_params=_qwen_inputs(cfg, patch) * hidden,
-    )
+    ffn, frame = mlp(cfg, bias=True), _qwen_frame(cfg, hidden)
+    full = {index for index in cfg.counts("fullatt_block_indexes") if index < frame["layers"]}
+    mixer = _heads(cfg, hidden, window=(cfg.count("window_size") // frame["patch"]) ** 2)
+    vision = Vision(**frame, block=Block(mixer=mixer, ffn=ffn), windowed=frame["layers"] - len(full))
     return _with_merger(cfg, vision, norm=RMS.params(hidden))
 
 
 def qwen3_vl(cfg: Config) -> Vision:
     """Qwen3-VL, Qwen 3.5: learned positions too, and mergers for the layers in `deepstack_visual_indexes`."""
-    hidden, patch = cfg.count("hidden_size"), cfg.square("patch_size")
-    rows = cfg.count("num_position_embeddings")
-    image = max(1, math.isqrt(rows)) * patch
-    vision = Vision(
+    hidden, rows = cfg.count("hidden_size"), cfg.count("num_position_embeddings")
+    frame = _qwen_frame(cfg, hidden, max(1, math.isqrt(rows)) * cfg.square("patch_size"))
+    frame["other_params"] += hidden + rows * hidden
+    vision = Vision(**frame, block=_block(cfg, hidden, _plain(cfg)))
+    return _with_merger(cfg, vision, norm=LAYER.params(hidden), mergers=len(cfg.counts("deepstack_visual_indexes")))
+
+
+def glm(cfg: Config) -> Vision:
+    """GLM-4V: gated mlps, a convolution that merges patches, a gated merger."""
+    hidden, patch, image = cfg.count("hidden_size"), cfg.square("patch_size"), cfg.square("image_size")
+    merge, out = cfg.count("spatial_merge_size"), cfg.count("out_hidden_size")
+    mixer = _heads(cfg, hidden, keys=("num_heads",))
+    mixer = replace(mixer, qkv_bias=cfg.flag("attention_bias"), out_bias=False)
+    inner, patches = cfg.count("intermediate_size"), max(1, image // patch) ** 2
+    frames = cfg.square("temporal_patch_size")
+    inputs = cfg.count(("in_channels", "in_chans")) * frames * patch**2
+    area = Sizing(rule="area", merge=merge, least=112 * 112, most=28 * 28 * 15000, frames=frames, whole=True)
+    return Vision(
         hidden=hidden,
-        block=_block(cfg, hidden, _plain(cfg)),
+        block=Block(mixer=mixer, ffn=mlp(cfg, "out_hidden_size")),
         layers=cfg.layers("depth"),
         patch=patch,
         image=image,
-        tokens=_patches(cfg, image, patch),
-        inputs=_qwen_inputs(cfg, patch),
-        other_params=_qwen_inputs(cfg, patch) * hidden + hidden + rows * hidden,
+        tokens=max(1, patches // merge**2),
+        inputs=inputs,
+        projector_params=out * hidden * merge**2 + out + out**2 + LAYER.params(out) + 3 * out * inner,
+        other_params=inputs * hidden + hidden + patches * hidden + 2 * RMS.params(hidden),
+        sizing=area,
+        video=replace(area, most=28 * 28 * 2 * 30000),
     )
-    return _with_merger(cfg, vision, norm=LAYER.params(hidden), mergers=len(cfg.counts("deepstack_visual_indexes")))
 
 
 def llama4(cfg: Config) -> Vision:
     """Llama 4: a class token, learned positions, and an adapter that shuffles patches into wider tokens."""
-    cfg.ignore("vision_feature_select_strategy", "vision_feature_layer", "norm_eps")
-    cfg.only("multi_modal_projector_bias", False)
-    cfg.only("pixel_shuffle_ratio", 0.5)
-    hidden, patch, image = cfg.count("hidden_size"), cfg.square("patch_size"), cfg.square("image_size")
-    tokens, ffn = _patches(cfg, image, patch), _plain(cfg)
-    rows = hidden + cfg.count("num_channels") * patch**2 * hidden + (tokens + 1) * hidden
+    cfg.understand("llama4_vision")
+    frame, ffn = square_frame(cfg), _plain(cfg)
+    hidden, tokens = frame["hidden"], frame["tokens"]
+    rows = hidden + frame["inputs"] * hidden + (tokens + 1) * hidden
     into, out = cfg.count("projector_input_dim"), cfg.count("projector_output_dim")
     return Vision(
-        hidden=hidden,
+        **{**frame, "tokens": max(1, tokens // 4)},
         block=_block(cfg, hidden, ffn),
-        layers=cfg.layers(),
-        patch=patch,
-        image=image,
-        tokens=max(1, tokens // 4),
-        inputs=cfg.count("num_channels") * patch**2,
         projector_params=ffn.hidden * into + out * out,
         other_params=rows + 2 * LAYER.params(hidden),
         sizing=Sizing(rule="fit", merge=2, most=TILES_LLAMA, marks=3),
@@ -223,8 +230,7 @@ def llama4(cfg: Config) -> Vision:
 
 def kimi(cfg: Config) -> Vision:
     """Kimi K2.5: learned positions on a grid, merged two by two. Older files prefix its keys with `vt_`."""
-    cfg.ignore("merge_type", "mm_projector_type", "pos_emb_type", "projector_hidden_act", "projector_ln_eps")
-    cfg.ignore("text_hidden_size", "video_attn_type", "pos_emb_time", "init_pos_emb_time", "mm_hidden_size")
+    cfg.understand("kimi")
     hidden, patch = cfg.count(("vt_hidden_size", "hidden_size")), cfg.square("patch_size")
     high = cfg.count(("init_pos_emb_height", "pos_emb_height"))
     wide = cfg.count(("init_pos_emb_width", "pos_emb_width"))
@@ -246,8 +252,7 @@ def kimi(cfg: Config) -> Vision:
 
 def gemma4(cfg: Config) -> Vision:
     """Gemma 4: the text model's layers with a two-row position table; patches are pooled three by three."""
-    cfg.ignore("use_clipped_linears", "standardize", "max_position_embeddings", "default_output_length")
-    cfg.only("attention_bias", False)
+    cfg.understand("gemma4_vision")
     hidden, patch = cfg.count("hidden_size"), cfg.square("patch_size")
     count, pool = cfg.count("num_attention_heads"), cfg.count("pooling_kernel_size")
     several, size = cfg.count("num_key_value_heads"), cfg.count("head_dim")
@@ -270,3 +275,66 @@ def gemma4(cfg: Config) -> Vision:
 TOWERS: Mapping[str, Tower] = MappingProxyType(
     {"clip_vision_model": clip, "pixtral": pixtral, "siglip_vision_model": siglip}
 )
+
+
+IMAGES, VIDEO = "preprocessor_config.json", "video_preprocessor_config.json"
+BIGGEST_PROCESSOR = 1024 * 1024  # bytes; most are one kilobyte
+MOST = 2**53
+# of each rule: keys of the least and the most that its limits speak of, the first that a file has
+LEAST: Mapping[Rule, tuple[str, ...]] = {
+    "area": ("min_pixels", "size.min_pixels", "size.shortest_edge"),
+    "canvas": ("min_patches",),
+}
+LIMITS: Mapping[Rule, tuple[str, ...]] = {
+    "area": ("max_pixels", "size.max_pixels", "size.longest_edge"),
+    "longest": ("size.longest_edge",),
+    "split": ("size.longest_edge",),
+    "canvas": ("max_patches",),
+    "fit": ("max_patches",),
+    "budget": ("max_soft_tokens",),
+    "native": ("max_patches",),
+}
+
+
+def as_processed(spec: ModelSpec, folder: Path) -> ModelSpec:
+    """The model with the limits of images and video that the processors in its folder have. Which rule cuts an image is
+    the model's own; a file that is not there changes nothing."""
+    vision = spec.vision
+    if vision is None:
+        return spec
+    return replace(spec, vision=_with_limits(vision, _table(folder / IMAGES), _table(folder / VIDEO)))
+
+
+def _with_limits(vision: Vision, images: JsonMapping, video: JsonMapping) -> Vision:
+    image_sizing = _with_sizes(vision.sizing, images, IMAGES)
+    return replace(vision, sizing=image_sizing, video=_with_sizes(vision.video, video, VIDEO) if vision.video else None)
+
+
+def _with_sizes(own: Sizing, table: JsonMapping, file: str) -> Sizing:
+    least = _first(table, LEAST.get(own.rule, ()), file)
+    limit = _first(table, LIMITS.get(own.rule, ()), file)
+    return replace(own, least=own.least if least is None else least, most=own.most if limit is None else limit)
+
+
+def _first(table: JsonMapping, keys: tuple[str, ...], file: str) -> int | None:
+    for key in keys:
+        outer, _, inner = key.partition(".")
+        below = table.get(outer)
+        value = below.get(inner) if inner and isinstance(below, Mapping) else None if inner else below
+        if value is None:
+            continue
+        if type(value) is not int or not 0 < value <= MOST:
+            raise InputError(Problem(path=key, given=repr(value)[:60], expected="a whole number above 0", where=file))
+        return value
+    return None
+
+
+def _table(path: Path) -> JsonMapping:
+    if not path.is_file():
+        return {}
+    try:
+        table = json.loads(read_text(path, BIGGEST_PROCESSOR))
+    except (ValueError, RecursionError):
+        expectation = "a processor's settings"
+        raise InputError(Problem(path="", given="no JSON", expected=expectation, where=str(path))) from None
+    return table if isinstance(table, Mapping) else {}
