@@ -9,6 +9,7 @@ from ridgeline.api import predict as predict
 from ridgeline.api import profile as profile
 from ridgeline.api import recommend as recommend
 from ridgeline.api import roofline as roofline
+from ridgeline.api import run as run
 from ridgeline.api import scenario_of as scenario_of
 from ridgeline.calibrate.cross_validate import fit_with as fit_with
 from ridgeline.calibrate.cross_validate import refit
@@ -40,7 +41,6 @@ from ridgeline.runtime import characterize as characterize
 from ridgeline.runtime import collective_run as collective_run
 from ridgeline.runtime import pack as pack
 from ridgeline.runtime import preflight as preflight
-from ridgeline.runtime import run as run
 from ridgeline.search.training.plan_search import find_plan as find_plan
 from ridgeline.search.training.request import PlanRequest as PlanRequest
 from ridgeline.serving.served_model import served_model as served_model

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ridgeline.cost import Calibration, Choice, Profile
     from ridgeline.ir.op_comparison import DryRun
     from ridgeline.plan.scenario import Scenario
+    from ridgeline.runtime import Numerics, Options, RunOutcome, StepRow, Verification
     from ridgeline.search import DeploymentAnswer, DeploymentOptions, PlanOptions, PlanRequest, Recommendation, Watch
     from ridgeline.serving.bench_result import BenchReport
     from ridgeline.serving.deployment import Priced
@@ -389,3 +391,91 @@ def _without_timeline(files: Sequence[Path]) -> BenchReport | CounterFile | Memo
     if all(map(is_bench_result, files)):
         return BenchReport(runs=tuple(analyze_bench(run) for file in files for run in read_bench_runs(file)))
     return read_untimed(files[0]) if len(files) == 1 else None
+
+
+# -- running ----------------------------------------------------------------------------------------------------------
+
+
+def run(
+    scenario: Scenario,
+    options: Options | None = None,
+    *,
+    numerics: Numerics | None = None,
+    tell: Callable[[StepRow], None] | None = None,
+    note: Callable[[str], None] | None = None,
+    replan: Callable[[int], Scenario | None] | None = None,
+) -> RunOutcome | Verification | None:
+    """Train a scenario's model by its plan here, beside what is predicted of it; see `runtime.train.run_scenario.run`.
+
+    What cannot run here or would not fit in memory is refused before anything starts, with the nearest plan that would.
+    An elastic run goes on with the best plan for the ranks that are left, or with what `replan` says.
+    """
+    from ridgeline.runtime import RunOutcome
+    from ridgeline.runtime import run as train
+
+    refuse_unfit(scenario)
+    outcome = train(
+        scenario, options, numerics=numerics, tell=tell or _keep_silent, note=note or _keep_silent,
+        replan=replan or partial(plan_for_ranks, scenario),
+    )  # fmt: skip
+    expected = expected_step(scenario) if isinstance(outcome, RunOutcome) else None
+    if expected is None or not isinstance(outcome, RunOutcome):
+        return outcome
+    outcome = replace(outcome, predicted_memory=expected.memory.fullest.bytes_by_kind)
+    if not outcome.step_s:
+        return outcome
+    return replace(outcome, predicted_step_s=expected.step_time_s, predicted_mfu=expected.utilization.mfu)
+
+
+def _keep_silent(_: object) -> None:
+    """Nobody is told how far a run is."""
+
+
+def expected_step(scenario: Scenario) -> Prediction | None:
+    """What `predict` says of a training step; None where it cannot run, or a number of the chip is missing."""
+    from ridgeline.core.errors import RidgelineError
+    from ridgeline.sim.prediction import Prediction
+
+    try:
+        step = predict(scenario)
+    except RidgelineError:  # the run goes on without
+        return None
+    return step if isinstance(step, Prediction) else None
+
+
+def plan_for_ranks(scenario: Scenario, ranks: int) -> Scenario | None:
+    """The best scenario for so many ranks, of those that `run` can execute: what `plan` would say."""
+    from ridgeline.runtime import refusals
+    from ridgeline.search import fit_to
+
+    return fit_to(scenario, ranks, lambda candidate: not refusals(candidate))
+
+
+def refuse_unfit(scenario: Scenario) -> None:
+    """Refuse what cannot run here or would not fit in memory, before anything starts, with the nearest plan that would:
+    the fastest one for as many ranks that the engine executes."""
+    from ridgeline.core.errors import InputError, Problem
+    from ridgeline.core.units import format_quantity
+    from ridgeline.plan.check import check
+    from ridgeline.runtime import describe_plan, refusals
+
+    problems = [*check(scenario), *refusals(scenario)]
+    expected = expected_step(scenario) if not problems else None
+    if expected is not None and not expected.memory.fits:
+        given = f"{format_quantity(expected.memory.peak_bytes, 'B')} at the peak of the fullest rank"
+        capacity = format_quantity(expected.memory.capacity_bytes, "B")
+        problems = [Problem(path="memory", given=given, expected=f"at most {capacity}")]
+    if not problems:
+        return
+    nearest = plan_for_ranks(scenario, scenario.system.chips) if scenario.workload.kind == "train" else None
+    if nearest is not None:
+        plan = nearest.plan
+        todo = f"use {describe_plan(nearest)}, microbatch {plan.microbatch}, recompute {plan.recompute.kind}"
+        given = describe_plan(scenario)
+        problems.append(Problem(path="plan", given=given, expected="a plan that runs here", todo=todo))
+    raise InputError(problems)
+
+
+def torch_device(scenario: Scenario) -> str:
+    """The torch device of a scenario's chip."""
+    return {"host": "cpu", "Huawei": "npu", "Intel": "hpu"}.get(scenario.system.chip.vendor, "cuda")

@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
+import json as codec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import Json, console, print_json
+from ridgeline.cli.terminal import Json, answer, check_outputs
 from ridgeline.core.documents import JsonObject
+from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import write_text
 
 if TYPE_CHECKING:
     from ridgeline.cost import Profile
@@ -63,11 +66,6 @@ GraphBreaks = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Give the command line the verb of this module."""
-    app.command()(bringup)
-
-
 def bringup(
     model: Annotated[
         str,
@@ -92,7 +90,6 @@ def bringup(
     json: Json = False,
 ) -> None:
     """Run a model on a device: every op, the ladder, invariances; judged against fp64 arithmetic on the host."""
-    from ridgeline.report.bringup import draw_bringup
     from ridgeline.runtime import (
         CORPUS,
         FaultsReport,
@@ -128,7 +125,7 @@ def bringup(
         found.fault = name
         each.append(found)
         if not json and not fault:
-            draw_bringup(each[-1], console())
+            answer(each[-1], json)
     if fault:
         _hand_over(each[0], html, report, json)
         raise typer.Exit(0 if each[0].right else 1)
@@ -138,14 +135,11 @@ def bringup(
 
 def _outputs(html: Path | None, output: Path | None) -> tuple[Path | None, Path | None]:
     """Where the report goes, and where reproductions do; both are refused before the work if they cannot be written."""
-    from ridgeline.core.files import refuse_unwritable
-
     is_file = output is not None and output.suffix == ".json"
     report = output if output is None or is_file else output / "report.json"
     if output is not None and not is_file:
         output.mkdir(parents=True, exist_ok=True)
-    for path in filter(None, (html, report)):
-        refuse_unwritable(path)
+    check_outputs(html, report)
     return report, None if is_file else output
 
 
@@ -175,7 +169,6 @@ def _aloud(line: str) -> None:
 
 def _profile_of(path: Path | None, save: bool, faulted: bool) -> Profile | None:
     """The profile; whatever would keep a fingerprint from being stored in it is refused before the work."""
-    from ridgeline.core.files import refuse_unwritable
     from ridgeline.cost import read_profile, refuse_stored
 
     if save and (path is None or faulted):
@@ -185,7 +178,7 @@ def _profile_of(path: Path | None, save: bool, faulted: bool) -> Profile | None:
     profile = None if path is None else read_profile(path)
     if save and path is not None and profile is not None:
         refuse_stored(profile, path)
-        refuse_unwritable(path)
+        check_outputs(path)
     return profile
 
 
@@ -240,24 +233,15 @@ def _hand_over(
     found: BringUp | FaultsReport | ImportedDump, html: Path | None, output: Path | None, json: bool
 ) -> None:
     """The report on the terminal, as a page and as a file."""
-    from json import dumps
-
-    from ridgeline.core.encode import to_json
-    from ridgeline.core.files import write_text
-    from ridgeline.report.bringup import bringup_page, draw_bringup, draw_dump, dump_page, faults_page
+    from ridgeline.report.bringup import bringup_page, dump_page, faults_page
     from ridgeline.runtime import BringUp, FaultsReport
 
-    if isinstance(found, FaultsReport):
-        text = faults_page(found)
-    else:
-        text = bringup_page(found) if isinstance(found, BringUp) else dump_page(found)
     if html is not None:
+        if isinstance(found, FaultsReport):
+            text = faults_page(found)
+        else:
+            text = bringup_page(found) if isinstance(found, BringUp) else dump_page(found)
         write_text(html, text)
     if output is not None:
-        write_text(output, dumps(to_json(found), indent=1, allow_nan=False) + "\n")
-    if json:
-        print_json(found)
-    elif isinstance(found, FaultsReport):
-        say(f"{found.caught} of {len(found.faults)} faults caught")
-    else:
-        draw_bringup(found, console()) if isinstance(found, BringUp) else draw_dump(found, console())
+        write_text(output, codec.dumps(to_json(found), indent=1, allow_nan=False) + "\n")
+    answer(found, json)

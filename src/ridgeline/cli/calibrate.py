@@ -6,30 +6,32 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import ridgeline
+from ridgeline import api
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import (
     Anchor,
     CalibrationFile,
     Json,
     ProfileOption,
-    console,
+    answer,
+    check_outputs,
     print_json,
-    stderr_console,
+    progress_bar,
 )
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import write_text
 
-
-def register(app: typer.Typer) -> None:
-    """Give the command line the verbs of this module."""
-    app.command()(validate)
-    app.command()(fit)
+if TYPE_CHECKING:
+    from ridgeline.calibrate.request_log import LogFit
 
 
 def validate(
@@ -38,8 +40,7 @@ def validate(
         typer.Argument(
             metavar="FILE",
             help="A CSV of runs, servers, kernels or collectives, a log of measured requests, or a recording of a "
-            "scheduler's decisions; "
-            "`kernels`, `collectives`, `inference`, `serving`, `published`: the bundled.",
+            "scheduler's decisions; `kernels`, `collectives`, `inference`, `serving`, `published`: the bundled.",
         ),
     ] = None,
     where: Annotated[
@@ -60,92 +61,48 @@ def validate(
     anchor: Anchor = None,
 ) -> None:
     """Hold predictions against measured runs: how far off, on what, and why."""
-    if next_ is not None:
-        _next(next_, _Used(calibration, tuple(anchor or ())), table, json)
-        return
-    if table is not None and _measured_requests(table, anchor or (), json):
-        return
-    _only_with_next(calibration, anchor)
-    if table is not None and _replay_if_recording(table, json):
-        return
-    from ridgeline.calibrate.accuracy import ValidationReport
-    from ridgeline.calibrate.validate import validate as library
-    from ridgeline.core.files import refuse_unwritable, write_text
-    from ridgeline.report.validate import draw_validation
-
-    if html is not None:
-        refuse_unwritable(html)
-    found = library(table, where or (), frozen=frozen, profile=profile)
-    if html is not None:
-        from ridgeline.report.validate import page
-
-        write_text(html, page(found, table.name if table else "the bundled rows"))
-    if json:
-        print_json(ValidationReport(validation=found))
-        return
-    draw_validation(found, console())
-
-
-def _measured_requests(path: Path, anchor: Sequence[str], json: bool) -> bool:
-    """Explain a log of measured requests by five numbers, if the file is one."""
     from ridgeline.serving.load.request_log import is_request_log
+    from ridgeline.serving.replay.recording import is_recording, replay_recording
 
-    if not is_request_log(path):
-        return False
-    from ridgeline.cli.serve import validate_log
-
-    validate_log(path, anchor, json=json)
-    return True
-
-
-def _replay_if_recording(path: Path, json: bool) -> bool:
-    """Replay a recording of a serving engine's scheduler, if the file is one."""
-    from ridgeline.serving.replay.recording import is_recording
-
-    if not is_recording(path):
-        return False
-    from ridgeline.report.validate import draw_replay
-    from ridgeline.serving.replay.recording import replay_recording
-
-    found = replay_recording(path)
-    if json:
-        print_json(found)
-    else:
-        draw_replay(found, console())
-    return True
-
-
-class _Used(NamedTuple):
-    """What a prediction is made with."""
-
-    calibration: Path | None
-    anchor: tuple[str, ...]
-
-
-def _next(scenario: Path, used: _Used, table: Path | None, json: bool) -> None:
-    """Tell what to measure next."""
-    from ridgeline.api import calibration_of
-    from ridgeline.calibrate.next_measurement import next_measurements
-    from ridgeline.core.errors import InputError, Problem
-    from ridgeline.plan.scenario_file import read_scenario
-    from ridgeline.report.validate import draw_next
-
-    if table is not None:
-        raise InputError(Problem(path="--next", given=f"a table {table}", expected="a scenario alone"))
-    found = next_measurements(read_scenario(scenario), calibration_of(*used))
-    if json:
-        print_json(found)
+    if next_ is not None:
+        if table is not None:
+            raise InputError(Problem(path="--next", given=f"a table {table}", expected="a scenario alone"))
+        calibrated = api.calibration_of(calibration, anchor or ())
+        answer(ridgeline.next_measurements(ridgeline.read_scenario(next_), calibrated), json)
         return
-    draw_next(found, console())
-
-
-def _only_with_next(calibration: Path | None, anchor: Sequence[str] | None) -> None:
-    from ridgeline.core.errors import InputError, Problem
-
+    if table is not None and is_request_log(table):
+        answer(_fit_requests(table, anchor or ()), json)
+        return
     if calibration is not None or anchor:
         given = "--calibration" if calibration is not None else "--anchor"
         todo = "rows are held against the shipped parameters; `predict --anchor` shows yours"
         raise InputError(Problem(path=given, given="no --next", expected="--next SCENARIO", todo=todo))
+    if table is not None and is_recording(table):
+        answer(replay_recording(table), json)
+        return
+    check_outputs(html)
+    validation = ridgeline.validate(table, where or (), frozen=frozen, profile=profile)
+    if html is not None:
+        from ridgeline.report.validate import page
+
+        write_text(html, page(validation, table.name if table else "the bundled rows"))
+    if json:
+        from ridgeline.calibrate.accuracy import ValidationReport
+
+        print_json(ValidationReport(validation=validation))
+        return
+    answer(validation, json)
+
+
+def _fit_requests(path: Path, anchor: Sequence[str]) -> LogFit:
+    """Explain a log of measured requests by five numbers, its own or another log's."""
+    from ridgeline.calibrate.request_log import apply_request_log, fit_request_log
+    from ridgeline.serving.load.request_log import read_request_log
+
+    log = read_request_log(path)
+    if anchor:
+        return apply_request_log(log, fit_request_log(read_request_log(Path(anchor[-1]))))
+    return fit_request_log(log)
 
 
 def fit(
@@ -187,8 +144,6 @@ def fit(
         _fit_own(own, output, json)
         return
     if output is not None:
-        from ridgeline.core.errors import InputError, Problem
-
         raise InputError(Problem(path="-o", given="no --with", expected="--with RUN, whose calibration it gets"))
     if collectives:
         _fit_collectives(json, write=not quick)
@@ -238,11 +193,9 @@ def _fit_own(runs: Sequence[str], output: Path | None, json: bool) -> None:
     """Anchor on the user's runs; tell what that is worth, and write the calibration if asked."""
     _need_scipy()
     from ridgeline.calibrate.cross_validate import fit_with, write_calibration
-    from ridgeline.core.files import refuse_unwritable
     from ridgeline.report.validate import fit_with_text
 
-    if output is not None:
-        refuse_unwritable(output)
+    check_outputs(output)
     with _progress() as tell:
         found = fit_with(*runs, progress=tell)
     if output is not None:
@@ -277,10 +230,6 @@ def _fit_collectives(json: bool, *, write: bool) -> None:
 
 def _need_scipy() -> None:
     """Refuse with advice where fits cannot run."""
-    from importlib import import_module
-
-    from ridgeline.core.errors import InputError, Problem
-
     try:
         import_module("scipy.optimize")
     except ModuleNotFoundError as missing:
@@ -290,16 +239,8 @@ def _need_scipy() -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar on standard error."""
-    from rich.progress import Progress
-
-    with Progress(console=stderr_console(), transient=True, disable=not sys.stderr.isatty()) as bar:
-        shown = bar.add_task("fitting", total=None)
-
-        def tell(what: str, done: int, total: int) -> None:
-            bar.update(shown, description=f"fitting {what}", completed=done, total=total)
-
-        yield tell
+    with progress_bar("fitting") as tell:
+        yield lambda what, done, total: tell(done, total, what)
 
 
 def _nested_figures(root: Path) -> dict[str, object]:

@@ -1,21 +1,28 @@
-"""Turn `ridgeline show`, `check` and `schema` into calls of the library."""
+"""Turn `ridgeline show`, `check`, `schema` and `capture` into calls of the library, and `module:function` into a model
+file for other verbs.
+
+0  done        2  the input cannot be used; capture: the model cannot be built, or its forward cannot be recorded
+"""
 
 from __future__ import annotations
 
+import atexit
+import json as codec
+import shutil
+import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeline.cli.capture import named_model
-from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, count, print_json
+import ridgeline
+from ridgeline.cli.streams import say
+from ridgeline.cli.terminal import Json, ScenarioFile, Settings, check_outputs, console, count, print_json
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import read_table, write_text
 
-
-def register(app: typer.Typer) -> None:
-    """Give the command line the verbs of this module."""
-    app.command()(show)
-    app.command()(check)
-    app.command()(schema)
+if TYPE_CHECKING:
+    from ridgeline.models.spec import ModelSpec
 
 
 def _completions(prefix: str) -> list[str]:
@@ -36,8 +43,7 @@ def show(
     ],
     json: Json = False,
     seq: Annotated[
-        int,
-        typer.Option(metavar="N", parser=count, help="Models: sequence length for flops and cache, 8192 or 8k."),
+        int, typer.Option(metavar="N", parser=count, help="Models: sequence length for flops and cache, 8192 or 8k.")
     ] = 8192,
     batch: Annotated[int, typer.Option(help="Models: sequences of a decode step.")] = 1,
     dtype: Annotated[str, typer.Option(help="Models: format of weights and cache.")] = "bf16",
@@ -53,11 +59,10 @@ def show(
     ] = None,
 ) -> None:
     """Show what the catalogs know: chips and models side by side, systems, engines, schedules, files."""
-    from ridgeline.report import show as library
     from ridgeline.report.catalog_sheets import Detail
 
     detail = Detail(seq=seq, batch=batch, stages=stages, microbatches=microbatches, chunks=chunks, dtype=dtype)
-    sheets = library.show(*map(named_model, names), detail=detail, settings=tuple(settings or ()))
+    sheets = ridgeline.show(*map(named_model, names), detail=detail, settings=tuple(settings or ()))
     if json:
         print_json(sheets)
         return
@@ -68,21 +73,14 @@ def show(
     draw(sheets, screen)
     chips = [sheet for sheet in sheets if sheet["kind"] == "chip"]
     if sources and chips:
-        from ridgeline.hardware.load import sources as known
-
-        screen.print(draw_sources(chips, known()))
+        screen.print(draw_sources(chips))
 
 
-def check(
-    scenario: ScenarioFile,
-    settings: Settings = None,
-    json: Json = False,
-) -> None:
+def check(scenario: ScenarioFile, settings: Settings = None, json: Json = False) -> None:
     """Check a scenario file: print it as understood, or every reason why it cannot run (exit code 2)."""
-    from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.report.catalog_sheets import scenario_sheet
 
-    sheet = scenario_sheet(read_scenario(scenario, settings or ()))
+    sheet = scenario_sheet(ridgeline.read_scenario(scenario, settings or ()))
     if json:
         print_json({"possible": True, "problems": [], "scenario": sheet})
         return
@@ -98,12 +96,85 @@ def schema(
     json: Annotated[bool, typer.Option("--json", help="The schema is JSON with or without this.")] = False,  # noqa: ARG001
 ) -> None:
     """Print the JSON schema of scenario files, for editors that complete and check them."""
-    import json as codec
-
-    from ridgeline.core.files import write_text
-    from ridgeline.plan.scenario_file import schema as library
-
     if output is None:
-        print_json(library())
+        print_json(ridgeline.schema())
     else:
-        write_text(output, codec.dumps(library(), indent=2) + "\n")
+        write_text(output, codec.dumps(ridgeline.schema(), indent=2) + "\n")
+
+
+def capture(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A config.json, its folder, or module:function for a torch module.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE.toml", help="Save it: a model file that needs no torch."),
+    ] = None,
+    seq: Annotated[
+        int, typer.Option(metavar="N", parser=count, help="Sequence length for flops and cache, 8192 or 8k.")
+    ] = 8192,
+    json: Json = False,
+) -> None:
+    """Record one forward of a model without its weights, and describe it: layers, flops, parameters, cache."""
+    from ridgeline.report.catalog_sheets import Detail, model_sheet
+    from ridgeline.report.catalog_tables import draw
+
+    if output is not None and output.suffix.lower() != ".toml":
+        raise InputError(Problem(path="-o", given=str(output), expected="a model file, FILE.toml"))
+    check_outputs(output)
+    spec = _capture_model(model)
+    sheet = model_sheet(spec, Detail(seq=seq))
+    if output is not None:
+        _save(spec, output)
+    if json:
+        print_json(sheet)
+        return
+    draw([sheet], console())
+    if output is not None:
+        say(f"wrote {output}: ridgeline predict {output} --on SYSTEM takes it, without torch")
+
+
+def named_model(model: str, beside: Path | None = None) -> str:
+    """The model argument of a verb: `module:function` as the model file it was captured into, anything else as it is.
+
+    `beside` is the plan that will name the file: it then stays, next to the plan.
+    """
+    if not is_reference(model):
+        return model
+    name = model.rpartition(":")[2]
+    if beside is not None:
+        file = beside.with_name(f"{beside.stem}.{name}.toml")
+    else:
+        folder = Path(tempfile.mkdtemp(prefix="ridgeline-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        file = folder / f"{name}.toml"
+    _save(_capture_model(model), file)
+    return str(file)
+
+
+def is_reference(model: str) -> bool:
+    """Whether it is spelled `module:function` or `file.py:function`."""
+    module, colon, function = model.rpartition(":")
+    return bool(colon) and function.isidentifier() and bool(module) and not Path(model).exists()
+
+
+def _capture_model(model: str) -> ModelSpec:
+    from ridgeline.models.hf import READERS
+    from ridgeline.models.hf.generic import capture_config, captured_module
+
+    say(f"capturing {model}", err=True)
+    if is_reference(model):
+        return captured_module(model)
+    path = Path(model)
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        expected = "a config.json, its folder, or module:function"
+        raise InputError(Problem(path="MODEL", given=model[:80], expected=expected))
+    return capture_config(dict(read_table(file).data), READERS, id=file.resolve().parent.name)
+
+
+def _save(spec: ModelSpec, file: Path) -> None:
+    from ridgeline.core.toml_text import toml_text
+    from ridgeline.models.model_file import dimensions_of
+
+    write_text(file, toml_text(dimensions_of(spec)))

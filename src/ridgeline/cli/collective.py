@@ -6,89 +6,195 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
-from ridgeline.cli import collective_options as options
+import ridgeline
 from ridgeline.cli.refuse import UNUSABLE
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import Json, console, print_json
+from ridgeline.cli.terminal import Json, OneSystem, answer, check_outputs
+from ridgeline.core.errors import InputError, Problem, not_among
 
-
-def register(app: typer.Typer) -> None:
-    """Give the command line the verb of this module."""
-    app.command()(collective)
+Parts = list[str] | None
 
 
 def collective(
-    what: options.What,
-    file: options.File = None,
-    on: options.On = "",
-    topology: options.Shape = "",
-    link: options.Link = "50 GB/s",
-    outer: options.Outer = "",
-    latency: options.Latency = "0.5 us",
-    size: options.Size = "1 GB",
-    algorithm: options.AlgorithmName = "",
-    synthesize: options.Synthesize = False,
-    library: options.Library = "",
-    without: options.Without = None,
-    slow: options.Slow = None,
-    chunks: options.Chunks = None,
-    root: options.Root = 0,
-    groups: options.Groups = "",
-    pair: options.Pair = None,
-    matrix: options.Matrix = None,
-    experts: options.Experts = 0,
-    top_k: options.TopK = 1,
-    tokens: options.Tokens = 64,
-    simulate: options.Simulate = False,
-    paths: options.Paths = "ecmp",
-    seed: options.Seed = 0,
-    seeds: options.Seeds = 20,
-    background: options.BackgroundTraffic = None,
-    straggler: options.Stragglers = None,
-    beside: options.Beside = None,
-    injection: options.Injection = "",
-    message: options.Message = "0 s",
-    by_size: options.BySize = False,
-    picture: options.Picture = None,
-    output: options.Output = None,
-    to: options.To = "",
-    ranks: options.Ranks = 2,
-    backend: options.Backend = "gloo",
-    sizes: options.Sizes = "1KB:64MB",
-    timeout: options.Timeout = 120,
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHAT",
+            help="allreduce, allgather, reducescatter, alltoall, broadcast, reduce, sendrecv, alltoallv, dispatch, "
+            "combine; list (the library); verify FILE; or run COLLECTIVE.",
+        ),
+    ],
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="With verify: the algorithm to check. With run: the collective to run."),
+    ] = None,
+    on: OneSystem = "",
+    topology: Annotated[
+        str,
+        typer.Option(
+            "--topology",
+            metavar="SHAPE",
+            help="mesh:AxB[xC], torus:AxB[xC], ring:N, switch:N, sharp:N, full:N, random:NxD, domains:NxG, "
+            "rails:NxGxS, leafspine:LxDxS, fattree:K, planes:NxP, dragonfly:GxRxP.",
+        ),
+    ] = "",
+    link: Annotated[str, typer.Option("--link", metavar="RATE", help="One link, one direction.")] = "50 GB/s",
+    outer: Annotated[str, typer.Option("--outer", metavar="RATE", help="A link between domains; else as --link.")] = "",
+    latency: Annotated[str, typer.Option("--latency", metavar="TIME", help="One hop.")] = "0.5 us",
+    size: Annotated[str, typer.Option("--size", metavar="SIZE", help="Of the whole vector, see docs.")] = "1 GB",
+    algorithm: Annotated[
+        str,
+        typer.Option("--algorithm", metavar="NAME", help="One of the library; else its fastest. With run also a file."),
+    ] = "",
+    synthesize: Annotated[bool, typer.Option("--synthesize", help="Build one for this very graph.")] = False,
+    library: Annotated[
+        str, typer.Option("--library", metavar="NAME", help="What nccl, rccl or hccl would do, and why; wants --on.")
+    ] = "",
+    without: Annotated[
+        Parts, typer.Option("--without", metavar="PART", help="A broken link:3-4 or node:5; may be repeated.")
+    ] = None,
+    slow: Annotated[
+        Parts,
+        typer.Option("--slow", metavar="PART", help="A link:3-4:0.5 or node:5:0.25 of another rate; may be repeated."),
+    ] = None,
+    chunks: Annotated[
+        int | None, typer.Option("--chunks", min=1, metavar="K", help="Synthesis: chunks of a rank's part.")
+    ] = None,
+    root: Annotated[int, typer.Option("--root", min=0, metavar="RANK", help="Of broadcast and reduce.")] = 0,
+    groups: Annotated[
+        str, typer.Option("--groups", metavar="SIZES", help="All-reduce on groups of unequal size, 2+3.")
+    ] = "",
+    pair: Annotated[
+        Parts, typer.Option("--pair", metavar="A-B", help="Sendrecv: rank A sends M to rank B; may be repeated.")
+    ] = None,
+    matrix: Annotated[
+        Path | None, typer.Option("--matrix", metavar="CSV", help="Alltoallv: row i, column j is what i sends to j.")
+    ] = None,
+    experts: Annotated[
+        int, typer.Option("--experts", min=0, metavar="E", help="Dispatch, combine: else one a rank.")
+    ] = 0,
+    top_k: Annotated[
+        int, typer.Option("--top-k", min=1, metavar="K", help="Dispatch, combine: experts of a token.")
+    ] = 1,
+    tokens: Annotated[int, typer.Option("--tokens", min=1, metavar="N", help="Dispatch, combine: of each rank.")] = 64,
+    simulate: Annotated[bool, typer.Option("--simulate", help="Also as flows that share links.")] = False,
+    paths: Annotated[
+        str, typer.Option("--paths", metavar="RULE", help="With --simulate: ecmp, spray, rail or shortest.")
+    ] = "ecmp",
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="With --simulate: of hashed paths.")] = 0,
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, max=1000, metavar="N", help="With --simulate: how many are tried.")
+    ] = 20,
+    background: Annotated[
+        Parts,
+        typer.Option(
+            "--background", metavar="TRAFFIC", help='With --simulate: "3-9:10 GB/s", or 20% of links between switches.'
+        ),
+    ] = None,
+    straggler: Annotated[
+        Parts,
+        typer.Option(
+            "--straggler", metavar="RANK:HOW", help="With --simulate: 5:1.5 is slower, 5:2ms late; may be repeated."
+        ),
+    ] = None,
+    beside: Annotated[
+        Parts,
+        typer.Option(
+            "--beside", metavar="WHAT:SIZE", help="With --simulate: another collective at once, alltoall:256MB."
+        ),
+    ] = None,
+    injection: Annotated[
+        str, typer.Option("--injection", metavar="RATE", help="With --simulate: what a rank sends at most.")
+    ] = "",
+    message: Annotated[
+        str, typer.Option("--message", metavar="TIME", help="With --simulate: what each message costs.")
+    ] = "0 s",
+    by_size: Annotated[
+        bool,
+        typer.Option("--by-size", help="Which algorithm is fastest at which size; with --synthesize made ones too."),
+    ] = False,
+    picture: Annotated[
+        Path | None,
+        typer.Option("--picture", metavar="FILE", help="Draw the schedule, rounds x links, as .html, .svg or .png."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the algorithm, or a library's choice.")
+    ] = None,
+    to: Annotated[
+        str, typer.Option("--to", metavar="TARGET", help="With -o: ridgeline, msccl, rccl, mscclpp; nccl-tuner, hccl.")
+    ] = "",
+    ranks: Annotated[
+        int, typer.Option("--ranks", min=2, metavar="N", help="Run: processes to start, without torchrun.")
+    ] = 2,
+    backend: Annotated[
+        str, typer.Option("--backend", metavar="NAME", help="Run: gloo, nccl, or ridge_shm for ranks of one host.")
+    ] = "gloo",
+    sizes: Annotated[
+        str, typer.Option("--sizes", metavar="LOW:HIGH", help="Run: sizes by factors of four, or some with commas.")
+    ] = "1KB:64MB",
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1, metavar="SECONDS", help="Run: for one size, and for one call.")
+    ] = 120,
     json: Json = False,
 ) -> None:
     """How long a collective takes on a network, by which algorithm, and how far that is from the best possible."""
     network = _Network(on, topology, link, latency, size, to, picture)
     if what in ("verify", "list"):
-        _verify(file, network, json) if what == "verify" else _list(network, outer, without or (), groups, json)
+        _verify(file, network, json) if what == "verify" else _list(network, outer, without, groups, json)
         return
     if what == "run":
-        _run(file, json, ranks=ranks, backend=backend, sizes=sizes, algorithm=algorithm, synthesize=synthesize,
-             topology=topology, without=without or (), root=root, timeout_s=timeout)  # fmt: skip
+        if file is None:
+            expected = "a collective after run, as allreduce"
+            raise InputError(Problem(path="COLLECTIVE", given="nothing", expected=expected))
+        run = ridgeline.collective_run(
+            str(file), ranks=ranks, backend=backend, sizes=sizes, algorithm=algorithm, synthesize=synthesize,
+            topology=topology, without=without or (), root=root, timeout_s=timeout,
+        )  # fmt: skip
+        if run is not None:  # rank 0 of torchrun speaks for all
+            answer(run, json)
+            if not run.correct:
+                raise typer.Exit(1)
         return
-    if _written_as(file, output, to, library):
+    if _asks_library(file, output, to, library):
         _library(what, on, size, library or {"hccl": "hccl"}.get(to, "nccl"), (output, to), json)
         return
-    outputs = _Shown(output, to, picture, json)
-    _ask(
-        what, outputs, on=on, topology=topology, link=link, latency=latency, size=size, algorithm=algorithm,
+    _check_picture(picture)
+    time = ridgeline.collective(
+        what, on=on, topology=topology, link=link, latency=latency, size=size, algorithm=algorithm,
         synthesize=synthesize, without=without or (), chunks=chunks, root=root, outer=outer or None, slow=slow or (),
         by_size=by_size, simulate=simulate, paths=paths, seed=seed, seeds=seeds, background=background or (),
         straggler=straggler or (), beside=beside or (), injection=injection or None, message=message, groups=groups,
         pairs=pair or (), matrix=matrix, experts=experts, top_k=top_k, tokens=tokens, routing_seed=seed,
     )  # fmt: skip
+    if output is not None:
+        from ridgeline.comm import write_collective
+
+        write_collective(time.algorithm, output, to or "ridgeline")
+        say(f"{output}: {time.algorithm.step_count} steps", err=True)
+    if picture is not None:
+        from ridgeline.report.schedule_picture import write_picture
+
+        write_picture(time, picture, time.by_size or ())
+        say(f"{picture}: written", err=True)
+    answer(time, json)
 
 
-def _written_as(file: Path | None, output: Path | None, to: str, library: str) -> bool:
+def _check_picture(path: Path | None) -> None:
+    """Refuse a picture that cannot be drawn or written, before the work."""
+    if path is not None:
+        from ridgeline.report.schedule_picture import refuse_unknown_picture
+
+        refuse_unknown_picture(path)
+        check_outputs(path)
+
+
+def _asks_library(file: Path | None, output: Path | None, to: str, library: str) -> bool:
     """Whether a library's choice is asked for, and no algorithm; what cannot be written is refused before any work."""
     from ridgeline.comm import ALGORITHM_TARGETS, CHOICE_TARGETS, TARGETS
-    from ridgeline.core.errors import InputError, Problem, not_among
-    from ridgeline.core.files import refuse_unwritable
 
     if file is not None:
         raise InputError(Problem(path="FILE", given=str(file), expected="nothing after a collective", todo="use -o"))
@@ -96,42 +202,11 @@ def _written_as(file: Path | None, output: Path | None, to: str, library: str) -
         raise InputError(not_among("--to", to, TARGETS))
     if to and output is None:
         raise InputError(Problem(path="--to", given=to, expected="-o FILE with it"))
-    if output is not None:
-        refuse_unwritable(output)
-    chosen = bool(library) or to in CHOICE_TARGETS
-    if chosen and to in ALGORITHM_TARGETS:
+    check_outputs(output)
+    is_choice = bool(library) or to in CHOICE_TARGETS
+    if is_choice and to in ALGORITHM_TARGETS:
         raise InputError(Problem(path="--to", given=f"{to} with --library", expected="nccl-tuner or hccl"))
-    return chosen
-
-
-class _Shown(NamedTuple):
-    """What is made of an answer: files, a picture, JSON."""
-
-    output: Path | None
-    to: str
-    picture: Path | None
-    json: bool
-
-
-def _ask(what: str, shown: _Shown, **asked: Any) -> None:
-    """An algorithm for the collective, proven and timed; written and drawn if asked."""
-    from ridgeline.api import collective as answered
-    from ridgeline.comm import write_collective
-    from ridgeline.core.files import refuse_unwritable
-    from ridgeline.report.collective import draw_collective
-    from ridgeline.report.schedule_picture import refuse_unknown_picture, write_picture
-
-    if shown.picture is not None:
-        refuse_unknown_picture(shown.picture)
-        refuse_unwritable(shown.picture)
-    time = answered(what, **asked)
-    if shown.output is not None:
-        write_collective(time.algorithm, shown.output, shown.to or "ridgeline")
-        say(f"{shown.output}: {time.algorithm.step_count} steps", err=True)
-    if shown.picture is not None:
-        write_picture(time, shown.picture, time.by_size or ())
-        say(f"{shown.picture}: written", err=True)
-    print_json(time) if shown.json else draw_collective(time, console())
+    return is_choice
 
 
 class _Network(NamedTuple):
@@ -145,77 +220,54 @@ class _Network(NamedTuple):
     profile: str
     picture: Path | None
 
+    def shape(self, usual: str) -> str:
+        """The topology, or the usual one where no network is given."""
+        return self.topology if self.on or self.topology else usual
 
-def _list(network: _Network, outer: str, without: Any, groups: str, json: bool) -> None:
+
+def _list(network: _Network, outer: str, without: Parts, groups: str, json: bool) -> None:
     """Every algorithm of the library, for each collective it can do on this network."""
     from ridgeline.comm import asked_graph, bytes_of, list_algorithms
-    from ridgeline.report.collective import draw_library
 
-    topology = network.topology if network.on or network.topology else "torus:4x4"
-    graph = asked_graph(network.on, topology, network.link, network.latency, outer or None, without, (), groups)
-    library = list_algorithms(graph, bytes_of(network.size))
-    print_json(library) if json else draw_library(library, console())
+    shape = network.shape("torus:4x4")
+    graph = asked_graph(network.on, shape, network.link, network.latency, outer or None, without or (), (), groups)
+    answer(list_algorithms(graph, bytes_of(network.size)), json)
 
 
 def _library(what: str, on: str, size: str, library: str, target: tuple[Path | None, str], json: bool) -> None:
     """What a library would do for the collective; written as its settings if asked."""
-    from ridgeline.api import library_choice
     from ridgeline.comm import write_choice
-    from ridgeline.core.errors import InputError, Problem
-    from ridgeline.report.collective import draw_library_choice
 
     if not on:
         raise InputError(Problem(path="--on", given="nothing", expected="a system, as 64xh100-sxm, with --library"))
-    choice = library_choice(what, on=on, size=size, library=library)
+    choice = ridgeline.library_choice(what, on=on, size=size, library=library)
     output, to = target
     if output is not None:
         write_choice(choice, output, to)
         say(f"{output}: written", err=True)
-    print_json(choice) if json else draw_library_choice(choice, console())
+    answer(choice, json)
 
 
 def _verify(file: Path | None, network: _Network, json: bool) -> None:
     """Check a file, time its algorithm where a network is given; exit code 2 where it is wrong."""
     from ridgeline.comm import graph_for, read_collective, timed_file
-    from ridgeline.core.errors import InputError, Problem
-    from ridgeline.report.collective import draw_collective, draw_verification
     from ridgeline.report.schedule_picture import refuse_unknown_picture, write_picture
 
     if file is None:
         raise InputError(Problem(path="FILE", given="nothing", expected="a file after verify"))
     if network.profile not in ("", "msccl", "rccl"):
-        given_text, expected_text = (
-            f"verify --to {network.profile}",
-            "--to rccl or msccl: whose limits an XML file is held against",
-        )
-        raise InputError(Problem(path="--to", given=given_text, expected=expected_text))
+        expected = "--to rccl or msccl: whose limits an XML file is held against"
+        raise InputError(Problem(path="--to", given=f"verify --to {network.profile}", expected=expected))
     if network.picture is not None:
         refuse_unknown_picture(network.picture)
     content = read_collective(file, network.profile)
     if content.algorithm is not None and (network.on or network.topology or network.picture):
-        flat = f"switch:{content.algorithm.ranks}"  # where no network is given
-        topology = network.topology if network.on or network.topology else flat
-        time = timed_file(content, graph_for(network.on, topology, network.link, network.latency), network.size)
+        shape = network.shape(f"switch:{content.algorithm.ranks}")
+        time = timed_file(content, graph_for(network.on, shape, network.link, network.latency), network.size)
         if network.picture is not None:
             write_picture(time, network.picture)
-        print_json(time) if json else draw_collective(time, console())
+        answer(time, json)
     else:
-        print_json(content) if json else draw_verification(content, console())
+        answer(content, json)
     if content.verification is not None and not content.verification.ok:
         raise typer.Exit(UNUSABLE)
-
-
-def _run(name: Path | None, json: bool, **asked: Any) -> None:
-    """Carry a collective out on real ranks; exit code 1 where an output was wrong."""
-    from ridgeline.core.errors import InputError, Problem
-    from ridgeline.report.collective import draw_collective_run
-    from ridgeline.runtime import collective_run
-
-    if name is None:
-        raise InputError(Problem(path="COLLECTIVE", given="nothing", expected="a collective after run, as allreduce"))
-    run = collective_run(str(name), **asked)
-    if run is None:  # rank 0 of torchrun speaks for all
-        return
-    print_json(run) if json else draw_collective_run(run, console())
-    if not run.correct:
-        raise typer.Exit(1)

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import ridgeline
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import Json, ScenarioFile, Settings, print_json
+from ridgeline.cli.terminal import Force, Json, ScenarioFile, Settings, print_json
+from ridgeline.core.encode import plain
+from ridgeline.core.errors import InputError, Problem, UnitError
+from ridgeline.core.files import write_text
 from ridgeline.targets import IDS, LAUNCHERS
 
 if TYPE_CHECKING:
@@ -22,13 +27,6 @@ if TYPE_CHECKING:
 
 MOST = 8  # decisions named for one reason
 MISFIT = 1  # exit code: the files would not run as planned
-Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Give the command line the verbs of this module."""
-    app.command()(export)
-    app.command(name="import")(import_run)
 
 
 def export(
@@ -58,11 +56,8 @@ def export(
     The files are read again and predicted: where they would no longer fit, or take over 5 % longer than the plan,
     nothing is written and the exit code is 1.
     """
-    from ridgeline.plan.scenario_file import read_scenario
-    from ridgeline.targets import export as library
-
-    asked = _variables(job or [], "--job")
-    found = library(read_scenario(scenario, settings or ()), to=to, launcher=launcher, job=asked)
+    built = ridgeline.read_scenario(scenario, settings or ())
+    found = ridgeline.export(built, to=to, launcher=launcher, job=_variables(job or [], "--job"))
     refused = found.check is not None and found.check.refuses and not allow_misfit
     if output is not None and not refused:
         _write(output, found, force)
@@ -92,7 +87,6 @@ def _tell(found: Export, output: Path | None) -> None:
 
 def _refusal(found: Export) -> Iterator[str]:
     """Why the files would not run as planned: both figures, and the decisions that cause it."""
-    from ridgeline.core.encode import plain
     from ridgeline.targets import check_lines
 
     check = found.check
@@ -111,8 +105,6 @@ def _refusal(found: Export) -> Iterator[str]:
 
 def lost_lines(found: Export) -> Iterator[str]:
     """A line for each reason, with the decisions it costs."""
-    from ridgeline.core.encode import plain
-
     reasons: dict[tuple[str, str], list[str]] = {}
     for part in found.lost:
         told = "yours" if part.yours else "lost"
@@ -151,19 +143,12 @@ def import_run(
     json: Json = False,
 ) -> None:
     """Read a run's configuration into a scenario that `ridgeline predict` takes; say what could not be read."""
-    from ridgeline.core.files import write_text
     from ridgeline.core.toml_text import toml_text
-    from ridgeline.targets import import_run as library
 
-    found = library(
-        source,
-        target=target,
-        system=system,
-        model=model,
-        seq=_tokens(seq),
-        arguments=arguments or (),
+    found = ridgeline.import_run(
+        source, target=target, system=system, model=model, seq=_tokens(seq), arguments=arguments or (),
         environment=_variables(environment or []),
-    )
+    )  # fmt: skip
     _refuse_incomplete(found)
     text = _notes(found) + toml_text(found.settings)
     if output is not None:
@@ -181,7 +166,6 @@ def import_run(
 
 def _tokens(given: str | None) -> int | None:
     """`4096` or `128k` as a number."""
-    from ridgeline.core.errors import InputError, Problem, UnitError
     from ridgeline.core.units import parse_count
 
     try:
@@ -192,8 +176,6 @@ def _tokens(given: str | None) -> int | None:
 
 def _variables(given: list[str], option: str = "--env") -> dict[str, str]:
     """`NAME=VALUE` words as a table."""
-    from ridgeline.core.errors import InputError, Problem
-
     found: dict[str, str] = {}
     for word in given:
         name, equals, value = word.partition("=")
@@ -205,8 +187,6 @@ def _variables(given: list[str], option: str = "--env") -> dict[str, str]:
 
 def _unread(found: Imported) -> Iterator[str]:
     """What was not read: what changes the step by name and reason, then the rest by how many."""
-    from dataclasses import replace
-
     matters = replace(found, unread=tuple(part for part in found.unread if part.matters))
     for why, names in _by_reason(matters).items():
         yield _one_line(f"unread, changes the step ({why}): {', '.join(names)}")
@@ -219,8 +199,6 @@ def _unread(found: Imported) -> Iterator[str]:
 
 def _refuse_incomplete(found: Imported) -> None:
     """A scenario needs a model and a machine; files often name neither."""
-    from ridgeline.core.errors import InputError, Problem
-
     missing = {
         "model": ("--model", "the model that the script builds", "add --model llama3-8b, for example"),
         "system": ("--on", "the machine that runs it", "add --on 64xh100-sxm, for example"),
@@ -242,9 +220,6 @@ def _by_reason(found: Imported) -> dict[str, list[str]]:
 
 
 def _write(folder: Path, found: Export, force: bool) -> None:
-    from ridgeline.core.errors import InputError, Problem
-    from ridgeline.core.files import write_text
-
     _refuse_existing([folder / name for name in found.files], force)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -258,8 +233,6 @@ def _write(folder: Path, found: Export, force: bool) -> None:
 
 
 def _refuse_existing(paths: list[Path], force: bool) -> None:
-    from ridgeline.core.errors import InputError, Problem
-
     there = [path for path in paths if os.path.exists(path)]
     if there and not force:
         expected = "files that do not exist yet"

@@ -18,7 +18,7 @@ import typer
 
 from ridgeline.cli.refuse import DONE, STOPPED, refuse
 from ridgeline.cli.streams import finish, prepare, say, silence
-from ridgeline.cli.verbs import VERBS, describe
+from ridgeline.cli.verbs import VERBS
 from ridgeline.version import __version__
 
 
@@ -33,10 +33,10 @@ def command_line(verb: str = "") -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    modules = [VERBS[verb].module] if verb in VERBS else dict.fromkeys(entry.module for entry in VERBS.values())
-    for module in modules:
-        import_module(f"ridgeline.cli.{module}").register(app)
-    describe(app)
+    for name in [verb] if verb in VERBS else VERBS:
+        entry = VERBS[name]
+        answer = getattr(import_module(f"ridgeline.cli.{entry.module}"), entry.function or name)
+        app.command(name=name, short_help=entry.summary, epilog=entry.epilog)(answer)
     return app
 
 

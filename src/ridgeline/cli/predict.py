@@ -1,4 +1,4 @@
-"""Turn `ridgeline predict` and `ridgeline timeline` into calls of the library.
+"""Turn `ridgeline predict`, `timeline`, `roofline` and `profile` into calls of the library.
 
 0  done        2  the scenario cannot run, or the input cannot be used
 """
@@ -6,49 +6,56 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import ridgeline
+from ridgeline import api
+from ridgeline.cli.catalog import named_model
+from ridgeline.cli.refuse import UNUSABLE
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import (
     Anchor,
     CalibrationFile,
+    EngineId,
     GlobalBatch,
     Json,
+    OneSystem,
     ProfileOption,
     ScenarioFile,
     Seq,
     Settings,
-    console,
+    answer,
+    check_outputs,
+    count,
     print_json,
+    progress_bar,
 )
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import write_text
 
 if TYPE_CHECKING:
     from ridgeline.comm import Asked
+    from ridgeline.plan.scenario import Scenario
+    from ridgeline.serving.deployment import Priced
     from ridgeline.serving.serving_prediction import ServingPrediction
-    from ridgeline.sim.phase_prediction import PhasePrediction
-    from ridgeline.sim.prediction import Impossible, Prediction
+    from ridgeline.trace import Timeline
 
-    AnyPrediction = Prediction | PhasePrediction | ServingPrediction | Impossible
-
-
-def register(app: typer.Typer) -> None:
-    """Give the command line the verbs of this module."""
-    app.command()(predict)
-    app.command()(timeline)
+LONG = 20_000  # requests from which a bar is shown
 
 
 def predict(
     scenario: Annotated[
-        str,
-        typer.Argument(metavar="SCENARIO|MODEL", help="A scenario file; with --on also what `plan` takes."),
+        str, typer.Argument(metavar="SCENARIO|MODEL", help="A scenario file; with --on also what `plan` takes.")
     ],
-    on: Annotated[str, typer.Option("--on", metavar="SYSTEM", help="A system such as 64xh100-sxm.")] = "",
+    on: OneSystem = "",
     seq: Seq = None,
     global_batch: GlobalBatch = None,
-    engine: Annotated[str, typer.Option(metavar="ID", help="The software that runs the plan.")] = "",
+    engine: EngineId = "",
     settings: Settings = None,
     json: Json = False,
     full_attention: Annotated[
@@ -58,8 +65,7 @@ def predict(
     anchor: Anchor = None,
     profile: ProfileOption = None,
     network: Annotated[
-        str,
-        typer.Option(metavar="HOW", help="closed: by formulas; simulated: also its collectives on the graph."),
+        str, typer.Option(metavar="HOW", help="closed: by formulas; simulated: also its collectives on the graph.")
     ] = "closed",
     paths: Annotated[
         str, typer.Option("--paths", metavar="RULE", help="With --network simulated: ecmp, spray, rail or shortest.")
@@ -74,12 +80,7 @@ def predict(
     ] = None,
 ) -> None:
     """Predict a step of training, prefill or decode, or requests under load: how long, where time goes, what fits."""
-    from ridgeline.api import predict as library
-    from ridgeline.api import scenario_of
-    from ridgeline.cli.capture import named_model
-    from ridgeline.cli.serve import request_bar
-
-    built = scenario_of(
+    built = api.scenario_of(
         named_model(scenario), on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or ()
     )
     conditions: Asked = {}
@@ -90,39 +91,30 @@ def predict(
     if straggler:
         conditions["straggler"] = straggler
     with request_bar(built) as progress:
-        prediction = library(
+        prediction = ridgeline.predict(
             built, calibration, anchor=anchor or (), profile=profile, causal=not full_attention, network=network,
             progress=progress, **conditions,
         )  # fmt: skip
-    _print_prediction(prediction, json)
+    if isinstance(prediction, ridgeline.Impossible) and not json:
+        raise InputError(prediction.reasons)
+    answer(prediction, json)
+    if isinstance(prediction, ridgeline.Impossible):
+        raise typer.Exit(UNUSABLE)
 
 
-def _print_prediction(prediction: AnyPrediction, json: bool) -> None:
-    """Print what was predicted: a step of training, one of an inference engine, requests; or why it cannot run."""
-    from ridgeline.sim.prediction import Impossible, Prediction
+def request_bar(scenario: Scenario) -> AbstractContextManager[Callable[..., None] | None]:
+    """A progress bar on standard error, where a scenario is one of many requests."""
+    if scenario.workload.kind != "serve":
+        return nullcontext()
+    return progress_bar(f"{scenario.model.id}: requests", LONG)
 
-    if json:
-        print_json(prediction)
-        if isinstance(prediction, Impossible):
-            raise typer.Exit(2)
-        return
-    if isinstance(prediction, Impossible):
-        _refuse(prediction)
-    if isinstance(prediction, Prediction):
-        from ridgeline.report.predict import draw_prediction
 
-        draw_prediction(prediction, console())
-        return
-    from ridgeline.sim.phase_prediction import PhasePrediction
+def predict_samples(scenario: Scenario, priced: Priced) -> ServingPrediction:
+    """What becomes of requests under load, with queues and caches over time."""
+    from ridgeline.serving.serving_prediction import predict_serving, refuse_impossible
 
-    if isinstance(prediction, PhasePrediction):
-        from ridgeline.report.phase import draw_phase
-
-        draw_phase(prediction, console())
-        return
-    from ridgeline.report.serve import draw_serving
-
-    draw_serving(prediction, console())
+    with request_bar(scenario) as tell:
+        return refuse_impossible(predict_serving(scenario, priced, sample=True, progress=tell))
 
 
 def timeline(
@@ -140,73 +132,76 @@ def timeline(
     once: Annotated[bool, typer.Option("--once", help="With --open: stop once the page has the trace.")] = False,
 ) -> None:
     """Write the predicted step as a trace that Perfetto and chrome://tracing open, a process per pipeline stage."""
-    from ridgeline.core.errors import InputError, Problem
-    from ridgeline.core.files import refuse_unwritable
-    from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.report.perfetto import page_files
-    from ridgeline.sim.events.simulate import timeline as library
     from ridgeline.sim.events.to_timeline import drawn_together
-    from ridgeline.sim.prediction import Impossible
     from ridgeline.trace import write_chrome
 
     if output is None and (html is None or show):
         raise InputError(Problem(path="-o", given="no file", expected="a trace file to write, or --html FILE"))
-    for path in filter(None, (output, html)):
-        refuse_unwritable(path)  # before the work
+    check_outputs(output, html)
     if show:
         page_files()
-    built = read_scenario(scenario, settings or ())
+    built = ridgeline.read_scenario(scenario, settings or ())
     if built.workload.kind == "serve":
-        from ridgeline.cli.serve import timeline_serve
-
-        timeline_serve(built, output, html, json=json)
+        _write_requests(built, output, html, json=json)
         return
-    found = library(built)
-    if isinstance(found, Impossible):
-        _refuse(found)
+    line = ridgeline.timeline(built)
+    if isinstance(line, ridgeline.Impossible):
+        raise InputError(line.reasons)
     if html is not None:
-        _report(found, html)
+        from ridgeline.report.trace_html import write_page
+        from ridgeline.trace import analyze
+
+        packed = write_page(analyze(line), html)
+        say(f"{html}: {packed.kept:,} spans, {html.stat().st_size / 1e6:.1f} MB", err=True)
     if output is not None:
-        write_chrome(found, output)
+        write_chrome(line, output)
     if json:
-        facts = {"file": str(output or html), "spans": len(found), "stages": len(found.processes)}
-        print_json(facts | {"seconds": found.span_s, "layers_together": drawn_together(found)})
+        facts = {"file": str(output or html), "spans": len(line), "stages": len(line.processes)}
+        print_json(facts | {"seconds": line.span_s, "layers_together": drawn_together(line)})
     elif output is not None:
-        say(_timeline_text(found, output, shown=show))
+        say(_timeline_text(line, output, drawn_together(line), is_open=show))
     if show and output is not None:
         _show(output, once)
 
 
-def _timeline_text(found: Any, output: Path, *, shown: bool) -> str:
+def _timeline_text(line: Timeline, output: Path, together: bool, *, is_open: bool) -> str:
     """What was written, and how to look at it."""
     from ridgeline.core.units import format_quantity
-    from ridgeline.sim.events.to_timeline import drawn_together
 
-    where = f"{len(found):,} spans of {len(found.processes)} stage(s), {format_quantity(found.span_s, 's')}"
-    note = "; the layers of a step are drawn as one, there are too many" if drawn_together(found) else ""
-    how = "" if shown else "; open it at https://ui.perfetto.dev or chrome://tracing, or with --open"
+    where = f"{len(line):,} spans of {len(line.processes)} stage(s), {format_quantity(line.span_s, 's')}"
+    note = "; the layers of a step are drawn as one, there are too many" if together else ""
+    how = "" if is_open else "; open it at https://ui.perfetto.dev or chrome://tracing, or with --open"
     return f"{output}: {where}{note}{how}"
 
 
-def _report(found: Any, path: Path) -> None:
-    """Write the report of a predicted step, and say so on standard error."""
-    from ridgeline.report.trace_html import write_page
-    from ridgeline.trace import analyze
+def _write_requests(scenario: Scenario, output: Path | None, html: Path | None, *, json: bool) -> None:
+    """Write the page of a scenario's requests over time."""
+    from ridgeline.report.serve_html import serving_page
 
-    packed = write_page(analyze(found), path)
-    say(f"{path}: {packed.kept:,} spans, {path.stat().st_size / 1e6:.1f} MB", err=True)
+    if output is not None or html is None:
+        raise InputError(Problem(path="-o", given="a serve scenario", expected="--html FILE: requests over time"))
+    prediction = predict_samples(scenario, api.priced_of())
+    write_text(html, serving_page(prediction))
+    metrics = prediction.metrics
+    if json:
+        print_json({"file": str(html), "requests": metrics.requests, "seconds": metrics.duration_s})
+    else:
+        say(f"{html}: {metrics.requests:,} requests on {len(prediction.run.samples)} replica(s)")
 
 
 def _show(trace: Path, once: bool) -> None:
     """Serve a trace until it has been looked at, or until Ctrl-C."""
+    import os
     import threading
     import webbrowser
 
     from ridgeline.report.perfetto import serve
 
+    has_screen = bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
     with serve(trace) as served:
         say(f"{served.url} shows it on this machine; Ctrl-C ends", err=True)
-        if _has_screen():
+        if sys.platform in ("darwin", "win32") or has_screen:  # else a browser would take over the terminal
             webbrowser.open(served.url)
         try:
             if once:
@@ -217,15 +212,51 @@ def _show(trace: Path, once: bool) -> None:
             say("", err=True)
 
 
-def _has_screen() -> bool:
-    """Whether a browser would open a window, and not take over the terminal."""
-    import os
+def roofline(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A catalog id or a config.json.")],
+    on: Annotated[str, typer.Option("--on", metavar="CHIP", help="A chip such as h200-sxm.")],
+    phase: Annotated[str, typer.Option(help="train, prefill or decode.")] = "train",
+    seq: Annotated[
+        int, typer.Option(metavar="N", parser=count, help="Tokens of a sequence; decode: in the cache.")
+    ] = 4096,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences at once.")] = 1,
+    engine: Annotated[str, typer.Option(metavar="ID", help="The software whose kernels are meant.")] = "",
+    profile: ProfileOption = None,
+    calibration: CalibrationFile = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Draw it: .svg, .png or .html.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Put every op of a model on a chip's roofline: what limits it, how near its roof it is, where the ridges are."""
+    check_outputs(output)
+    drawing = ridgeline.roofline(
+        model, on, phase=phase, seq=seq, batch=batch, engine=engine, calibration=calibration, profile=profile
+    )
+    if output is not None:
+        from ridgeline.report.roofline import write_chart
 
-    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+        write_chart(drawing, output)
+        say(f"{output}: {len(drawing.ops)} ops", err=True)
+    answer(drawing, json)
 
 
-def _refuse(found: Any) -> NoReturn:
-    """Leave by the way of bad input, which prints every reason and exits with 2."""
-    from ridgeline.core.errors import InputError
+def profile(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="PROFILE...", help="Files of `characterize`, or aiconfigurator:CHIP; several merge."),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the profile, several nodes as one.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show what was measured of a machine: ceilings against the data sheet, slow chips; import and merge profiles."""
+    from ridgeline.cost import profile_report, profile_text
 
-    raise InputError(list(found.reasons))
+    check_outputs(output)
+    merged = ridgeline.profile(*names)
+    if output is not None:
+        write_text(output, profile_text(merged))
+        say(f"{output}: {len(merged.rows)} measurements", err=True)
+    answer(profile_report(merged), json)

@@ -16,14 +16,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import typer
 
 from ridgeline.cli.streams import say
-
-if TYPE_CHECKING:
-    from ridgeline.core.errors import Problem
+from ridgeline.core.errors import InputError, MissingNumber, Problem, Refusal, RidgelineError
 
 DONE = 0
 STOPPED = 130  # as shells report an interrupt
@@ -45,11 +42,10 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 def refuse(wrong: BaseException, arguments: Sequence[str]) -> int:
     """Tell what went wrong on the right stream, in the right form; the exit code."""
-    code = UNUSABLE if _is_expected(wrong) else OUR_MISTAKE
+    code = UNUSABLE if isinstance(wrong, (RidgelineError, USAGE, OSError, MemoryError)) else OUR_MISTAKE
     with contextlib.suppress(OSError):  # nobody to tell it to
         if wants_json(arguments):
             from ridgeline.cli.terminal import print_json
-            from ridgeline.core.errors import Refusal
 
             print_json(Refusal(problems=tuple(problems_of(wrong))))
         elif isinstance(wrong, USAGE):
@@ -61,16 +57,8 @@ def refuse(wrong: BaseException, arguments: Sequence[str]) -> int:
     return code
 
 
-def _is_expected(wrong: BaseException) -> bool:
-    from ridgeline.core.errors import RidgelineError
-
-    return isinstance(wrong, (RidgelineError, USAGE, OSError, MemoryError))
-
-
 def problems_of(wrong: BaseException) -> list[Problem]:
     """Every reason that an error carries, in the one shape of a reason."""
-    from ridgeline.core.errors import InputError, MissingNumber, Problem
-
     if isinstance(wrong, InputError):
         return list(wrong.problems) or [Problem(path="", given=str(wrong), expected="")]
     if isinstance(wrong, MissingNumber):
@@ -91,8 +79,6 @@ def problems_of(wrong: BaseException) -> list[Problem]:
 
 
 def _unreachable(wrong: OSError) -> Problem:
-    from ridgeline.core.errors import Problem
-
     where = os.fsdecode(wrong.filename) if isinstance(wrong.filename, (str, bytes)) else "standard output"
     shown = where if len(where) <= 200 else where[:197] + "..."
     expected = "a file that can be read and written" if where != "standard output" else "a place with room to write"
@@ -100,8 +86,6 @@ def _unreachable(wrong: OSError) -> Problem:
 
 
 def _lines(wrong: BaseException) -> list[str]:
-    from ridgeline.core.errors import RidgelineError
-
     whole = [str(wrong)] if isinstance(wrong, RidgelineError) else [str(problem) for problem in problems_of(wrong)]
     return [part for line in whole for part in line.splitlines()] or [type(wrong).__name__]
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json as codec
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, TextIO, cast
 
 import typer
 
 from ridgeline.cli.streams import Trimmed, is_unicode, say
+from ridgeline.core.errors import UnitError
+from ridgeline.core.files import refuse_unwritable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,16 +22,9 @@ if TYPE_CHECKING:
 PIPED = 160  # columns where neither a terminal nor COLUMNS says how wide it is
 NARROWEST, WIDEST = 20, 10_000  # columns that COLUMNS may say
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set one key of the scenario, e.g. plan.tp=4; may be repeated."),
-]
-
 
 def count(text: str | int) -> int:
     """A number of tokens or sequences as an option: 8192, 128k, 1M; a default is a number already."""
-    from ridgeline.core.errors import UnitError
     from ridgeline.core.units import parse_count
 
     try:
@@ -36,6 +33,15 @@ def count(text: str | int) -> int:
         raise typer.BadParameter(str(wrong)) from None
 
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file in TOML, JSON or YAML.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set one key of the scenario, e.g. plan.tp=4; may be repeated."),
+]
+OneSystem = Annotated[str, typer.Option("--on", metavar="SYSTEM", help="A system such as 64xh100-sxm.")]
+EngineId = Annotated[str, typer.Option(metavar="ID", help="The software that runs the plan.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
 Seq = Annotated[
     int | None, typer.Option(metavar="N", parser=count, help="Tokens of a sequence, 8192 unless given; 128k is 131072.")
 ]
@@ -64,7 +70,6 @@ ProfileOption = Annotated[
         "else what ships for the chip.",
     ),
 ]
-ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file in TOML, JSON or YAML.")]
 
 
 def console() -> Console:
@@ -78,8 +83,8 @@ def console() -> Console:
 
 def _columns() -> int:
     """What COLUMNS says, where it is a width."""
-    told = os.environ.get("COLUMNS", "")
-    return max(NARROWEST, min(int(told), WIDEST)) if told.isascii() and told.isdigit() and int(told) else PIPED
+    text = os.environ.get("COLUMNS", "")
+    return max(NARROWEST, min(int(text), WIDEST)) if text.isascii() and text.isdigit() and int(text) else PIPED
 
 
 def stderr_console() -> Console:
@@ -89,9 +94,41 @@ def stderr_console() -> Console:
     return Console(stderr=True)
 
 
-def print_json(value: Any) -> None:
+@contextmanager
+def progress_bar(verb: str, least: int = 0) -> Iterator[Callable[..., None]]:
+    """A bar on standard error where that is a terminal, for at least so many; it is told how many are done, of how many
+    in all, and what is done next."""
+    from rich.progress import Progress
+
+    with Progress(console=stderr_console(), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(verb, total=None, visible=not least)
+
+        def tell(done: int, total: int, what: str = "") -> None:
+            words = f"{verb} {what}" if what else verb
+            bar.update(task, description=words, completed=done, total=total, visible=total >= least)
+
+        yield tell
+
+
+def print_json(value: object) -> None:
     """Print a result, or a table of JSON, for programs; NaN would be our mistake. An ASCII terminal gets escapes."""
     from ridgeline.core.encode import to_json
 
     escaped = not is_unicode(sys.stdout)
     say(codec.dumps(to_json(value), indent=2, ensure_ascii=escaped, allow_nan=False))
+
+
+def answer(result: object, json: bool) -> None:
+    """Print a result: as JSON for programs, or the page that is drawn of it."""
+    if json:
+        print_json(result)
+        return
+    from ridgeline.report.results import draw
+
+    draw(result, console())
+
+
+def check_outputs(*paths: Path | None) -> None:
+    """Refuse what cannot be written, before the work."""
+    for path in filter(None, paths):
+        refuse_unwritable(path)

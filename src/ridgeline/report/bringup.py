@@ -54,6 +54,11 @@ def draw_dump(found: ImportedDump, console: Console) -> None:
     console.print(blocks(lines, table, list_lines("tensors that were not used", refused, most=SHOWN)))
 
 
+def draw_faults(found: FaultsReport, console: Console) -> None:
+    """How many faults were caught."""
+    console.print(f"{found.caught} of {len(found.faults)} faults caught")
+
+
 def draw_bringup(found: BringUp, console: Console) -> None:
     """The verdict, the wrong ops, what was judged, what the device lacks, how fast it is."""
     console.print(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.text import Text
@@ -12,6 +11,7 @@ from rich.text import Text
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_count, format_quantity
 from ridgeline.hardware.chip import PEAK_KEYS
+from ridgeline.hardware.load import sources as known_sources
 from ridgeline.report.catalog_sheets import NUMBERS, Sheet
 from ridgeline.report.cells import DASH, WEAK, clean, facts, header_table, list_lines
 
@@ -99,8 +99,9 @@ def _graded_text(number: Sheet | None, text: str) -> Text:
     return Text(text, style=WEAK.get(number["evidence"], "") if number else "dim")
 
 
-def sources(sheets: Sequence[Sheet], known: Any) -> RenderableType:
+def sources(sheets: Sequence[Sheet]) -> RenderableType:
     """Where every number of the chips comes from, and who disagrees."""
+    known = known_sources()
     parts: list[RenderableType] = []
     for sheet in sheets:
         table = header_table(("number", "value", "evidence", "source", "note"), title=f"{sheet['id']}: sources")

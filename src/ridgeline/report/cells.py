@@ -19,6 +19,8 @@ from ridgeline.report.html import Scale
 
 Side = Literal["left", "right"]
 Overflow = Literal["ellipsis", "fold"]
+Rows = Iterable[Iterable[RenderableType]]
+BarRow = tuple[str, str, float | None, str, str]  # name, size, share of the whole, colour, meaning
 DASH = "–"  # stands where there is no number
 WEAK = {"assumed": "yellow", "analytic": "cyan"}  # colours of weak evidence
 
@@ -70,16 +72,29 @@ def better_or_worse(share: float) -> Text:
     return bar(share, "red" if share > 0 else "green")
 
 
-def grid(*justify: Side) -> Table:
+def grid(*justify: Side, rows: Rows = ()) -> Table:
     """A table without lines and heads."""
     table = Table(box=None, show_header=False, pad_edge=False)
-    for one in justify:
-        table.add_column(justify=one, no_wrap=one == "right")
+    for side in justify:
+        table.add_column(justify=side, no_wrap=side == "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def bar_table(rows: Iterable[BarRow], cells: int = 24, form: str = "{:.1%}") -> Table:
+    """Parts below each other: name, size, share of the whole as text and as a bar of so many cells, meaning."""
+    table = grid("left", "right", "right", "left", "left")
+    for name, size, share, colour, meaning in rows:
+        figure = "" if share is None else form.format(share)
+        drawing = bar(share, colour, cells) if colour and share is not None else Text("")
+        table.add_row(name, size, figure, drawing, Text(meaning, style="dim"))
     return table
 
 
 def header_table(
     columns: Iterable[str],
+    rows: Rows = (),
     *,
     right: Iterable[str] = (),
     head: str = "bold",
@@ -92,6 +107,8 @@ def header_table(
     ends = set(right)
     for column in columns:
         table.add_column(column, justify="right" if column in ends else "left", overflow=overflow)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -118,8 +135,8 @@ def blocks(*parts: Iterable[RenderableType]) -> Group:
     """Parts of a page below each other, an empty line between those that say something."""
     lines: list[RenderableType] = []
     for part in parts:
-        own = list(part)
-        lines += [Text(""), *own] if lines and own else own
+        block = list(part)
+        lines += [Text(""), *block] if lines and block else block
     return Group(*lines)
 
 

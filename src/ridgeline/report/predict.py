@@ -1,143 +1,177 @@
-"""Draw a Prediction: how long, why, does it fit, how sure."""
+"""Draw a Prediction of a training step, or a PhasePrediction of prefill or decode: how long, why, what fits."""
 
 from __future__ import annotations
 
-from rich.console import Console, Group, RenderableType
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import DECIMAL, format_gib, format_quantity
-from ridgeline.report.cells import WEAK, Side, bar, blocks, clean, grid, header_table, list_lines
+from ridgeline.report.cells import WEAK, BarRow, bar, bar_table, blocks, clean, header_table, list_lines
 from ridgeline.sim.prediction import NetworkContention, Prediction
+
+if TYPE_CHECKING:
+    from ridgeline.plan.scenario import Scenario
+    from ridgeline.sim.phase_prediction import PhasePrediction
 
 COLOURS = {"compute": "blue", "memory": "green", "network": "magenta", "host": "yellow"}
 WIDE = 36  # cells of a bar
-COLUMNS: tuple[Side, ...] = ("left", "right", "right", "left", "left")  # name, size, share, bar, meaning
 MOST = 6  # assumptions shown before the rest is counted
 
 
 def draw_prediction(prediction: Prediction, console: Console) -> None:
-    """Print the page of a prediction."""
-    console.print(page(prediction))
+    """Print what, how long, where the time goes, what limits it, does it fit, how sure."""
+    console.print(blocks(_headline(prediction), _time(prediction), _memory(prediction), _trust(prediction)))
     if prediction.network is not None:
         draw_network(prediction.network, console)
 
 
-def page(prediction: Prediction) -> RenderableType:
-    """What, how long, where the time goes, what limits it, does it fit, how sure."""
-    return Group(
-        *_headline(prediction),
-        Text(""),
-        _time(prediction),
-        _bounds(prediction),
-        Text(""),
-        *_memory(prediction),
-        Text(""),
-        *_trust(prediction),
-    )
+def draw_phase(phase: PhasePrediction, console: Console) -> None:
+    """Print what, how long, where the time goes, what limits it, what fits, other batches, how sure."""
+    curve = [_curve(phase)] if phase.curve else []
+    console.print(blocks(_phase_headline(phase), _time(phase), _phase_memory(phase), curve, _trust(phase)))
 
 
-def _headline(prediction: Prediction) -> list[RenderableType]:
-    about = prediction.scenario
-    mesh = " ".join(f"{axis}={degree}" for axis, degree in about.plan.mesh.split.items()) or "one rank"
-    what = f"{about.model.id} on {about.system.name}, {about.workload.sequences} x {about.workload.seq} tokens a step"
-    how = ", ".join(
-        (mesh, f"{about.microbatches} microbatch(es)", about.plan.sharding.shard, f"recompute {about.plan.recompute}",
-         about.plan.precision.compute.id, about.plan.engine)
-    )  # fmt: skip
-    span = prediction.interval
-    step = Text.assemble(
-        ("step ", "dim"), (format_quantity(prediction.step_time_s, "s"), "bold"),
-        (f"   {format_quantity(span.low, 's', 3)} to {format_quantity(span.high, 's', 3)}"
-         f" with {span.coverage:.0%} probability", "dim"),
-    )  # fmt: skip
-    speed = Text.assemble(
+def _titles(scenario: Scenario, what: str, *how: str) -> Iterator[Text]:
+    mesh = " ".join(f"{axis}={degree}" for axis, degree in scenario.plan.mesh.split.items()) or "one rank"
+    yield Text.assemble(clean(what), style="bold")
+    yield Text.assemble(clean(", ".join((mesh, *how, scenario.plan.engine))), style="dim")
+
+
+def _step_text(name: str, step: Prediction | PhasePrediction) -> Text:
+    low, high = (format_quantity(end, "s", 3) for end in (step.interval.low, step.interval.high))
+    sure = f"   {low} to {high} with {step.interval.coverage:.0%} probability"
+    return Text.assemble((name, "dim"), (format_quantity(step.step_time_s, "s"), "bold"), (sure, "dim"))
+
+
+def _headline(prediction: Prediction) -> Iterator[RenderableType]:
+    about, plan, work = prediction.scenario, prediction.scenario.plan, prediction.scenario.workload
+    what = f"{about.model.id} on {about.system.name}, {work.sequences} x {work.seq} tokens a step"
+    yield from _titles(about, what, f"{about.microbatches} microbatch(es)", plan.sharding.shard,
+                       f"recompute {plan.recompute}", plan.precision.compute.id)  # fmt: skip
+    yield _step_text("step ", prediction)
+    yield Text.assemble(
         ("speed ", "dim"), (f"{prediction.tokens_per_s_per_chip:,.0f}", "bold"), " tokens/s/chip   ",
         (f"{prediction.model_flops_per_s_per_chip / DECIMAL['T']:.0f}", "bold"), " TFLOP/s/chip   ",
         ("MFU ", "dim"), (f"{prediction.utilization.mfu:.1%}", "bold"),
         ("   HFU ", "dim"), f"{prediction.utilization.hfu:.1%}",
     )  # fmt: skip
-    return [
-        Text.assemble(clean(what), style="bold"),
-        Text.assemble(clean(how), style="dim"),
-        step,
-        speed,
-        *_bill(prediction),
-    ]
-
-
-def _bill(prediction: Prediction) -> list[RenderableType]:
-    million = DECIMAL["M"] / prediction.scenario.workload.tokens
-    parts = []
     energy_j, cost_usd = prediction.bill.energy_j, prediction.bill.cost_usd
-    if energy_j is not None:
-        parts.append(f"{format_quantity(energy_j, 'J', 3)} a step at rated power")
+    bill = [] if energy_j is None else [f"{format_quantity(energy_j, 'J', 3)} a step at rated power"]
     if cost_usd is not None:
-        parts.append(f"{cost_usd:.3g} USD a step, {cost_usd * million:.3g} USD per million tokens")
-    return [Text.assemble(("bill ", "dim"), ", ".join(parts))] if parts else []
+        per_million = cost_usd * DECIMAL["M"] / work.tokens
+        bill.append(f"{cost_usd:.3g} USD a step, {per_million:.3g} USD per million tokens")
+    if bill:
+        yield Text.assemble(("bill ", "dim"), ", ".join(bill))
 
 
-def _time(prediction: Prediction) -> Table:
-    table, total = grid(*COLUMNS), prediction.step_time_s
-    for name, seconds in prediction.seconds_by_part.items():
-        part = prediction.parts[name]
-        colour = COLOURS[part.bound]
-        table.add_row(
-            name, format_quantity(seconds, "s", 3), f"{seconds / total:.1%}", bar(seconds / total, colour, WIDE),
-            Text(part.meaning, style="dim"),
-        )  # fmt: skip
-    return table
+def _phase_headline(phase: PhasePrediction) -> Iterator[RenderableType]:
+    about, work, precision = phase.scenario, phase.scenario.workload, phase.scenario.plan.precision
+    is_decode = work.kind == "decode"
+    load = f"{work.sequences} x {work.seq} tokens" + (" in the cache" if is_decode else " of prompt")
+    formats = f"{precision.compute.id}, weights {precision.weights.id}, KV cache {precision.kv.id}"
+    yield from _titles(about, f"{work.kind} of {about.model.id} on {about.system.name}, {load}", formats)
+    yield _step_text("step " if is_decode else f"prefill in {phase.steps} step(s) ", phase)
+    yield Text.assemble(
+        ("speed ", "dim"), (f"{phase.tokens_per_s:,.0f}", "bold"), " tokens/s   ",
+        (f"{phase.tokens_per_s_per_chip:,.0f}", "bold"), " tokens/s/chip   ",
+        (f"{phase.tokens_per_s_per_user:,.1f}", "bold"), " tokens/s/user",
+    )  # fmt: skip
+    if phase.cost_per_million_tokens_usd is not None:
+        yield Text.assemble(("bill ", "dim"), f"{phase.cost_per_million_tokens_usd:.3g} USD per million tokens")
 
 
-def _bounds(prediction: Prediction) -> Text:
-    total = prediction.step_time_s
-    parts = [(f"{name} {seconds / total:.0%}  ", COLOURS[name]) for name, seconds in prediction.bounds.items()]
-    return Text.assemble(("limited by ", "dim"), *parts)
+def _time(step: Prediction | PhasePrediction) -> Iterator[RenderableType]:
+    """Where the time goes, and what limits it."""
+    total, parts = step.step_time_s, step.parts
+    yield bar_table(
+        (
+            (name, format_quantity(seconds, "s", 3), seconds / total, COLOURS[parts[name].bound], parts[name].meaning)
+            for name, seconds in step.seconds_by_part.items()
+        ),
+        WIDE,
+    )
+    yield limits_text(step)
 
 
-def _memory(prediction: Prediction) -> list[RenderableType]:
-    memory = prediction.memory
-    peak, capacity, headroom = memory.peak_bytes, memory.capacity_bytes, memory.headroom_bytes
+def limits_text(step: Prediction | PhasePrediction) -> Text:
+    """Which share of a step each bound limits."""
+    shares = [(f"{name} {seconds / step.step_time_s:.0%}  ", COLOURS[name]) for name, seconds in step.bounds.items()]
+    return Text.assemble(("limited by ", "dim"), *shares)
+
+
+def _memory(prediction: Prediction) -> Iterator[RenderableType]:
+    memory, fullest = prediction.memory, prediction.memory.fullest
+    capacity, headroom, host_capacity = memory.capacity_bytes, memory.headroom_bytes, memory.known_host_capacity_bytes
     verdict = (f"fits, {format_gib(headroom)} to spare", "bold green")
     if headroom < 0:
         verdict = (f"does not fit: {format_gib(-headroom)} too much", "bold red")
     elif not prediction.fits:
-        over = memory.host_bytes - (memory.known_host_capacity_bytes or 0.0)
+        over = memory.host_bytes - (host_capacity or 0.0)
         verdict = (f"the host does not hold what is offloaded: {format_gib(over)} too much", "bold red")
-    fullest = memory.fullest
     where = f" on stage {fullest.rank} of {len(memory.stages)}" if len(memory.stages) > 1 else ""
-    head = Text.assemble(
-        ("memory ", "dim"),
-        (format_gib(peak), "bold"),
-        f" of {format_gib(capacity)}{where}, at its {fullest.moment}: ",
-        verdict,
-    )
-    table = grid(*COLUMNS)
-    for kind, size in fullest.bytes_by_kind.items():
-        if size > 0:
-            table.add_row(kind, format_gib(size), f"{size / capacity:.1%}", bar(size / capacity, "cyan", WIDE), "")
+    yield Text.assemble(
+        ("memory ", "dim"), (format_gib(memory.peak_bytes), "bold"),
+        f" of {format_gib(capacity)}{where}, at its {fullest.moment}: ", verdict,
+    )  # fmt: skip
+    rows: list[BarRow] = [
+        (kind, format_gib(size), size / capacity, "cyan", "")
+        for kind, size in fullest.bytes_by_kind.items()
+        if size > 0
+    ]
     if memory.host_bytes > 0:
-        whole = memory.known_host_capacity_bytes
-        share = f"{memory.host_bytes / whole:.1%}" if whole else ""
-        table.add_row(
-            "host", format_gib(memory.host_bytes), share, "", Text("offloaded by the chips of one host", style="dim")
-        )
-    return [head, table]
+        share = memory.host_bytes / host_capacity if host_capacity else None
+        rows.append(("host", format_gib(memory.host_bytes), share, "", "offloaded by the chips of one host"))
+    yield bar_table(rows, WIDE)
 
 
-def _trust(prediction: Prediction) -> list[RenderableType]:
-    evidence = prediction.evidence.label
-    head = Text.assemble(
-        ("evidence ", "dim"),
-        (evidence, WEAK.get(evidence, "")),
-        ("   interval from ", "dim"),
-        prediction.interval.basis,
+def _phase_memory(phase: PhasePrediction) -> Iterator[RenderableType]:
+    memory = phase.memory
+    room, needed = memory.tokens, phase.cached_tokens
+    verdict = (f"fits {room:,} tokens, {needed:,} asked", "bold green")
+    if memory.kv_bytes <= 0:
+        verdict = (f"does not fit: {format_gib(-memory.kv_bytes)} too much before any cache", "bold red")
+    elif not phase.fits:
+        verdict = (f"the cache holds {room:,} tokens, {needed:,} asked", "bold red")
+    yield Text.assemble(("memory of a chip ", "dim"), (format_gib(memory.capacity), "bold"), ": ", verdict)
+    per_token = f"{memory.kv_bytes_per_token / 1024:,.1f} KiB a token"
+    state = f", {memory.state_bytes / 2**20:,.1f} MiB a request" if memory.state_bytes else ""
+    sizes = (
+        ("weights", memory.weights, ""), ("activations", memory.activations, ""), ("graphs", memory.graphs, ""),
+        ("runtime", memory.runtime, ""), ("cache", max(memory.kv_bytes, 0.0), per_token + state),
+    )  # fmt: skip
+    yield bar_table(
+        ((kind, format_gib(size), size / memory.capacity, "cyan", note) for kind, size, note in sizes), WIDE
     )
-    counted = Text("counted: " + "; ".join(prediction.utilization.conventions), style="dim")
-    return [head, counted, *list_lines("assumed", prediction.assumptions, most=MOST)]
 
 
-# -- network ----------------------------------------------------------------------------------------------------------
+def _curve(phase: PhasePrediction) -> Table:
+    """Tokens/s/user against tokens/s/chip, a row for each batch."""
+    table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
+    for name in ("batch", "step", "tokens/s/user", "tokens/s/chip", "USD/M tokens", ""):
+        table.add_column(name, justify="left" if not name else "right")
+    most = max(point.tokens_per_s_per_chip for point in phase.curve)
+    for point in phase.curve:
+        cost, share = point.cost_per_million_tokens_usd, point.tokens_per_s_per_chip / most
+        table.add_row(
+            f"{point.batch:,}", format_quantity(point.step_time_s, "s", 3),
+            f"{point.tokens_per_s_per_user:,.1f}", f"{point.tokens_per_s_per_chip:,.0f}",
+            "" if cost is None else f"{cost:.3g}", bar(share, "blue", WIDE),
+        )  # fmt: skip
+    return table
+
+
+def _trust(step: Prediction | PhasePrediction) -> Iterator[RenderableType]:
+    evidence = step.evidence.label
+    yield Text.assemble(
+        ("evidence ", "dim"), (evidence, WEAK.get(evidence, "")), ("   interval from ", "dim"), step.interval.basis
+    )
+    if isinstance(step, Prediction):
+        yield Text("counted: " + "; ".join(step.utilization.conventions), style="dim")
+    yield from list_lines("assumed", step.assumptions, most=MOST)
 
 
 def draw_network(network: NetworkContention, console: Console) -> None:
@@ -145,20 +179,14 @@ def draw_network(network: NetworkContention, console: Console) -> None:
     added, step = (format_quantity(seconds, "s", 4) for seconds in (network.added_s, network.step_time_s))
     title = f"contention on {network.topology} adds {added}: step {step}"
     right = ("group", "groups", "together / alone", "worst seed", "beside gradients", "exposed", "adds")
-    table = header_table(("collective", "axis", *right), right=right)
-    for collective in network.collectives:
-        name = f"{collective.label} ({collective.kind})"
-        worst, beside = (f"{seconds / collective.alone_s:.2f}" for seconds in (collective.worst_s, collective.beside_s))
-        group = f"{collective.ranks} by {collective.stride}"
-        seconds = (format_quantity(part, "s", 3) for part in (collective.exposed_s, collective.added_s))
-        table.add_row(
-            clean(name),
-            collective.axis,
-            group,
-            str(collective.groups),
-            f"{collective.factor:.2f}",
-            worst,
-            beside,
-            *seconds,
+    rows = [
+        (
+            clean(f"{one.label} ({one.kind})"), one.axis, f"{one.ranks} by {one.stride}", str(one.groups),
+            f"{one.factor:.2f}", f"{one.worst_s / one.alone_s:.2f}", f"{one.beside_s / one.alone_s:.2f}",
+            format_quantity(one.exposed_s, "s", 3), format_quantity(one.added_s, "s", 3),
         )
-    console.print(blocks([Text(title, style="bold")], [table]))
+        for one in network.collectives
+    ]  # fmt: skip
+    console.print(
+        blocks([Text(title, style="bold")], [header_table(("collective", "axis", *right), rows, right=right)])
+    )

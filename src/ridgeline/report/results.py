@@ -1,13 +1,16 @@
-"""Which results each verb prints with `--json`, and the JSON schema of them."""
+"""Which results each verb prints with `--json`, the JSON schema of them, and the terminal page of each result."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from ridgeline.core.schema import Schema, result_schema
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ridgeline.core.schema import Schema
 
 RESULTS: Mapping[str, str] = MappingProxyType(
     {
@@ -38,6 +41,36 @@ RESULTS: Mapping[str, str] = MappingProxyType(
     }
 )
 """The classes of a verb's results. Where there are several they differ in `kind` or `possible`."""
+_DRAWINGS = {
+    "predict": "Prediction=draw_prediction PhasePrediction=draw_phase",
+    "plan": "PlanReport=draw_plan",
+    "deployment": "DeploymentReport=draw_deployment",
+    "analyze": "Analysis=draw_analysis CounterFile=draw_counters MemoryRecord=draw_memory QueryAnswer=draw_query",
+    "diff": "Diff=draw_diff Explanation=draw_explanation",
+    "serve": "ServingPrediction=draw_serving WhySlow=draw_why_slow LogFit=draw_request_log BenchReport=draw_bench "
+    "BenchExplanation=draw_bench_explanation",
+    "validate": "Validation=draw_validation NextMeasurements=draw_next Replay=draw_replay",
+    "roofline": "Roofline=draw_roofline ProfileReport=draw_profile ProfileDiff=draw_profile_diff",
+    "collective": "CollectiveTime=draw_collective CollectiveFile=draw_verification AlgorithmList=draw_library "
+    "CollectiveRun=draw_collective_run LibraryChoice=draw_library_choice",
+    "run": "RunOutcome=draw_run Verification=draw_equivalence DryRun=draw_dry Preflight=draw_preflight "
+    "Characterization=draw_characterization",
+    "bringup": "BringUp=draw_bringup FaultsReport=draw_faults ImportedDump=draw_dump ReportDiff=draw_bringup_diff",
+}
+PAGES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        name: (f"ridgeline.report.{module}", function)
+        for module, drawings in _DRAWINGS.items()
+        for name, function in (drawing.split("=") for drawing in drawings.split())
+    }
+)
+"""Class of a result -> the module and function that draw its terminal page."""
+
+
+def draw(result: object, console: Console) -> None:
+    """Print the page of a result, whatever it is."""
+    module, function = PAGES[type(result).__name__]
+    getattr(import_module(module), function)(result, console)
 
 
 def results_of(verb: str) -> tuple[type, ...]:
@@ -52,4 +85,6 @@ def verb_schema(verb: str) -> Schema:
     >>> verb_schema("query")["$defs"]["QueryAnswer"]["required"]
     ['kind', 'sql', 'columns', 'rows', 'truncated', 'warnings']
     """
+    from ridgeline.core.schema import result_schema
+
     return result_schema(verb, results_of(verb))

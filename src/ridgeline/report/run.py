@@ -17,23 +17,20 @@ from ridgeline.runtime import (
     StepRow,
     Verification,
 )
+from ridgeline.sim.prediction import Prediction
 
 GIB = 1 << 30
 SHOWN = 5  # diverged parameters named
 
 
-def measured_mfu(seconds: float, predicted: tuple[float, float]) -> float:
-    """The MFU of a step that took so long, from what was predicted of it: the same flops over the same peak."""
-    return predicted[1] * predicted[0] / seconds
-
-
-def step_line(row: StepRow, steps: int, predicted: tuple[float, float] | None) -> str:
+def step_line(row: StepRow, steps: int, expected: Prediction | None) -> str:
     """One step while it runs: loss, speed, MFU beside the predicted one, memory."""
     line = (
         f"step {row.step}/{steps}  loss {row.loss:.4f}  norm {row.gradient_norm:.3f}  {row.tokens_per_s:,.0f} tokens/s"
     )
-    if predicted is not None and row.seconds:
-        line += f"  MFU {percent(measured_mfu(row.seconds, predicted))} (predicted {percent(predicted[1])})"
+    if expected is not None and row.seconds:
+        mfu = expected.utilization.mfu
+        line += f"  MFU {percent(mfu * expected.step_time_s / row.seconds)} (predicted {percent(mfu)})"
     return f"{line}  {row.memory / GIB:.1f} GiB"
 
 

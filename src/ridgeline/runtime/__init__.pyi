@@ -43,6 +43,7 @@ from ridgeline.runtime.run_collective import CollectiveRun as CollectiveRun
 from ridgeline.runtime.run_collective import collective_run as collective_run
 from ridgeline.runtime.train.launch import describe_plan as describe_plan
 from ridgeline.runtime.train.refuse import refusals as refusals
+from ridgeline.runtime.train.request import Numerics as Numerics
 from ridgeline.runtime.train.request import Options as Options
 from ridgeline.runtime.train.request import RunMemory as RunMemory
 from ridgeline.runtime.train.request import RunOutcome as RunOutcome

@@ -22,7 +22,7 @@ pytest.importorskip("torch")
 import torch
 
 import ridgeline
-from ridgeline.cli.run import replan
+from ridgeline.api import plan_for_ranks
 from ridgeline.runtime.probe.ranks import World
 from ridgeline.runtime.train.checkpoint import steps
 from ridgeline.runtime.train.launch import work
@@ -139,7 +139,7 @@ def test_a_worker_lost_for_good_leaves_the_best_plan_for_the_others(tmp_path: Pa
 
         built = ridgeline.scenario({**TINY, "plan": {**plan, "precision": "fp32"}})
         options = Options(steps=STEPS, rate=1e-3, folder=str(folder), every=2, elastic=True, timeout=5)
-        found = ridgeline.run(built, options, tell=lose, note=notes.append, replan=partial(replan, built))
+        found = ridgeline.run(built, options, tell=lose, note=notes.append, replan=partial(plan_for_ranks, built))
         assert isinstance(found, RunOutcome)
         assert (found.ranks, found.restarts) == (1, 1)
         assert 0 < found.resumed <= LOST_AT

@@ -1,0 +1,379 @@
+"""Turn `ridgeline analyze`, `query`, `diff` and `explain` into calls of the library.
+
+Standard input and named pipes become plain files first, which readers of traces may go through more than once.
+
+0  done        1  diff: a step slower than `--fail-above` allows, or a report of bringup that is worse
+2  the input cannot be used
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+import ridgeline
+from ridgeline import api
+from ridgeline.cli.predict import predict_samples
+from ridgeline.cli.streams import say
+from ridgeline.cli.terminal import (
+    Json,
+    ScenarioFile,
+    Settings,
+    answer,
+    check_outputs,
+    console,
+    print_json,
+    progress_bar,
+)
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import write_text
+
+if TYPE_CHECKING:
+    from ridgeline.serving.deployment import Priced
+
+STDIN = Path("-")
+CHUNK = 2**20  # bytes copied at a time
+Policy = Annotated[
+    str, typer.Option(help="all: every kernel and copy; linked: only those whose launch is in the trace.")
+]
+Classes = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="TOML with further classes of kernels, tried before the own ones.")
+]
+Unit = Annotated[
+    str | None, typer.Option(metavar="s|ms|us|ns", help="Unit of the times, where a trace does not keep to its own.")
+]
+
+
+def analyze(
+    traces: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="TRACE...",
+            help="Trace files, a folder of ranks, detailed results of a load generator, or - for standard input.",
+        ),
+    ],
+    policy: Policy = "all",
+    chip: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Chip of the roofline; found by the trace's device name if left out."),
+    ] = None,
+    classes: Classes = None,
+    counters: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="CSV of Nsight Compute: what each kernel measured.")
+    ] = None,
+    unit: Unit = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write an interactive report as well: one file, works offline.")
+    ] = None,
+    html_spans: Annotated[
+        int, typer.Option(metavar="N", help="Spans that report keeps one by one; the shortest beyond are merged.")
+    ] = 400_000,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--what-if",
+            metavar="QUESTION",
+            help='Replay with a change: "matmul x2", "overlap nccl", "no launch gaps", "fuse norm"; may be repeated.',
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID[:TP]",
+            help="Model that an engine served: its sizes price kernels behind graphs; guessed if left out.",
+        ),
+    ] = None,
+    capture: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Trace, or a folder, of the capture of the graphs that the trace replays."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Read traces: where the time went, why chips idled, how near ops are to the roofline, and what to change first."""
+    from ridgeline.trace import Analysis
+
+    check_outputs(html)
+    with plain_files(traces) as paths, progress_bar("reading") as tell:
+        result = ridgeline.analyze(
+            *paths, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit, what_if=what_if or [],
+            model=model, capture=capture, progress=tell,
+        )  # fmt: skip
+    if html is not None and isinstance(result, Analysis):
+        from ridgeline.report.trace_html import write_page
+
+        packed = write_page(result, html, html_spans)
+        merged = "" if packed.kept == packed.of else f" of {packed.of:,}, the others merged"
+        say(f"{html}: {packed.kept:,} spans{merged}, {html.stat().st_size / 1e6:.1f} MB", err=True)
+    answer(result, json)
+
+
+def query(
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, a folder of ranks, or - .")],
+    sql: Annotated[
+        str, typer.Argument(metavar="SQL", help="One SELECT over spans and counters.")
+    ] = "SELECT * FROM spans",
+    limit: Annotated[int, typer.Option(metavar="N", help="Most rows of the answer.")] = 10_000,
+    seconds: Annotated[float, typer.Option(metavar="S", help="Longest time the query may take.")] = 60.0,
+    unit: Unit = None,
+    json: Json = False,
+) -> None:
+    """Ask a trace in SQL: a table `spans` with a row a span, a table `counters`; read-only and bounded."""
+    with plain_files([trace]) as paths:
+        result = ridgeline.query(*paths, sql=sql, limit=limit, seconds=seconds, unit=unit)
+    answer(result, json)
+
+
+# -- diff -------------------------------------------------------------------------------------------------------------
+
+
+def diff(
+    before: Annotated[
+        Path,
+        typer.Argument(
+            metavar="A", help="A trace, a folder of ranks, a scenario file, a profile, or a report of bringup."
+        ),
+    ],
+    after: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="B...", help="The same; each step is compared with A's. Or none, and --set."),
+    ] = None,
+    policy: Policy = "all",
+    classes: Classes = None,
+    settings: Settings = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the comparison as a page: one file, works offline.")
+    ] = None,
+    fail_above: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="Exit with 1 when a step of B takes more than this above A's, such as 3%."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Compare traces, predictions, or one of each: why B's step differs from A's, in causes that sum to it.
+
+    Several B are each compared with A. Two profiles: which kernels differ beyond their spread. Two reports of bringup:
+    what is newly wrong, missing or slower; exit code 1 where B is wrong or lacks an op and A was not.
+
+    0  done        1  slower than --fail-above allows, or a worse report        2  the input cannot be used
+    """
+    limit = None if fail_above is None else _share(fail_above)
+    others = after or []
+    if len(others) == 1 and _diff_measurements(before, others[0], json):
+        return
+    from ridgeline.report.diff import diff_page, draw_diff, draw_runs
+    from ridgeline.trace import DiffRuns
+
+    check_outputs(html)
+    with plain_files([before, *others]) as paths:
+        diffs = [
+            ridgeline.diff(paths[0], path, policy=policy, classes=classes, settings=settings or ())
+            for path in (paths[1:] if others else [None])
+        ]
+    if html is not None:
+        write_text(html, diff_page(diffs))
+        say(f"{html}: {len(diffs)} comparison(s)", err=True)
+    if json:
+        print_json(diffs[0] if len(diffs) == 1 else DiffRuns(runs=tuple(diffs)))
+    else:
+        for diff in diffs:
+            draw_diff(diff, console())
+        if len(diffs) > 1:
+            draw_runs(diffs, console())
+    slower = [diff for diff in diffs if limit is not None and diff.slower > limit]
+    for diff in slower:
+        text = f"{diff.after.label} is {diff.slower:.1%} slower than {diff.before.label}"
+        say(f"regression: {text}, more than the {fail_above} that --fail-above allows", err=True)
+    if slower:
+        raise typer.Exit(1)
+
+
+def _diff_measurements(before: Path, after: Path, json: bool) -> bool:
+    """Compare two reports of bringup, or two profiles, where both files are such."""
+    from ridgeline.cost import diff_profiles, is_profile, read_profile
+    from ridgeline.runtime import diff_reports, is_report, read_report
+
+    sides = (before, after)
+    if all(path.is_file() and is_report(path) for path in sides):
+        reports = diff_reports(*map(read_report, sides))
+        answer(reports, json)
+        raise typer.Exit(1 if reports.worse else 0)
+    if not all(map(is_profile, sides)):
+        return False
+    answer(diff_profiles(*map(read_profile, sides)), json)
+    return True
+
+
+def _share(text: str) -> float:
+    """A share as people write it, 3% or 0.03.
+
+    >>> _share("3%"), _share("0.5")
+    (0.03, 0.5)
+    """
+    try:
+        value = float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 100:
+        raise InputError(
+            Problem(path="--fail-above", given=repr(text), expected="a share from 0 up, such as 3% or 0.03")
+        )
+    return value
+
+
+# -- explain ----------------------------------------------------------------------------------------------------------
+
+
+def explain(
+    scenario: ScenarioFile,
+    traces: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[TRACE...]", help="A trace of it, or a folder of ranks; none for requests under load."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            "--residuals",
+            metavar="FILE.csv",
+            help="Write the residuals, which `ridgeline validate` and `ridgeline fit --with` read.",
+        ),
+    ] = None,
+    policy: Policy = "all",
+    classes: Classes = None,
+    settings: Settings = None,
+    calibration: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Parameters that `ridgeline fit --with` wrote.")
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option(metavar="PROFILE", help="Measured kernels, where requests were measured.")
+    ] = None,
+    anchor: Annotated[
+        Path | None, typer.Option(metavar="RESULT", help="One more result of the load generator, to fit steps to.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Compare a trace that cannot be of the scenario all the same.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Compare a scenario with a trace: what accounts for the gap. Requests under load: why the slow ones are slow."""
+    from ridgeline.serving.bench_result import is_bench_result
+
+    if not traces:
+        _explain_requests(scenario, settings or (), calibration, json)
+        return
+    if all(map(is_bench_result, traces)):
+        _explain_bench(scenario, traces, settings or (), api.priced_of(calibration, (), profile), anchor, json)
+        return
+    check_outputs(output)
+    with plain_files(traces) as paths:
+        explanation = ridgeline.explain(
+            scenario, *paths, policy=policy, classes=classes, settings=settings or (), calibration=calibration,
+            force=force,
+        )  # fmt: skip
+    if output is not None:
+        from ridgeline.calibrate.anchor import write_residuals
+
+        write_residuals(explanation, output)
+    answer(explanation, json)
+    if output is not None and not json:
+        say(f"{output}: {len(explanation.parts)} residuals; fit them with `ridgeline fit --with {output}`")
+
+
+def _explain_bench(
+    path: Path, results: list[Path], settings: Sequence[str], priced: Priced, anchor: Path | None, json: bool
+) -> None:
+    """A serve scenario beside what a load generator measured of it."""
+    from ridgeline.calibrate.explain_bench import explain_bench
+    from ridgeline.serving.bench_result import read_bench_runs
+
+    runs = [run for result in results for run in read_bench_runs(result)]
+    anchor_run = read_bench_runs(anchor)[0] if anchor is not None else None
+    answer(explain_bench(ridgeline.read_scenario(path, settings), runs, priced, anchor_run), json)
+
+
+def _explain_requests(path: Path, settings: Sequence[str], calibration: Path | None, json: bool) -> None:
+    """A scenario without a trace: requests under load explain themselves."""
+    scenario = ridgeline.read_scenario(path, settings)
+    if scenario.workload.kind != "serve":
+        given, expected = f"no trace of a {scenario.workload.kind} scenario", "a trace to compare it with"
+        raise InputError(Problem(path="TRACE", given=given, expected=expected))
+    priced = api.priced_of(calibration)
+    answer(ridgeline.why_slow(predict_samples(scenario, priced), priced), json)
+
+
+# -- pipes ------------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def plain_files(paths: Sequence[Path]) -> Iterator[list[Path]]:
+    """The paths with `-` and every pipe copied to a temporary file, which is removed afterwards.
+
+    A copy may take half of the free space of the temporary folder.
+    """
+    if not any(path == STDIN or _is_pipe(path) for path in paths):
+        yield list(paths)
+        return
+    with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
+        copies = {path: _copy_stream(path, Path(folder) / str(place)) for place, path in enumerate(paths)}
+        try:
+            yield [copies[path] for path in paths]
+        except InputError as wrong:
+            raise InputError([_rename_problem(problem, copies) for problem in wrong.problems] or str(wrong)) from None
+
+
+def _rename_problem(problem: Problem, copies: Mapping[Path, Path]) -> Problem:
+    """The problem with the name that was given in place of the copy's."""
+    source = next((path for path, copy in copies.items() if problem.where == str(copy)), None)
+    return problem if source is None else replace(problem, where=_name(source))
+
+
+def _is_pipe(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):  # told by whoever reads it
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+def _copy_stream(path: Path, folder: Path) -> Path:
+    """A plain file with what a pipe holds; a plain file itself."""
+    if path != STDIN and not _is_pipe(path):
+        return path
+    folder.mkdir()
+    copy = folder / ("stdin" if path == STDIN else path.name)
+    if path == STDIN and sys.stdin.isatty():
+        raise _refuse(path, "a terminal", "a trace", "pipe one in: zcat trace.json.gz | ridgeline analyze -")
+    try:
+        stream = contextlib.nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb")
+        with copy.open("wb") as target, stream as source:
+            _pour(source, target, path, shutil.disk_usage(folder).free // 2)
+    except OSError as wrong:
+        raise _refuse(path, wrong.strerror or "unreadable", "a trace that can be read", "name a file") from None
+    return copy
+
+
+def _pour(source: BinaryIO, target: BinaryIO, path: Path, room: int) -> None:
+    while chunk := source.read(CHUNK):
+        room -= len(chunk)
+        if room < 0:
+            given, todo = "more than half of the free space holds", "set TMPDIR, or name a file"
+            raise _refuse(path, given, "a smaller trace", todo)
+        target.write(chunk)
+
+
+def _refuse(path: Path, given: str, expected: str, todo: str) -> InputError:
+    return InputError(Problem(path="", given=given, expected=expected, todo=todo, where=_name(path)))
+
+
+def _name(path: Path) -> str:
+    return "standard input" if path == STDIN else str(path)
