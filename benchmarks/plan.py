@@ -30,8 +30,9 @@ from peer import Peer, measured
 from ridgeline.plan.plan import Schedule, Switches
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
+from ridgeline.search.choices import divisors
 from ridgeline.search.training.plan_search import find_plan
-from ridgeline.search.training.space import Pins, divisors
+from ridgeline.search.training.space import Pins
 
 CALCULON_PLANS, CALCULON_CORE_S = 348_832, 980.0
 TARGET = 500_000  # plans a core-second

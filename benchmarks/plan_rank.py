@@ -27,7 +27,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.search.training.explain import difference
 from ridgeline.search.training.plan_search import place_layers, supported_chunks, swept
-from ridgeline.search.training.space import NO_PINS, Pins, Space, choices_of, space_of, widen_space
+from ridgeline.search.training.space import NO_PINS, Pins, Space, choice, space_of, widen_space
 from ridgeline.search.training.sweep import Chunk, priced_grids
 from ridgeline.sim import Prediction, capacity_of, default_calibration, predict
 
@@ -162,8 +162,8 @@ def _gap_by_part(own: Prediction, best: Prediction) -> tuple[tuple[str, float], 
 
 def _changes(own: Plan, best: Plan) -> Iterator[str]:
     """Decisions that differ, as `what: here -> there`."""
-    for axis, here in choices_of(own).items():
-        there = choices_of(best)[axis]
+    for axis in Space.__slots__:
+        here, there = choice(own, axis), choice(best, axis)
         if here != there:
             yield f"{axis}: {_told(axis, here)} -> {_told(axis, there)}"
 

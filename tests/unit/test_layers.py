@@ -108,6 +108,11 @@ INTERIOR = {
         ("serving_prediction",),
         ("why_slow",),
     ),
+    "search": (
+        ("progress", "target", "choices", "interruptions", "reliability"),
+        ("request", "recommendation", "goodput", "stage_layout"),
+        ("training", "deployment"),
+    ),
     "calibrate": (
         ("truth", "profile_sources"),
         ("folds", "collectives", "kernels", "inference", "serving", "request_log"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from ridgeline.calibrate.validate import published_runs
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.training.plan_search import find_plan
 from ridgeline.search.training.request import PlanRequest, cases
-from ridgeline.search.training.space import Pins, choices_of
+from ridgeline.search.training.space import Pins, Space, choice
 from ridgeline.sim import Prediction, predict, scenario_headroom
 from tools.__main__ import main as tools
 
@@ -41,8 +41,7 @@ def test_a_search_finds_nothing_slower(id: str) -> None:
 @pytest.mark.parametrize("id", RUNS)
 def test_a_search_pinned_to_the_plan_is_the_plan(id: str) -> None:
     scenario, own, headroom = priced(id)
-    chosen = {axis: (choice,) for axis, choice in choices_of(scenario.plan).items()}
-    pins = replace(Pins(), **{item.name: chosen[item.name] for item in fields(Pins) if item.name in chosen})
+    pins = Pins.of({axis: (choice(scenario.plan, axis),) for axis in Space.__slots__})
     found = find_plan(scenario, pins, most=1, headroom=headroom).swept
     assert found.considered == 1
     entry = found.best[0] if own.fits else found.nearest

@@ -8,6 +8,7 @@ from ridgeline.search.deployment.request import DeploymentRequest as DeploymentR
 from ridgeline.search.progress import Progress as Progress
 from ridgeline.search.progress import Watch as Watch
 from ridgeline.search.progress import ignore_progress as ignore_progress
+from ridgeline.search.recommendation import SearchTime as SearchTime
 from ridgeline.search.training.explain import GivenPlan as GivenPlan
 from ridgeline.search.training.explain import Loss as Loss
 from ridgeline.search.training.explain import PlanExplanation as PlanExplanation
@@ -21,7 +22,6 @@ from ridgeline.search.training.recommendation import PlanReport as PlanReport
 from ridgeline.search.training.recommendation import Recommendation as Recommendation
 from ridgeline.search.training.recommendation import RecommendedPlan as RecommendedPlan
 from ridgeline.search.training.recommendation import RefinedPlan as RefinedPlan
-from ridgeline.search.training.recommendation import SearchTime as SearchTime
 from ridgeline.search.training.recommendation import SystemPlan as SystemPlan
 from ridgeline.search.training.recommendation import plan_report as plan_report
 from ridgeline.search.training.recommendation import recommend as recommend

@@ -14,6 +14,7 @@ from ridgeline.core.records import dataclass
 
 SweepProgress = Callable[[int, float], bool | None]  # plans priced so far, step of the best of them; False stops
 GoOn = Callable[[str], bool]  # what is tried next; whether to
+Phase = Literal["search", "explain"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +27,30 @@ class Progress:
     best_s    step of the fastest feasible one among them, infinite before there is one
     """
 
-    phase: Literal["search", "explain"]
+    phase: Phase
     what: str
     priced: int = 0
     best_s: float = float("inf")
 
 
 Watch = Callable[[Progress], bool | None]  # False stops
+
+
+class Stoppable:
+    """Whether to go on: what is tried next is told, and once the answer was False it stays so.
+
+    watch    who is told; None: stopped from the start
+    priced   how many were priced or simulated so far
+    """
+
+    def __init__(self, watch: Watch | None, phase: Phase = "explain", priced: Callable[[], int] = int) -> None:
+        self._watch, self._phase, self._priced = watch, phase, priced
+        self.stopped = watch is None
+
+    def __call__(self, what: str) -> bool:
+        if self._watch is not None and not self.stopped:
+            self.stopped = self._watch(Progress(phase=self._phase, what=what, priced=self._priced())) is False
+        return not self.stopped
 
 
 def silent(priced: int, best_s: float) -> None:

@@ -15,7 +15,7 @@ in time to the rate that is asked for, from where it is busiest; of a generated 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from math import inf
@@ -41,6 +41,18 @@ from ridgeline.serving.served import Served
 from ridgeline.serving.serving_prediction import FRONT_END_S, ServingPrediction, served_by
 from ridgeline.serving.step_cost import LinearStepCost
 from ridgeline.sim import ServingMemory
+
+FEWEST, MOST = 400, 1600  # requests of a shortened load
+RESIDENTS = 3.0  # times the requests in flight that it holds at least, so that most of them meet a busy engine
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)
+FEW, UNPRICED = 512.0, LinearStepCost(step_s=1.0)
+STABLE = 0.95  # of the best case: beyond that a queue grows without end, however short the load shows it
+QUIET = 0.12  # of the best case: a rate at which users are served fast, a point of the frontier
+LOWEST = 0.06  # of the best case: a replica that cannot do so much is given up
+HALVINGS = 4
+FINER = 5  # where the rate itself is what is asked for
+ROUGH = 2  # halvings where a replica is a point of the frontier and nothing else
+BELOW = (0.8, 0.5)  # of a rate that another replica holds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +80,11 @@ class Load:
         seen: set[tuple[int, int, int]] = set()
         hits = 0
         for request in self.requests:
-            catalog_entry = True
+            is_prefix = True
             for piece in request.prompt:
                 key = (piece.seed, piece.start, piece.tokens)
-                catalog_entry = catalog_entry and key in seen
-                hits += piece.tokens * catalog_entry
+                is_prefix = is_prefix and key in seen
+                hits += piece.tokens * is_prefix
                 seen.add(key)
             seen.add((request.output_seed, request.prompt_tokens, request.output_tokens))
         return hits / float(self.prompts.sum())
@@ -80,14 +92,17 @@ class Load:
     def part(self, rate: float, most: int) -> tuple[Request, ...]:
         """At most so many requests as a replica sees them that gets this mean rate of the whole load."""
         roots, times = self._roots
-        thinned = max(round(self.rate / rate), 1) if self.traced else 1
-        thinned = max(min(thinned, len(roots) // most), 1)
-        begin = self._busiest(times[::thinned], most) if self.traced else 0
+        thinned, begin = 1, 0
+        if self.traced:
+            thinned = max(min(max(round(self.rate / rate), 1), len(roots) // most), 1)
+            times = times[::thinned]
+            if len(times) > most:  # where the shortest time begins in which so many come
+                begin = int(np.argmin(times[most - 1 :] - times[: len(times) - most + 1]))
         selection = roots[begin * thinned : (begin + most) * thinned : thinned]
         stretch = float(self.rate / thinned / rate)  # a clock of numpy scalars is a slow one
         start = selection[0].arrival_s
-        moved = [item.sent_at((item.arrival_s - start) * stretch) for item in selection]
-        return (*moved, *self._followers(selection)) if len(roots) < len(self.requests) else tuple(moved)
+        moved = tuple(item.sent_at((item.arrival_s - start) * stretch) for item in selection)
+        return (*moved, *self._followers(selection)) if len(roots) < len(self.requests) else moved
 
     def at(self, rate: float) -> tuple[Request, ...]:
         """All requests, stretched in time to a mean rate."""
@@ -102,22 +117,13 @@ class Load:
         roots = tuple(request for request in self.requests if request.after is None)
         return roots, np.array([root.arrival_s for root in roots])
 
-    @staticmethod
-    def _busiest(times: Array, most: int) -> int:
-        """Where the shortest time begins in which so many requests come."""
-        if len(times) <= most:
-            return 0
-        return int(np.argmin(times[most - 1 :] - times[: len(times) - most + 1]))
-
-    def _followers(self, kept: Sequence[Request]) -> list[Request]:
+    def _followers(self, roots: Sequence[Request]) -> Iterator[Request]:
         """The requests of sessions that these begin."""
-        names = {item.id for item in kept}
-        result = []
+        names = {item.id for item in roots}
         for request in self.requests:
             if request.after is not None and request.after in names:
                 names.add(request.id)
-                result.append(request)
-        return result
+                yield request
 
 
 def searched_load(work: Serve) -> Load:
@@ -129,10 +135,6 @@ def searched_load(work: Serve) -> Load:
         expectation = "at least two requests that come at different times, whether or not others are answered"
         raise InputError(Problem(path="workload.arrivals", given=got, expected=expectation, todo="add --rate"))
     return Load(requests=requests, rate=len(requests) / last, traced=isinstance(work.arrivals, TraceFile))
-
-
-FEWEST, MOST = 400, 1600  # requests of a shortened load
-RESIDENTS = 3.0  # times the requests in flight that it holds at least, so that most of them meet a busy engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +152,6 @@ class Trial:
     rate: float
     taken: Mapping[str, float]
     user_speed: float
-    ttft_s: float
     chips: int
     output_tokens_per_s: float
     at_once: int | None = None
@@ -172,7 +173,7 @@ class Trial:
 
 
 @dataclass(slots=True)
-class Bench:
+class TrialBench:
     """Where trials run: the load, the objective, and instances that are priced once.
 
     trials   how many were simulated, and their requests
@@ -184,20 +185,20 @@ class Bench:
     priced: Priced
     trials: int = 0
     requests: int = 0
-    _instances: dict[tuple[Shape, Role], Instance] = field(default_factory=dict)
+    _instances: dict[Shape, Instance] = field(default_factory=dict)
 
-    def instance(self, shape: Shape, role: Role = "both") -> Instance:
+    def instance(self, shape: Shape) -> Instance:
         """One replica of a shape, priced."""
-        result = self._instances.get((shape, role))
-        if result is None:
-            (result,) = instances_of(shape.pooled(self.base, (shape.pool(role, 1),)), self.priced)
-            self._instances[shape, role] = result
-        return result
+        if shape not in self._instances:
+            (self._instances[shape],) = instances_of(shape.pooled(self.base, (shape.pool("both", 1),)), self.priced)
+        return self._instances[shape]
 
     def trial(self, shape: Shape, rate: float, most: int, role: Role = "both") -> Trial | None:
         """One replica alone at a mean rate; None where it cannot hold a request.
 
-        A replica that prefills answers with one token; one that decodes finds every prompt in its cache.
+        A replica that prefills answers with one token; one that decodes finds every prompt in its cache. Overload makes
+        first tokens late first: the trial is then given up, whatever the rest of it would show. Where other limits are
+        missed alone, it is a point of the frontier.
         """
         part = self.load.part(rate, most)
         limits = self.objective
@@ -207,37 +208,32 @@ class Bench:
         elif role == "decode":
             part = tuple(replace(item, remote_tokens=item.prompt_tokens - 1) for item in part)
             limits = replace(limits, ttft=None, e2e=None)
-        instance = replace(self.instance(shape), role="both")
+        scenario = shape.pooled(self.base, (shape.pool("both", 1),))
+        scenario = replace(scenario, workload=replace(serving(scenario).workload, objective=limits))
+        output_tokens_per_s = rate * float(self.load.outputs.mean())
         try:
-            outcome = self.run(
-                self._asked(shape, limits), (instance,), part, give_up=replace(limits, tpot=None, e2e=None)
+            served = self.run(scenario, (self.instance(shape),), part, give_up=replace(limits, tpot=None, e2e=None))
+        except Hopeless as missed:
+            shares = MappingProxyType({missed.limit: missed.over})
+            return Trial(
+                rate=rate, taken=shares, user_speed=0.0, chips=shape.chips, output_tokens_per_s=output_tokens_per_s
             )
-        except Hopeless as abort:
-            return self._given_up(shape, rate, abort)
-        return None if outcome is None else self.told(outcome, rate)
-
-    def _given_up(self, shape: Shape, rate: float, missed: Hopeless) -> Trial:
-        """A trial whose first tokens come too late, whatever the rest of it would show.
-
-        Overload makes them late first. Where other limits are missed alone, the trial is a point of the frontier.
-        """
+        if served is None:
+            return None
+        median = served.metrics.tpot.percentiles[50.0]
         return Trial(
             rate=rate,
-            taken=MappingProxyType({missed.limit: missed.over}),
-            user_speed=0.0,
-            ttft_s=0.0,
-            chips=shape.chips,
-            output_tokens_per_s=rate * float(self.load.outputs.mean()),
+            taken=MappingProxyType({name: item.found / item.limit for name, item in served.kept.items()}),
+            user_speed=1.0 / median if median else 0.0,
+            chips=served.run.chips,
+            output_tokens_per_s=output_tokens_per_s,
+            at_once=_at_once(served.run.served),
         )
 
     def run(
-        self,
-        scenario: Scenario,
-        instances: tuple[Instance, ...],
-        requests: tuple[Request, ...],
-        *,
+        self, scenario: Scenario, instances: tuple[Instance, ...], requests: tuple[Request, ...],
         give_up: Objective | None = None,
-    ) -> ServingPrediction | None:
+    ) -> ServingPrediction | None:  # fmt: skip
         """A deployment under requests; None where a request is too long for it. `Hopeless` where it is given up."""
         longest = max(request.prompt_tokens + request.output_tokens for request in requests)
         if any(longest - 1 > instance.longest for instance in instances):
@@ -248,24 +244,6 @@ class Bench:
             return served_by(scenario, instances, requests, give_up=give_up)
         except InputError:
             return None
-
-    def told(self, found: ServingPrediction, rate: float) -> Trial:
-        """A run as a trial."""
-        median = found.metrics.tpot.percentiles[50.0]
-        return Trial(
-            rate=rate,
-            taken=MappingProxyType({name: item.found / item.limit for name, item in found.kept.items()}),
-            user_speed=1.0 / median if median else 0.0,
-            ttft_s=found.metrics.ttft.percentiles[50.0],
-            chips=found.run.chips,
-            output_tokens_per_s=rate * float(self.load.outputs.mean()),
-            at_once=_at_once(found.run.served),
-        )
-
-    def _asked(self, shape: Shape, limits: Objective) -> Scenario:
-        candidate_value = shape.pooled(self.base, (shape.pool("both", 1),))
-        work = serving(candidate_value).workload
-        return replace(candidate_value, workload=replace(work, objective=limits))
 
     def length(self, rate: float, tpot_s: float) -> int:
         """Requests of a shortened load at a rate: enough to fill an engine several times."""
@@ -279,30 +257,24 @@ def _at_once(served: Served) -> int:
     return int((np.arange(1, len(finished_counts) + 1) - finished_counts).max(initial=0))
 
 
-BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)
-FEW, UNPRICED = 512.0, LinearStepCost(step_s=1.0)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class ReplicaBound:
     """The best case of one replica.
 
     ttft_s, tpot_s   of requests at the objective's percentile that never meet others; a first token found in a cache
                      may be faster, so of prompts that share prefixes TTFT is what one new token takes
     rate             requests per second that it could serve, 0 where nothing fits
     prefill_rate     of prompts alone, decode_rate of answers alone
-    batch            requests of a step at that rate
     """
 
     shape: Shape
     memory: ServingMemory
     longest: int
-    ttft_s: float
-    tpot_s: float
-    rate: float
-    prefill_rate: float
-    decode_rate: float
-    batch: float
+    ttft_s: float = inf
+    tpot_s: float = inf
+    rate: float = 0.0
+    prefill_rate: float = 0.0
+    decode_rate: float = 0.0
 
     @property
     def fits(self) -> bool:
@@ -310,18 +282,21 @@ class Bound:
         return self.memory.fits
 
 
-def bound_of(base: Scenario, shape: Shape, load: Load, objective: Objective, priced: Priced) -> Bound:
-    """The best case of a shape under a load."""
-    told = Priced(calibration=priced.calibration, serving=priced.serving, cost=UNPRICED)
-    (instance,) = instances_of(shape.pooled(base, (shape.pool("both", 1),)), told)
+def bound_of(bench: TrialBench, shape: Shape) -> ReplicaBound:
+    """The best case of a shape under the load of a bench."""
+    load, objective = bench.load, bench.objective
+    unpriced = replace(bench.priced, cost=UNPRICED)
+    (instance,) = instances_of(shape.pooled(bench.base, (shape.pool("both", 1),)), unpriced)
+    worst = ReplicaBound(shape=shape, memory=instance.memory, longest=instance.longest)
     if not instance.memory.fits:
-        return _none(shape, instance)
-    tokens, seqs = _limits(instance)
+        return worst  # nothing is priced
+    settings = instance.settings
+    tokens, seqs = (0, settings.batch_size) if isinstance(settings, StaticKnobs) else settings.step_limits
     share = 1.0 - load.hit_share * bool(shape.choice("prefix"))
     isl, osl = float(load.prompts.mean()), float(load.outputs.mean())
     long_prompt = float(np.percentile(load.prompts, objective.percentile))
     batches = np.array([float(many) for many in BATCHES if many <= max(seqs, 1)])
-    price = price_of(instance.scenario, priced, tokens // shape.mesh.pp)
+    price = price_of(instance.scenario, bench.priced, tokens // shape.mesh.pp)
     seconds = price(_steps(batches, isl + osl / 2, (min(long_prompt, tokens), float(tokens))))
     tokens_per_step = shape.speculation.tokens_per_step if shape.speculation else 1.0
     step, few, prompt, budget = seconds[: len(batches)], *seconds[len(batches) :]
@@ -331,33 +306,16 @@ def bound_of(base: Scenario, shape: Shape, load: Load, objective: Objective, pri
     room = instance.memory.requests(isl + osl / 2)
     able = (batches <= max(room, 1.0)) & (step / tokens_per_step <= tpot)
     decode = float((step[able] / batches[able]).min()) * max(osl - 1, 0.0) / tokens_per_step if able.any() else np.inf
-    works = bool(np.isfinite(decode))
-    ranks = shape.mesh.dp
+    ranks = shape.mesh.dp if np.isfinite(decode) else 0
     ttft = prompt * max(long_prompt / tokens, 1.0) if share == 1.0 else few / FEW
-    return Bound(
-        shape=shape,
-        memory=instance.memory,
-        longest=instance.longest,
+    return replace(
+        worst,
         ttft_s=float(ttft) + FRONT_END_S,
         tpot_s=float(step[0]) / tokens_per_step,
-        rate=float(ranks / (prefill + decode)) if works else 0.0,
-        prefill_rate=float(ranks / max(prefill, 1e-12)) if works else 0.0,
-        decode_rate=float(ranks / max(decode, 1e-12)) if works else 0.0,
-        batch=float(batches[able].max()) if able.any() else 0.0,
+        rate=float(ranks / (prefill + decode)),
+        prefill_rate=float(ranks / max(prefill, 1e-12)),
+        decode_rate=float(ranks / max(decode, 1e-12)),
     )
-
-
-def _limits(one: Instance) -> tuple[int, int]:
-    """Tokens of a step, and requests that run together."""
-    return (0, one.settings.batch_size) if isinstance(one.settings, StaticKnobs) else one.settings.step_limits
-
-
-def _none(shape: Shape, one: Instance) -> Bound:
-    """Of a replica whose chips do not hold the model: nothing is priced."""
-    return Bound(
-        shape=shape, memory=one.memory, longest=one.longest, ttft_s=inf, tpot_s=inf, rate=0.0, prefill_rate=0.0,
-        decode_rate=0.0, batch=0.0,
-    )  # fmt: skip
 
 
 def _steps(batches: Array, context: float, prompts: tuple[float, float]) -> ForwardSteps:
@@ -370,15 +328,6 @@ def _steps(batches: Array, context: float, prompts: tuple[float, float]) -> Forw
         decodes=np.concatenate([batches, np.zeros(3)]),
         kv_tokens=np.concatenate([batches * context, np.zeros(3)]),
     )
-
-
-STABLE = 0.95  # of the best case: beyond that a queue grows without end, however short the load shows it
-QUIET = 0.12  # of the best case: a rate at which users are served fast, a point of the frontier
-LOWEST = 0.06  # of the best case: a replica that cannot do so much is given up
-HALVINGS = 4
-FINER = 5  # where the rate itself is what is asked for
-ROUGH = 2  # halvings where a replica is a point of the frontier and nothing else
-BELOW = (0.8, 0.5)  # of a rate that another replica holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,9 +353,14 @@ class Capacity:
         last = self.missed or self.kept
         return last.worst if last is not None else ""
 
+    @property
+    def rate_per_chip(self) -> float:
+        return self.rate / self.shape.chips
+
 
 def capacity(
-    bench: Bench, bound: Bound, role: Role = "both", *, near: Capacity | None = None, halvings: int = HALVINGS
+    bench: TrialBench, bound: ReplicaBound, role: Role = "both", *, near: Capacity | None = None,
+    halvings: int = HALVINGS,
 ) -> Capacity:  # fmt: skip
     """The highest rate of a replica under the objective; told another's, how it compares with that.
 
@@ -421,9 +375,9 @@ def capacity(
     trials: list[Trial] = []
 
     def holds(rate: float) -> bool:
-        result = bench.trial(bound.shape, rate, maximum, role)
-        trials.extend([result] if result is not None else [])
-        return result is not None and result.met
+        trial = bench.trial(bound.shape, rate, maximum, role)
+        trials.extend([trial] if trial is not None else [])
+        return trial is not None and trial.met
 
     low, high = 0.0, ceiling
     if near:
@@ -448,13 +402,13 @@ def capacity(
         if high - low < 0.03 * ceiling:
             break
         low, high = (rate, high) if holds(rate) else (low, rate)
-    selection = [trial for trial in trials if trial.met and trial.rate <= low]
+    met = [trial for trial in trials if trial.met and trial.rate <= low]
     missed = [trial for trial in trials if not trial.met and trial.rate > low]
     return Capacity(
         shape=bound.shape,
         role=role,
         rate=low,
-        kept=max(selection, key=lambda one: one.rate, default=None),
-        missed=min(missed, key=lambda one: one.rate, default=None),
-        tried=tuple(sorted(trials, key=lambda one: one.rate)),
+        kept=max(met, key=lambda trial: trial.rate, default=None),
+        missed=min(missed, key=lambda trial: trial.rate, default=None),
+        tried=tuple(sorted(trials, key=lambda trial: trial.rate)),
     )

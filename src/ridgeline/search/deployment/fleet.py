@@ -12,10 +12,11 @@ from math import ceil
 from typing import Literal
 
 from ridgeline.core.records import dataclass
+from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Objective
 from ridgeline.plan.serving_plan import ServingPlan
-from ridgeline.search.deployment.capacity import Bench, Capacity, Load
+from ridgeline.search.deployment.capacity import Capacity, Load, TrialBench
 from ridgeline.search.deployment.space import DEGREES, Shape, precision_words, shape_words
 from ridgeline.search.progress import GoOn
 from ridgeline.serving.deployment import Instance
@@ -28,7 +29,7 @@ GOALS: tuple[Goal, ...] = ("cost", "chips", "goodput")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class FleetCandidate:
     """Replicas of one kind, or a pool that prefills and a pool that decodes.
 
     capacities   of one replica of each pool, from a shortened load
@@ -41,6 +42,10 @@ class Candidate:
     @property
     def shapes(self) -> tuple[Shape, ...]:
         return tuple(capacity.shape for capacity in self.capacities)
+
+    @property
+    def meshes(self) -> list[Mesh]:
+        return [shape.mesh for shape in self.shapes]
 
     @property
     def disaggregated(self) -> bool:
@@ -64,61 +69,48 @@ class Candidate:
         remainder = ", ".join(second[1:])
         return f"{self.replicas[0]} prefill x {first[0]} + {self.replicas[1]} decode x {second[0]}, {remainder}"
 
-    def with_replicas(self, *replicas: int) -> Candidate:
-        """The same pools with other numbers of replicas."""
-        return Candidate(capacities=self.capacities, replicas=replicas)
-
-    def scenario(self, base: Scenario, router: str | None = None) -> Scenario:
+    def scenario(self, base: Scenario, router: str) -> Scenario:
         """The deployment on the chips of a scenario."""
         if not self.disaggregated:
-            candidate_value = self.shapes[0].scenario(base, self.replicas[0])
+            scenario = self.shapes[0].scenario(base, self.replicas[0])
         else:
             first, second = self.shapes
             pools = (first.pool("prefill", self.replicas[0]), second.pool("decode", self.replicas[1]))
-            candidate_value = second.pooled(base, pools)
-        if router is None:
-            return candidate_value
-        serving: ServingPlan = replace(candidate_value.plan.serving, router=router)  # type: ignore[arg-type]
-        return replace(candidate_value, plan=replace(candidate_value.plan, serving=serving))
+            scenario = second.pooled(base, pools)
+        serving: ServingPlan = replace(scenario.plan.serving, router=router)  # type: ignore[arg-type]
+        return replace(scenario, plan=replace(scenario.plan, serving=serving))
 
 
-def fewest(capacity: Capacity, rate: float) -> Candidate:
-    """As many replicas as a rate takes."""
-    return Candidate(capacities=(capacity,), replicas=(max(ceil(rate / capacity.rate - 1e-9), 1),))
-
-
-def fewest_pools(prefill: Capacity, decode: Capacity, rate: float) -> Candidate:
+def fewest(capacities: tuple[Capacity, ...], rate: float) -> FleetCandidate:
     """As many replicas of each pool as a rate takes."""
-    many = (max(ceil(rate / item.rate - 1e-9), 1) for item in (prefill, decode))
-    return Candidate(capacities=(prefill, decode), replicas=tuple(many))
+    replicas = tuple(max(ceil(rate / replica.rate - 1e-9), 1) for replica in capacities)
+    return FleetCandidate(capacities=capacities, replicas=replicas)
 
 
-def fullest(capacity: Capacity, chips: int) -> Candidate:
+def fullest(replica: Capacity, chips: int) -> FleetCandidate:
     """As many replicas as the chips hold."""
-    return Candidate(capacities=(capacity,), replicas=(chips // capacity.shape.chips,))
+    return FleetCandidate(capacities=(replica,), replicas=(chips // replica.shape.chips,))
 
 
-def fullest_pools(prefill: Capacity, decode: Capacity, chips: int) -> Candidate | None:
+def fullest_pools(prefill: Capacity, decode: Capacity, chips: int) -> FleetCandidate | None:
     """The split of the chips between two pools that holds the highest rate; None where they do not hold one of each."""
-    result = [
-        Candidate(
-            capacities=(prefill, decode), replicas=(many, (chips - many * prefill.shape.chips) // decode.shape.chips)
-        )
-        for many in range(1, (chips - decode.shape.chips) // prefill.shape.chips + 1)
-    ]
-    return max(result, key=lambda one: one.rate, default=None)
+    first, second = prefill.shape.chips, decode.shape.chips
+    splits = ((many, (chips - many * first) // second) for many in range(1, (chips - second) // first + 1))
+    candidates = (FleetCandidate(capacities=(prefill, decode), replicas=replicas) for replicas in splits)
+    return max(candidates, key=lambda candidate: candidate.rate, default=None)
 
 
-def order(candidate: Candidate, goal: Goal, rate: float) -> tuple[float, float]:
+def order(candidate: FleetCandidate, goal: Goal, rate: float) -> tuple[float, float]:
     """Less is better: chips, then how little of what they hold is needed; or for goodput the rate."""
     if goal == "goodput":
         return -candidate.rate, float(candidate.chips)
     return float(candidate.chips), rate / max(candidate.rate, 1e-12)
 
 
-def is_allowed(one: Candidate, chips: int, replicas: tuple[int, ...] | None = None) -> bool:
+def is_allowed(candidate: FleetCandidate, chips: int, replicas: tuple[int, ...] | None = None) -> bool:
     """Whether a deployment fits on so many chips, with as many replicas as are pinned."""
-    return one.chips <= chips and min(one.replicas) > 0 and (replicas is None or sum(one.replicas) in replicas)
+    counts = candidate.replicas
+    return candidate.chips <= chips and min(counts) > 0 and (replicas is None or sum(counts) in replicas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +155,7 @@ class Verified:
     whole   under all requests; otherwise under the busiest part of them
     """
 
-    candidate: Candidate
+    candidate: FleetCandidate
     prediction: ServingPrediction
     rate: float
     whole: bool = False
@@ -203,39 +195,46 @@ MOST_TRIES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Check:
+class _FleetCheck:
     """Where fleets are simulated, and what is allowed."""
 
-    bench: Bench
-    goal: Goal
-    replicas: tuple[int, ...] | None
+    bench: TrialBench
+    goal: Goal = "cost"
+    replicas: tuple[int, ...] | None = None
 
-    def allowed(self, one: Candidate) -> bool:
-        return is_allowed(one, self.bench.base.system.chips, self.replicas)
+    def allowed(self, candidate: FleetCandidate) -> bool:
+        return is_allowed(candidate, self.bench.base.system.chips, self.replicas)
 
-    def kept(self, one: Candidate | None, rate: float, *, whole: bool) -> Verified | None:
+    def passing(self, candidate: FleetCandidate | None, rate: float, *, whole: bool) -> Verified | None:
         """A fleet at a rate, if it is allowed and keeps the objective; given up as soon as it does not."""
-        if one is None or not self.allowed(one):
+        if candidate is None or not self.allowed(candidate):
             return None
         try:
-            outcome = self.run(one, rate, whole=whole, give_up=self.bench.objective)
+            fleet = self.run(candidate, rate, whole=whole, give_up=self.bench.objective)
         except Hopeless:
             return None
-        return outcome if outcome is not None and outcome.met else None
+        return fleet if fleet is not None and fleet.met else None
 
-    def run(self, one: Candidate, rate: float, *, whole: bool, give_up: Objective | None = None) -> Verified | None:
+    def run(
+        self, candidate: FleetCandidate, rate: float, *, whole: bool, give_up: Objective | None = None
+    ) -> Verified | None:
         """A fleet at a rate, under all requests or the busiest part."""
         bench = self.bench
-        scenario = one.scenario(bench.base, router_of(bench.base, bench.load))
-        roles: tuple[Role, ...] = ("prefill", "decode") if one.disaggregated else ("both",)
+        scenario = candidate.scenario(bench.base, router_of(bench.base, bench.load))
+        roles: tuple[Role, ...] = ("prefill", "decode") if candidate.disaggregated else ("both",)
         instances = tuple(
             replace(bench.instance(shape), role=role, count=many)
-            for shape, role, many in zip(one.shapes, roles, one.replicas, strict=True)
+            for shape, role, many in zip(candidate.shapes, roles, candidate.replicas, strict=True)
         )
-        all_of_it = whole or len(bench.load.requests) <= PART
-        requests = bench.load.at(rate) if all_of_it else bench.load.part(rate, PART)
-        outcome = bench.run(scenario, instances, requests, give_up=give_up)
-        return None if outcome is None else Verified(candidate=one, prediction=outcome, rate=rate, whole=all_of_it)
+        whole = whole or len(bench.load.requests) <= PART
+        requests = bench.load.at(rate) if whole else bench.load.part(rate, PART)
+        served = bench.run(scenario, instances, requests, give_up)
+        return None if served is None else Verified(candidate=candidate, prediction=served, rate=rate, whole=whole)
+
+    def rank(self, fleet: Verified) -> tuple[float, ...]:
+        if self.goal == "goodput":
+            return not fleet.met, -fleet.rate, fleet.candidate.chips
+        return not fleet.met, fleet.candidate.chips, -fleet.candidate.rate
 
 
 def router_of(base: Scenario, load: Load) -> str:
@@ -246,113 +245,105 @@ def router_of(base: Scenario, load: Load) -> str:
 
 
 def verify_candidates(
-    bench: Bench, candidates: Sequence[Candidate], goal: Goal, replicas: tuple[int, ...] | None, go_on: GoOn
+    bench: TrialBench, candidates: Sequence[FleetCandidate], goal: Goal, replicas: tuple[int, ...] | None, go_on: GoOn
 ) -> tuple[Verified, ...]:  # fmt: skip
     """The candidates as whole fleets, the best first and under all requests."""
-    check = _Check(bench=bench, goal=goal, replicas=replicas)
-    found: list[Verified] = []
+    check = _FleetCheck(bench=bench, goal=goal, replicas=replicas)
+    fleets: list[Verified] = []
     for candidate in candidates:
-        if goal != "goodput" and outdone(candidate, found):
+        if goal != "goodput" and outdone(candidate, fleets):
             continue
         if not go_on(f"the busiest requests on {candidate.words}"):
             break
-        candidate_value = (
-            _raise_rate(check, candidate, candidate.rate, whole=False)
-            if goal == "goodput"
-            else _size_fleet(check, candidate)
-        )
-        found += [candidate_value] if candidate_value is not None else []
-    found.sort(key=lambda one: _rank(check, one))
-    for place, fleet in enumerate(found):
+        if goal == "goodput":
+            fleet = _lower_rate(check, candidate, candidate.rate, whole=False)
+        else:
+            fleet = _size_fleet(check, candidate)
+        fleets += [fleet] if fleet is not None else []
+    fleets.sort(key=check.rank)
+    for place, fleet in enumerate(fleets):
         if fleet.whole or not go_on(f"all requests on {fleet.candidate.words}"):
             break
-        done = _under_all(check, fleet)
-        if done is not None:
-            found[place] = done
-            if done.met:
+        whole_fleet = _under_all(check, fleet)
+        if whole_fleet is not None:
+            fleets[place] = whole_fleet
+            if whole_fleet.met:
                 break
-    return tuple(sorted(found, key=lambda fleet: (not fleet.whole, _rank(check, fleet))))
+    return tuple(sorted(fleets, key=lambda fleet: (not fleet.whole, check.rank(fleet))))
 
 
-def outdone(one: Candidate, found: Sequence[Verified]) -> bool:
+def outdone(candidate: FleetCandidate, fleets: Sequence[Verified]) -> bool:
     """Whether two deployments hold the load on no more chips than one replica of each of its pools takes: it is neither
     the best nor the next best."""
-    least = sum(shape.chips for shape in one.shapes)
-    return sum(done.met and done.candidate.chips <= least for done in found) > 1
+    least = sum(shape.chips for shape in candidate.shapes)
+    return sum(fleet.met and fleet.candidate.chips <= least for fleet in fleets) > 1
 
 
-def _rank(check: _Check, done: Verified) -> tuple[float, ...]:
-    if check.goal == "goodput":
-        return not done.met, -done.rate, done.candidate.chips
-    return not done.met, done.candidate.chips, -done.candidate.rate
-
-
-def _under_all(check: _Check, one: Verified) -> Verified | None:
+def _under_all(check: _FleetCheck, fleet: Verified) -> Verified | None:
     """A fleet under all requests: more replicas or a lower rate where it misses, fewer where it has some to spare."""
     if check.goal == "goodput":
-        return _raise_rate(check, one.candidate, one.rate, whole=True)
+        return _lower_rate(check, fleet.candidate, fleet.rate, whole=True)
     rate = check.bench.load.rate
-    less = None if one.candidate.disaggregated else _smaller(one.candidate)
-    selection = check.kept(less, rate, whole=True)
-    if selection is not None:
-        return selection
-    outcome = check.run(one.candidate, rate, whole=True)
-    return outcome if outcome is None or outcome.met else _grown(check, outcome, whole=True)
+    fewer = None if fleet.candidate.disaggregated else _smaller(fleet.candidate)
+    if (passing := check.passing(fewer, rate, whole=True)) is not None:
+        return passing
+    whole_fleet = check.run(fleet.candidate, rate, whole=True)
+    return whole_fleet if whole_fleet is None or whole_fleet.met else _grow(check, whole_fleet, whole=True)
 
 
-def _size_fleet(check: _Check, one: Candidate) -> Verified | None:
+def _size_fleet(check: _FleetCheck, candidate: FleetCandidate) -> Verified | None:
     """With replicas taken away as long as the objective holds, or added until it does."""
-    outcome = check.run(one, check.bench.load.rate, whole=False)
-    if outcome is None or not outcome.met:
-        return outcome and _grown(check, outcome, whole=False)
-    while (fewer := check.kept(_smaller(outcome.candidate), outcome.rate, whole=False)) is not None:
-        outcome = fewer
-    return outcome
+    fleet = check.run(candidate, check.bench.load.rate, whole=False)
+    if fleet is None or not fleet.met:
+        return fleet and _grow(check, fleet, whole=False)
+    while (fewer := check.passing(_smaller(fleet.candidate), fleet.rate, whole=False)) is not None:
+        fleet = fewer
+    return fleet
 
 
-def _grown(check: _Check, found: Verified, *, whole: bool) -> Verified:
+def _grow(check: _FleetCheck, fleet: Verified, *, whole: bool) -> Verified:
     """With replicas added until the objective holds or the chips are used up."""
     for _ in range(MOST_TRIES):
-        more = _larger(found)
-        attempt = check.run(more, found.rate, whole=whole) if check.allowed(more) else None
-        if attempt is None:
-            return found
-        found = attempt
-        if found.met:
-            return found
-    return found
+        more = _larger(fleet)
+        attempt = check.run(more, fleet.rate, whole=whole) if check.allowed(more) else None
+        if attempt is None or attempt.met:
+            return attempt or fleet
+        fleet = attempt
+    return fleet
 
 
-def _smaller(one: Candidate) -> Candidate | None:
+def _smaller(candidate: FleetCandidate) -> FleetCandidate | None:
     """One replica fewer, of the pool that has most to spare."""
-    spare = [capacity.rate * (many - 1) for capacity, many in zip(one.capacities, one.replicas, strict=True)]
+    spare = [replica.rate * (many - 1) for replica, many in zip(candidate.capacities, candidate.replicas, strict=True)]
     place = spare.index(max(spare))
-    if one.replicas[place] == 1:
+    if candidate.replicas[place] == 1:
         return None
-    return one.with_replicas(*(many - (at == place) for at, many in enumerate(one.replicas)))
+    return replace(candidate, replicas=tuple(many - (at == place) for at, many in enumerate(candidate.replicas)))
 
 
-def _larger(found: Verified) -> Candidate:
+def _larger(fleet: Verified) -> FleetCandidate:
     """One replica more, or a twentieth; of the pool whose limit is missed most."""
-    item, place = found.candidate, 0
-    if item.disaggregated:
-        over = {name: item.found / item.limit for name, item in found.prediction.kept.items()}
+    place = 0
+    if fleet.candidate.disaggregated:
+        over = {name: item.found / item.limit for name, item in fleet.prediction.kept.items()}
         place = int(max(over, key=lambda name: over[name], default="tpot") != "ttft")
-    more = [many + (max(many // 20, 1) if at == place else 0) for at, many in enumerate(item.replicas)]
-    return item.with_replicas(*more)
+    counts = enumerate(fleet.candidate.replicas)
+    return replace(
+        fleet.candidate, replicas=tuple(many + (max(many // 20, 1) if at == place else 0) for at, many in counts)
+    )
 
 
-def _raise_rate(check: _Check, one: Candidate, rate: float, *, whole: bool) -> Verified | None:
+def _lower_rate(check: _FleetCheck, candidate: FleetCandidate, rate: float, *, whole: bool) -> Verified | None:
     """At a rate, or less until the objective holds."""
-    result = None
+    fleet = None
     for _ in range(MOST_TRIES):
-        result = check.run(one, rate, whole=whole)
-        if result is None or result.met:
-            return result
+        fleet = check.run(candidate, rate, whole=whole)
+        if fleet is None or fleet.met:
+            break
         rate *= SLOWER
-    return result
+    return fleet
 
 
-def tried_at(bench: Bench, one: Candidate, rate: float) -> Verified | None:
+def tried_at(bench: TrialBench, candidate: FleetCandidate, rate: float) -> Verified | None:
     """A fleet under the busiest part of the load, whether or not it keeps the objective."""
-    return _Check(bench=bench, goal="cost", replicas=None).run(one, rate, whole=False)
+    return _FleetCheck(bench=bench).run(candidate, rate, whole=False)

@@ -6,14 +6,14 @@ import tomllib
 from collections.abc import Iterator, Sequence
 
 from ridgeline.core.documents import JsonObject
-from ridgeline.core.errors import InputError, MissingNumber, Problem
+from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.core.records import dataclass
 from ridgeline.plan.plan_table import scenario_text
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.scenario_file import assemble, self_contained
 from ridgeline.plan.serve import Serve
 from ridgeline.search.deployment.explain import (
-    Explained,
+    DeploymentReasons,
     FrontierPoint,
     explain_deployment,
     frontier,
@@ -22,8 +22,8 @@ from ridgeline.search.deployment.explain import (
 from ridgeline.search.deployment.find_deployment import DeploymentSearch, find_deployment
 from ridgeline.search.deployment.fleet import Goal, Verified
 from ridgeline.search.deployment.request import DeploymentCase, DeploymentRequest, deployment_cases
-from ridgeline.search.progress import Progress, Watch, ignore_progress
-from ridgeline.search.training.recommendation import SearchTime
+from ridgeline.search.progress import Watch, ignore_progress
+from ridgeline.search.recommendation import SearchAnswer, SearchTime, search_until_stopped
 from ridgeline.sim import missing_number_problem
 
 
@@ -34,23 +34,20 @@ class DeploymentOutcome:
     case: DeploymentCase
     search: DeploymentSearch
 
+    @property
+    def complete(self) -> bool:
+        return self.search.complete
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeploymentAnswer:
-    """What is recommended, and what it was chosen from.
-
-    chosen     the outcome that the goal prefers; None where no deployment keeps the objective
-    problems   why none is chosen, with the nearest objective that can be met
-    frontier   cost per million output tokens against tokens per second of a user
-    """
+class DeploymentAnswer(SearchAnswer):
+    """The deployment that is recommended; its frontier is cost per million output tokens against tokens/s of a user."""
 
     request: DeploymentRequest
     outcomes: tuple[DeploymentOutcome, ...]
     chosen: DeploymentOutcome | None
-    why: Explained | None
-    problems: tuple[Problem, ...]
+    reasons: DeploymentReasons | None
     frontier: tuple[FrontierPoint, ...]
-    complete: bool
 
     @property
     def goal(self) -> Goal:
@@ -65,10 +62,10 @@ class DeploymentAnswer:
         """The recommended deployment as a scenario file; nothing where there is none."""
         if self.chosen is None or self.best is None:
             return ""
-        result = self.best
-        note = f"Found by `ridgeline plan --serve`: {result.candidate.chips} chips, {result.rate:.4g} requests/s."
-        table = _request_table(self.chosen, result, rescaled=self.goal == "goodput")
-        return scenario_text(self_contained(table), result.prediction.scenario.plan, note)
+        fleet = self.best
+        note = f"Found by `ridgeline plan --serve`: {fleet.candidate.chips} chips, {fleet.rate:.4g} requests/s."
+        table = _request_table(self.chosen, fleet, rescaled=self.goal == "goodput")
+        return scenario_text(self_contained(table), fleet.prediction.scenario.plan, note)
 
     @property
     def scenario(self) -> Scenario:
@@ -79,18 +76,17 @@ class DeploymentAnswer:
         return built
 
 
-def _request_table(outcome: DeploymentOutcome, found: Verified, *, rescaled: bool) -> JsonObject:
+def _request_table(outcome: DeploymentOutcome, fleet: Verified, *, rescaled: bool) -> JsonObject:
     """The scenario's table with the load that was simulated."""
-    table = {key: value for key, value in outcome.case.table.items() if key != "measured"}
-    work = dict(table["workload"])
+    work = dict(outcome.case.table["workload"])
     many = getattr(outcome.search.scenario.workload, "requests", None)
     if rescaled:
         arrivals = work["arrivals"]
         arrivals = {"kind": "trace", "file": arrivals} if isinstance(arrivals, str) else dict(arrivals)
-        work["arrivals"] = {**arrivals, "rate": round(found.rate, 4)}
+        work["arrivals"] = {**arrivals, "rate": round(fleet.rate, 4)}
     if many is not None:
         work["requests"] = many
-    return {**table, "workload": work}
+    return {**outcome.case.table, "workload": work}
 
 
 def recommend_deployment(request: DeploymentRequest, watch: Watch = ignore_progress) -> DeploymentAnswer:
@@ -102,48 +98,43 @@ def recommend_deployment(request: DeploymentRequest, watch: Watch = ignore_progr
     >>> found.best.candidate.chips, found.best.met
     (1, True)
     """
-    outcomes: list[DeploymentOutcome] = []
+    outcomes, complete = search_until_stopped(_outcomes(request, watch), watch)
+    chosen = _choose_outcome(outcomes, request.goal)
+    problems = () if chosen else (problem for outcome in outcomes for problem in why_no_deployment(outcome.search))
+    return DeploymentAnswer(
+        request=request,
+        outcomes=outcomes,
+        chosen=chosen,
+        reasons=explain_deployment(chosen.search) if chosen else None,
+        problems=tuple(problems),
+        frontier=frontier(outcome.search for outcome in outcomes),
+        complete=complete,
+    )
+
+
+def _outcomes(request: DeploymentRequest, watch: Watch) -> Iterator[DeploymentOutcome]:
     for case in deployment_cases(request):
         try:
             search = find_deployment(case.scenario, case.space, request.goal, request.priced, watch)
         except MissingNumber as missing:
             raise InputError([missing_number_problem(missing)]) from None
-        outcomes.append(DeploymentOutcome(case=case, search=search))
-        if not search.complete:
-            break
-    chosen = _chosen(outcomes, request.goal)
-    complete = all(outcome.search.complete for outcome in outcomes)
-    watch(Progress(phase="explain", what="why the best is the best"))
-    return DeploymentAnswer(
-        request=request,
-        outcomes=tuple(outcomes),
-        chosen=chosen,
-        why=explain_deployment(chosen.search) if chosen else None,
-        problems=() if chosen else tuple(_reasons(outcomes)),
-        frontier=frontier([outcome.search for outcome in outcomes]),
-        complete=complete,
-    )
+        yield DeploymentOutcome(case=case, search=search)
 
 
-def _reasons(outcomes: Sequence[DeploymentOutcome]) -> Iterator[Problem]:
-    for outcome in outcomes:
-        yield from why_no_deployment(outcome.search)
-
-
-def _chosen(outcomes: Sequence[DeploymentOutcome], goal: Goal) -> DeploymentOutcome | None:
+def _choose_outcome(outcomes: Sequence[DeploymentOutcome], goal: Goal) -> DeploymentOutcome | None:
     """The cheapest by the hour where all chips have a price, else that with the fewest chips; or the most goodput."""
-    able = [outcome for outcome in outcomes if outcome.search.best is not None]
-    prices = [bound.search.scenario.system.chip.price for bound in able]
+    able = [(outcome, outcome.search.best) for outcome in outcomes if outcome.search.best is not None]
+    prices = [outcome.search.scenario.system.chip.price for outcome, _ in able]
 
-    def order(one: DeploymentOutcome) -> tuple[float, ...]:
-        best, price = one.search.best, one.search.scenario.system.chip.price
-        assert best is not None
+    def order(pair: tuple[DeploymentOutcome, Verified]) -> tuple[float, ...]:
+        outcome, best = pair
         if goal == "goodput":
             return (-best.goodput,)
+        price = outcome.search.scenario.system.chip.price
         share = price.value if goal == "cost" and all(prices) and price else 1.0
         return best.candidate.chips * share, best.candidate.chips
 
-    return min(able, key=order, default=None)
+    return min(able, key=order)[0] if able else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +156,7 @@ class DeploymentReport:
     found: DeploymentAnswer
     search: DeploymentSearch
     best: Verified
-    why: Explained
+    why: DeploymentReasons
     time: SearchTime
 
     JSON = """
@@ -200,7 +191,7 @@ class DeploymentReport:
 
     @property
     def others(self) -> list[Verified]:
-        same = [candidate for candidate in self.search.verified if candidate is not self.best]
+        same = [fleet for fleet in self.search.verified if fleet is not self.best]
         return same + [search.best for search in self.searches if search is not self.search and search.best is not None]
 
     @property
@@ -224,5 +215,5 @@ def deployment_report(found: DeploymentAnswer, time: SearchTime) -> DeploymentRe
     """What was found, where a deployment is recommended."""
     assert found.chosen is not None
     assert found.best is not None
-    assert found.why is not None
-    return DeploymentReport(found=found, search=found.chosen.search, best=found.best, why=found.why, time=time)
+    assert found.reasons is not None
+    return DeploymentReport(found=found, search=found.chosen.search, best=found.best, why=found.reasons, time=time)

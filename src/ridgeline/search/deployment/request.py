@@ -17,16 +17,15 @@ The same keys stand in a file under [space].
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypedDict, Unpack
+from typing import Unpack
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.errors import InputError, Problem, UnitError, not_among
-from ridgeline.core.files import read_table
+from ridgeline.core.errors import InputError, Problem, UnitError
 from ridgeline.core.records import dataclass
 from ridgeline.core.table import decode_into
 from ridgeline.core.units import parse_quantity
@@ -37,97 +36,101 @@ from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.scenario_file import assemble, described_engine
 from ridgeline.plan.serving_plan import SEARCHED_KNOBS
 from ridgeline.plan.settings import apply_settings, parents_first, parse_value
+from ridgeline.search.choices import MOST_CHOICES, listed_values, range_bounds, sizes_within
 from ridgeline.search.deployment.fleet import GOALS, Goal
 from ridgeline.search.deployment.space import DeploymentSpace, deployment_space, expressible_space, target_engines
-from ridgeline.search.target import ExportTarget
-from ridgeline.search.training.pins import MOST_CHOICES, listed_values, range_bounds
-from ridgeline.search.training.request import no_system, read_request
-from ridgeline.search.training.space import powers_of_two
+from ridgeline.search.request import (
+    SearchOptions,
+    SearchRequest,
+    named_goal,
+    named_systems,
+    read_request,
+    read_space,
+)
 from ridgeline.serving.deployment import Priced
 
-Pinned = Mapping[str, tuple[Any, ...]]
-"""Dotted key under [plan] -> its values."""
+ISL, OSL, PERCENTILE = 1024, 256, 99.0
+LASTS_S, FEWEST, MOST = 120.0, 2000, 20_000  # how long a generated load lasts, and its requests
+SERVING = ("vllm", "sglang", "tensorrt-llm")
 COUNTS = {"tp": "tp", "pp": "pp", "ep": "ep", "serving.data_parallel_size": "dp", "serving.replicas": "replicas"}
 SPLITS = {"none": ("aggregated",), "prefill+decode": ("disaggregated",)}
 TABLES = ("precision", "speculation")
+PinnedKeys = Mapping[str, tuple[object, ...]]
+"""Dotted key under [plan] -> its values."""
 
 
-def pinned_table(table: JsonMapping, prefix: str = "") -> dict[str, tuple[Any, ...]]:
+def pinned_table(table: JsonMapping, prefix: str = "") -> dict[str, tuple[object, ...]]:
     """The keys of a [space] or [plan] table, dotted, with their values.
 
     >>> pinned_table({"tp": "2,4", "serving": {"vllm": {"max_num_seqs": [64, 256]}}})
     {'tp': (2, 4), 'serving.vllm.max_num_seqs': (64, 256)}
     """
-    found: dict[str, tuple[Any, ...]] = {}
+    pins: dict[str, tuple[object, ...]] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):
-            found |= pinned_table(value, f"{prefix}{key}.")
+            pins |= pinned_table(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = listed_values(value, of_tables=False)
-    return found
+            pins[f"{prefix}{key}"] = listed_values(value, of_tables=False)
+    return pins
 
 
-def searched_keys(pins: Pinned) -> tuple[JsonObject, dict[str, tuple[Any, ...]]]:
+def searched_keys(pins: PinnedKeys) -> tuple[JsonObject, dict[str, tuple[object, ...]]]:
     """Fixed keys of the plan as a table, and the pins of searched axes."""
     knobs = {f"serving.{engine}.{name}" for engine, names in SEARCHED_KNOBS.items() for name in names.values()}
     fixed: JsonObject = {}
-    remainder: dict[str, tuple[Any, ...]] = {}
+    searched: dict[str, tuple[object, ...]] = {}
     for key, values in pins.items():
         if key in (*COUNTS, "serving.pools", *TABLES) or key.split(".")[0] in TABLES or key in knobs:
-            remainder[key] = values
+            searched[key] = values
             continue
         at = fixed
         *above, last = key.split(".")
         for name in above:
             at = at.setdefault(name, {})
         at[last] = values[0] if len(values) == 1 else list(values)
-    return fixed, remainder
+    return fixed, searched
 
 
-def pinned_space(space: DeploymentSpace, pins: Pinned, problems: list[Problem]) -> DeploymentSpace:
+def pinned_space(space: DeploymentSpace, pins: PinnedKeys, problems: list[Problem]) -> DeploymentSpace:
     """The space with its pinned axes; what cannot be read is told."""
-    changed: JsonObject = {}
-    for key, axis in COUNTS.items():
-        if key in pins:
-            changed[axis] = tuple(_counts(key, pins[key], space.of(axis), problems))
+
+    def refuse(key: str, given: object, expected: str) -> None:
+        problems.append(Problem(path=f"plan.{key}", given=repr(given), expected=expected, where="--set"))
+
+    def counts(key: str, tried: Iterable[int]) -> Iterator[int]:
+        for value in pins[key]:
+            if bounds := range_bounds(value):
+                yield from sizes_within(bounds, tried, bounds[1])
+            elif isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                yield value
+            else:
+                refuse(key, value, "a whole number above 0, several, or a range such as 2..8")
+
+    changes: JsonObject = {
+        axis: tuple(dict.fromkeys(counts(key, space.of(axis)))) for key, axis in COUNTS.items() if key in pins
+    }
     for names in SEARCHED_KNOBS.values():
         for axis, name in names.items():
             for key in (f"serving.{engine}.{name}" for engine in SEARCHED_KNOBS):
-                if key in pins:
-                    changed[axis] = pins[key] if axis != "prefix" else _prefix_choices(key, pins[key])
+                if key in pins and axis == "prefix":
+                    changes[axis] = tuple(bool(value) != name.startswith("disable_") for value in pins[key])
+                elif key in pins:
+                    changes[axis] = pins[key]
     if "serving.pools" in pins:
-        (value, *_) = pins["serving.pools"]
+        value = str(pins["serving.pools"][0])
         if value not in SPLITS:
-            problems.append(_wrong("serving.pools", value, " or ".join(SPLITS)))
-        changed["split"] = SPLITS.get(value, space.split)
+            refuse("serving.pools", pins["serving.pools"][0], " or ".join(SPLITS))
+        changes["split"] = SPLITS.get(value, space.split)
     for table in TABLES:
-        current = {key: values for key, values in pins.items() if key.split(".")[0] == table}
-        if current:
-            changed[table] = tuple(_tables(table, current, problems))
+        if table_pins := {key: values for key, values in pins.items() if key.split(".")[0] == table}:
+            changes[table] = tuple(_tables(table, table_pins, problems))
     for key, values in pins.items():
         if len(values) > MOST_CHOICES:
-            problems.append(_wrong(key, f"{len(values)} choices", f"at most {MOST_CHOICES}"))
-    return replace(space, **changed)
+            refuse(key, f"{len(values)} choices", f"at most {MOST_CHOICES}")
+    return replace(space, **changes)
 
 
-def _prefix_choices(key: str, values: Iterable[Any]) -> tuple[bool, ...]:
-    return tuple(not value if key.endswith("disable_radix_cache") else bool(value) for value in values)
-
-
-def _counts(key: str, values: Iterable[Any], tried: Iterable[int], problems: list[Problem]) -> Iterable[int]:
-    sizes: list[int] = []
-    for value in values:
-        if bounds := range_bounds(value):
-            low, high = bounds
-            sizes += sorted(size for size in {*powers_of_two(high), *tried} if low <= size <= high)
-        elif isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            sizes.append(value)
-        else:
-            problems.append(_wrong(key, value, "a whole number above 0, several, or a range such as 2..8"))
-    return dict.fromkeys(sizes)
-
-
-def _tables(table: str, pins: Pinned, problems: list[Problem]) -> Iterable[Any]:
+def _tables(table: str, pins: PinnedKeys, problems: list[Problem]) -> Iterator[object]:
     """Every combination of a table's keys, decoded as a scenario file's."""
     for values in product(*pins.values()):
         body: JsonObject = {}
@@ -143,22 +146,11 @@ def _tables(table: str, pins: Pinned, problems: list[Problem]) -> Iterable[Any]:
                 body["draft"] = value
         if body == {"none": True}:
             yield None
-            continue
-        candidate_value = decode_into(Plan, {table: body}, "plan", problems)
-        if candidate_value is not None:
-            yield getattr(candidate_value, table)
+        elif (plan := decode_into(Plan, {table: body}, "plan", problems)) is not None:
+            yield getattr(plan, table)
 
 
-def _wrong(key: str, given: object, expected: str) -> Problem:
-    return Problem(path=f"plan.{key}", given=repr(given), expected=expected, where="--set")
-
-
-ISL, OSL, PERCENTILE = 1024, 256, 99.0
-LASTS_S, FEWEST, MOST = 120.0, 2000, 20_000  # how long a generated load lasts, and its requests
-SERVING = ("vllm", "sglang", "tensorrt-llm")
-
-
-class DeploymentOptions(TypedDict, total=False):
+class DeploymentOptions(SearchOptions, total=False):
     """A question in words, as `ridgeline plan --serve` takes them.
 
     requests          a trace file: arrivals and lengths
@@ -166,7 +158,6 @@ class DeploymentOptions(TypedDict, total=False):
     ttft ... e2e      limits such as "500 ms"
     """
 
-    on: str
     requests: Path | None
     rate: float | None
     isl: int | None
@@ -176,31 +167,22 @@ class DeploymentOptions(TypedDict, total=False):
     itl: str
     e2e: str
     percentile: float | None
-    engine: str
-    settings: Sequence[str]
-    space: Path | None
-    objective: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeploymentRequest:
-    """What is asked of `plan --serve`.
+class DeploymentRequest(SearchRequest):
+    """What is asked of `plan --serve`; its table is without a plan.
 
-    table      as a scenario file, without its plan
     plan       keys of the plan that are given and not searched
     pins       dotted keys of the plan -> the choices that are left
     goal       cost, chips, or goodput
-    target     the target of an export that the deployment has to be told to; absent: any
     """
 
-    table: JsonMapping
-    systems: tuple[str, ...]
     engines: tuple[str, ...]
     plan: JsonMapping
-    pins: Mapping[str, tuple[Any, ...]]
+    pins: PinnedKeys
     goal: Goal = "cost"
     priced: Priced | None = None
-    target: ExportTarget | None = None
 
     @classmethod
     def from_options(cls, model: str, **options: Unpack[DeploymentOptions]) -> DeploymentRequest:
@@ -213,11 +195,11 @@ class DeploymentRequest:
         settings = parents_first(options.get("settings", ()))
         table = copy.deepcopy(read_request(model, settings))
         problems = apply_settings(table, [setting for setting in settings if not setting.startswith("plan.")])
-        current = table.pop("plan", {})
-        pins = pinned_table(_fixed_keys(current)) if isinstance(current, Mapping) else {}
+        plan_table = table.pop("plan", {})
+        pins = pinned_table(_fixed_keys(plan_table)) if isinstance(plan_table, Mapping) else {}
         space = options.get("space")
         if space is not None:
-            pins |= pinned_table(_space_of(space))
+            pins |= pinned_table(read_space(space, problems))
         for setting in settings:
             key, equals, text = setting.partition("=")
             if equals and key.startswith("plan."):
@@ -225,9 +207,7 @@ class DeploymentRequest:
         engines = tuple(str(item) for item in pins.pop("engine", ()))
         engines = (options["engine"],) if options.get("engine") else engines
         rated = _workload(table, options, problems)
-        systems = tuple(name.strip() for name in options.get("on", "").split(",") if name.strip())
-        if not systems and "system" not in table:
-            problems.append(no_system())
+        systems = named_systems(options, table, problems)
         if problems:
             raise InputError(problems)
         fixed, searched = searched_keys(pins)
@@ -237,24 +217,17 @@ class DeploymentRequest:
             engines=engines,
             plan=MappingProxyType(fixed),
             pins=MappingProxyType(searched),
-            goal=_goal(options.get("objective", ""), rated),
+            goal=named_goal(options, "cost" if rated else "goodput", GOALS),
         )
 
 
-def _fixed_keys(own: JsonMapping) -> JsonObject:
+def _fixed_keys(plan: JsonMapping) -> JsonObject:
     """Of a plan that came with a scenario what a search keeps: the engine, formats, and settings of its scheduler."""
-    serving = own.get("serving", {})
-    selection = {key: own[key] for key in ("engine", "precision", "speculation") if key in own}
+    serving = plan.get("serving", {})
+    fixed = {key: plan[key] for key in ("engine", "precision", "speculation") if key in plan}
     if isinstance(serving, Mapping):
-        selection["serving"] = {key: serving[key] for key in (*SEARCHED_KNOBS, "router") if key in serving}
-    return selection
-
-
-def _space_of(path: Path) -> JsonMapping:
-    body = read_table(path).data.get("space")
-    if not isinstance(body, dict):
-        raise InputError(Problem(path="space", given=str(path), expected="a table [space]", where=str(path)))
-    return body
+        fixed["serving"] = {key: serving[key] for key in (*SEARCHED_KNOBS, "router") if key in serving}
+    return fixed
 
 
 def _workload(table: JsonObject, options: DeploymentOptions, problems: list[Problem]) -> bool:
@@ -272,9 +245,9 @@ def _workload(table: JsonObject, options: DeploymentOptions, problems: list[Prob
         work["arrivals"] = {"kind": "poisson", "rate": rate or 1.0}
         work.setdefault("requests", int(min(max((rate or 1.0) * LASTS_S, FEWEST), MOST)))
     if trace is None and "lengths" not in work and not _has_trace(work):
-        got = {"isl": options.get("isl"), "osl": options.get("osl")}
-        work |= {key: value for key, value in got.items() if value is not None}
-        work = {"isl": ISL, "osl": OSL, **work}
+        lengths = {"isl": options.get("isl"), "osl": options.get("osl")}
+        stated_lengths = {key: value for key, value in lengths.items() if value is not None}
+        work = {"isl": ISL, "osl": OSL, **work, **stated_lengths}
     elif trace is not None and (options.get("isl") or options.get("osl")):
         problems.append(
             Problem(path="--isl", given="lengths and a trace", expected="one of them", todo="drop --isl, --osl")
@@ -284,8 +257,8 @@ def _workload(table: JsonObject, options: DeploymentOptions, problems: list[Prob
         text = options.get(name)
         if isinstance(text, str) and text:
             limits[name] = f"{_seconds(name, text, problems):.10g} s"
-    question = options.get("percentile")
-    limits = {"percentile": PERCENTILE, **limits, **({"percentile": question} if question is not None else {})}
+    percentile = options.get("percentile")
+    limits = {"percentile": PERCENTILE, **limits, **({"percentile": percentile} if percentile is not None else {})}
     table["workload"] = {"kind": "serve", **work, "objective": limits}
     return rated
 
@@ -305,14 +278,6 @@ def _seconds(name: str, text: str, problems: list[Problem]) -> float:
     return value
 
 
-def _goal(name: str, rated: bool) -> Goal:
-    name_words = name or ("cost" if rated else "goodput")
-    result = next((catalog_entry for catalog_entry in GOALS if catalog_entry == name_words), None)
-    if result is None:
-        raise InputError(not_among("--objective", name_words, GOALS))
-    return result
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentCase:
     """One system under one engine: a scenario, the space to search, and the scenario's table without a plan."""
@@ -327,9 +292,9 @@ def deployment_cases(request: DeploymentRequest) -> Iterator[DeploymentCase]:
     for system in request.systems or (None,):
         engines: tuple[str | None, ...] = request.engines or (None,)
         if request.target is not None:
-            got = described_engine(request.table)
-            question = request.engines or ((got,) if got else ())
-            engines = target_engines(request.target, load_system(system or request.table["system"]), question)
+            described = described_engine(request.table)
+            named_engines = request.engines or ((described,) if described else ())
+            engines = target_engines(request.target, load_system(system or request.table["system"]), named_engines)
         for engine in engines:
             yield _case(request, system, engine)
 
@@ -343,19 +308,19 @@ def _case(request: DeploymentRequest, system: str | None, engine: str | None) ->
         expectation = f"software that serves: {', '.join(SERVING)}"
         raise InputError(Problem(path="plan.engine", given=usual, expected=expectation))
     chips = load_system(table["system"]).chips
-    built, problems = assemble({**table, "plan": {**request.plan, "engine": usual, "dp": chips}})
-    result = list(problems)
-    if built is None or result:
-        raise InputError(result)
+    built, faults = assemble({**table, "plan": {**request.plan, "engine": usual, "dp": chips}})
+    problems = list(faults)
+    if built is None or problems:
+        raise InputError(problems)
     notes = [f"engine = {usual}: not given"] if engine is None and described_engine(table) is None else []
     if not any(key.split(".")[0] == "precision" for key in request.pins):
         notes.append("precision is searched: what narrow formats do to answers is not judged; pin plan.precision=bf16")
     work = serving(built).workload
     built = replace(built, assumptions=(*notes, *built.assumptions))
     shared = bool(work.prefix) or _has_trace(table["workload"])
-    space = pinned_space(deployment_space(built, shares_prefixes=shared), request.pins, result)
-    if result:
-        raise InputError(result)
+    space = pinned_space(deployment_space(built, shares_prefixes=shared), request.pins, problems)
+    if problems:
+        raise InputError(problems)
     if request.target is not None:
         space = expressible_space(built, space, request.target)
     return DeploymentCase(scenario=built, space=space, table=MappingProxyType(table))

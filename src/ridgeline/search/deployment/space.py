@@ -23,7 +23,6 @@ from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.records import dataclass
 from ridgeline.hardware.system import System
-from ridgeline.models.spec import Moe
 from ridgeline.plan.capability import UnsupportedDecision, decision_words
 from ridgeline.plan.check import check
 from ridgeline.plan.mesh import Mesh
@@ -39,8 +38,8 @@ from ridgeline.plan.serving_plan import (
     default_knobs,
 )
 from ridgeline.plan.serving_settings import Speculation
+from ridgeline.search.choices import has_experts, powers_of_two, tensor_degrees
 from ridgeline.search.target import ExportTarget
-from ridgeline.search.training.space import powers_of_two, tensor_degrees
 from ridgeline.serving.fleet.fleet_loop import Role
 from ridgeline.sim import limits_of
 
@@ -195,7 +194,7 @@ class DeploymentSpace:
 def deployment_space(scenario: Scenario, shares_prefixes: bool = False) -> DeploymentSpace:
     """Everything that the engine supports on these chips."""
     axes: set[str] = set(scenario.engine.supports.axes)
-    experts = any(isinstance(block.ffn, Moe) for block in scenario.model.blocks)
+    experts = has_experts(scenario)
     chips, limits = scenario.system.chips, limits_of(scenario)
     return DeploymentSpace(
         tp=tensor_degrees(scenario.system) if "tp" in axes else (1,),

@@ -26,8 +26,8 @@ from ridgeline.core.arrays import Array, Index
 from ridgeline.core.records import dataclass
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import default_placement
+from ridgeline.search.choices import selective_parts
 from ridgeline.search.stage_layout.layouts import Layouts, LayoutTable, join_layouts, smallest
-from ridgeline.search.training.space import selective_parts
 
 PRICED = 128  # placements handed on; twice as many make steps 0.003 % shorter in the mean
 

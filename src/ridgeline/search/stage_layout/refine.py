@@ -24,15 +24,15 @@ from ridgeline.plan.plan import Recompute
 from ridgeline.plan.plan_table import runs
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.supported import unsupported_decisions
+from ridgeline.search.choices import selective_parts
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.stage_layout.layouts import Layouts, LayoutTable, layout_table
 from ridgeline.search.stage_layout.placement import Found, LayoutSearch, policy_names
 from ridgeline.search.target import ExportTarget
-from ridgeline.search.training.explain import simulated_step_s
-from ridgeline.search.training.space import selective_parts
-from ridgeline.sim import Impossible, Prediction, capacity_of, default_calibration, predict, simulate
+from ridgeline.sim import Impossible, Prediction, Simulated, capacity_of, default_calibration, predict, simulate
 
 REFINED = 3  # plans of a shortlist that are refined
+MOST_ACTIONS = 40_000  # of a schedule's table, so that the best few are simulated within a second or two
 ROUNDING = 1e-12  # relative difference that means nothing
 
 
@@ -132,6 +132,19 @@ def event_step_s(scenario: Scenario, calibration: Calibration | None = None) -> 
     """The step with the schedule run event by event; None where it cannot or would take too long."""
     result = simulate(scenario, calibration)
     return None if isinstance(result, Impossible) else result.step_s
+
+
+def simulated_step_s(prediction: Prediction, calibration: Calibration | None = None) -> float | None:
+    """Seconds of the step when it is executed event by event, links shared; None where that would take too long.
+
+    The sweep prices pipelines by closed forms. Where the two disagree, traffic met on a tier.
+    """
+    scenario = prediction.scenario
+    actions = 2 * scenario.microbatches * scenario.plan.mesh.pp * scenario.plan.schedule.chunks
+    if actions > MOST_ACTIONS:
+        return None
+    simulation = simulate(scenario, calibration)
+    return simulation.step_s if isinstance(simulation, Simulated) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,6 @@ from ridgeline.core.encode import encode
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_gib, signed_quantity
-from ridgeline.cost import Calibration
 from ridgeline.hardware.load import resize_name
 from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.check import check
@@ -29,11 +28,10 @@ from ridgeline.search.progress import GoOn, always
 from ridgeline.search.target import ExportTarget, inexpressible
 from ridgeline.search.training.objectives import Goal, Outcome, systems_without_price
 from ridgeline.search.training.plan_search import SAME, Search, find_plan, kind_of, kinds, predict_entries
-from ridgeline.search.training.shortlist import Entry, choice
-from ridgeline.search.training.space import Pins
-from ridgeline.sim import Prediction, Simulated, capacity_of, predict, simulate
+from ridgeline.search.training.shortlist import Entry
+from ridgeline.search.training.space import Pins, choice
+from ridgeline.sim import Prediction, capacity_of, predict
 
-MOST_ACTIONS = 40_000  # of a schedule's table, so that the best few are simulated within a second or two
 # the order in which alternatives are told when they lose equally much
 AXES = (
     "tp", "pp", "cp", "ep", "etp", "microbatch", "schedule", "chunks", "shard", "recompute", "offload", "precision",
@@ -239,19 +237,6 @@ def _switch_words(plan: Plan, own: Plan) -> str:
     theirs, ours = encode(_bare(plan.switches)), encode(_bare(own.switches))
     words += [f"{key} {theirs.get(key, 'as usual')}" for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
     return ", ".join(words) or "other switches"
-
-
-def simulated_step_s(prediction: Prediction, calibration: Calibration | None = None) -> float | None:
-    """Seconds of the step when it is executed event by event, links shared; None where that would take too long.
-
-    The sweep prices pipelines by closed forms. Where the two disagree, traffic met on a tier.
-    """
-    scenario = prediction.scenario
-    actions = 2 * scenario.microbatches * scenario.plan.mesh.pp * scenario.plan.schedule.chunks
-    if actions > MOST_ACTIONS:
-        return None
-    simulation = simulate(scenario, calibration)
-    return simulation.step_s if isinstance(simulation, Simulated) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

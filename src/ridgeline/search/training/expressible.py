@@ -9,7 +9,7 @@ pass, though the engine overlaps them as a habit. What is left are choices that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +25,7 @@ from ridgeline.plan.engine import Shard
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Plan, Precision, Schedule, Sharding, Switches
 from ridgeline.plan.scenario import Scenario
+from ridgeline.search.choices import distinct_choices
 from ridgeline.search.target import ExportTarget
 from ridgeline.search.training.shortlist import Entry
 from ridgeline.search.training.space import Pins, Space
@@ -175,7 +176,7 @@ def with_target_defaults(space: Space, scenario: Scenario, capability: Capabilit
         *space.precision,
         *(_with_gradient_format(formats, some) for some in defaults for formats in space.precision),
     ]
-    return replace(space, switches=tuple(_unique(switches)), precision=tuple(_unique(formats)))
+    return replace(space, switches=tuple(distinct_choices(switches)), precision=tuple(distinct_choices(formats)))
 
 
 def _defaults(space: Space, scenario: Scenario, capability: Capability) -> Iterator[JsonMapping]:
@@ -230,15 +231,6 @@ def _with_gradient_format(precision: Precision, values: JsonMapping) -> Precisio
     if GRADIENTS not in values or precision.gradients is not None:
         return precision
     return replace(precision, gradients=dtype(values[GRADIENTS]))
-
-
-def _unique(choices: Iterable[Any]) -> list[Any]:
-    """The choices without repetition; one may hold a mapping, so equality decides."""
-    unique: list[Any] = []
-    for choice in choices:
-        if choice not in unique:
-            unique.append(choice)
-    return unique
 
 
 class ExpressiblePlans:

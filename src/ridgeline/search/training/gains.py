@@ -36,11 +36,12 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.plan.workload import Train
+from ridgeline.search.choices import closest_chips, neighbours
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.target import ExportTarget
 from ridgeline.search.training.plan_search import Search, find_plan, kinds, predict_entries
 from ridgeline.search.training.shortlist import Entry
-from ridgeline.search.training.space import Pins, best_dispatch, neighbours, space_of
+from ridgeline.search.training.space import Pins, best_dispatch, space_of
 from ridgeline.sim import SHIPPED_RESIDUALS, Prediction, read_residuals
 
 WORTH = 0.005  # gains below half a per cent are not worth telling
@@ -227,8 +228,7 @@ def _states(search: Search, winner: Prediction, near: Pins) -> Iterator[_Idea]:
             how = f"--set plan.offload={what}"
             yield _Idea(kind="offload", what=f"{what} in host memory", how=how, scenario=scenario, pins=pins)
     plan = winner.scenario.plan
-    domain = scenario.system.tiers[0].chips if scenario.system.tiers else 1
-    inner = max(1, domain // (plan.mesh.tp * plan.mesh.cp))
+    inner = max(1, closest_chips(scenario.system) // (plan.mesh.tp * plan.mesh.cp))
     if search.pins.shard_degree is None and plan.sharding.shard != "none" and 1 < inner < plan.mesh.dp:
         pins = replace(near, shard_degree=(inner * plan.mesh.cp,))
         how = f"--set plan.shard_degree={inner * plan.mesh.cp}"

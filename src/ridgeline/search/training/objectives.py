@@ -23,9 +23,10 @@ from ridgeline.hardware.system import System
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.plan_table import plan_table, plan_words
 from ridgeline.plan.scenario import Scenario
+from ridgeline.search.choices import powers_of_two
 from ridgeline.search.goodput import Goodput, days_to_train, goodput
+from ridgeline.search.recommendation import pareto_front
 from ridgeline.search.training.plan_search import Search, predict_entries
-from ridgeline.search.training.space import powers_of_two
 from ridgeline.sim import Prediction
 
 Objective = Literal["time", "cost", "energy", "memory", "chips"]
@@ -98,6 +99,10 @@ class Outcome:
     def scenario(self) -> Scenario:
         """What was searched."""
         return self.search.scenario
+
+    @property
+    def complete(self) -> bool:
+        return self.search.swept.complete
 
     def value(self, objective: str) -> float | None:
         """What the objective minimises, None where a number is missing."""
@@ -230,15 +235,9 @@ def frontier(points: Iterable[Point], first: str, second: str) -> tuple[Point, .
     >>> [point.time for point in frontier([at(3, 1), at(1, 5), at(2, 6)], "time", "memory")]
     [1, 3]
     """
-    amounts = [(point.amount(first), point.amount(second), point) for point in points]
-    able = [(one, two, point) for one, two, point in amounts if one is not None and two is not None]
-    front: list[Point] = []
-    least = float("inf")
-    for _, two, point in sorted(able, key=lambda row: row[:2]):
-        if two < least:
-            front.append(point)
-            least = two
-    return tuple(front)
+    rows = [((point.amount(first), point.amount(second)), point) for point in points]
+    able = [((x, y), point) for (x, y), point in rows if x is not None and y is not None]
+    return tuple(point for _, point in pareto_front(able, lambda row: row[0]))
 
 
 def usual_axes(systems: Iterable[System]) -> tuple[str, str]:

@@ -15,7 +15,6 @@ The same keys, values and messages as under [plan] of a scenario file, except th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, fields, replace
 from itertools import product
@@ -31,10 +30,9 @@ from ridgeline.plan.plan import Offload, Plan, Precision, Recompute, Schedule, S
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.settings import SHORT, parents_first, parse_value
-from ridgeline.search.training.space import MOST_CHUNKS, NO_PINS, Pins, Space, powers_of_two, space_of
+from ridgeline.search.choices import MOST_CHOICES, distinct_choices, listed_values, range_bounds, sizes_within
+from ridgeline.search.training.space import MOST_CHUNKS, NO_PINS, Pins, Space, space_of
 
-RANGE = re.compile(r"\s*(\d{1,9})\s*\.\.\s*(\d{1,9})\s*")
-MOST_CHOICES = 64  # of one key
 COUNTS = ("tp", "cp", "pp", "dp", "ep", "etp", "microbatch", "shard_degree")
 SWITCHES = tuple(item.name for item in fields(Switches))
 TABLES = ("schedule", "recompute", "offload", "precision")  # axes whose choices are tables themselves
@@ -187,42 +185,21 @@ def _is_complete_choice(key: str, value: Mapping[str, object]) -> bool:
     return key in least and least[key] <= set(value) and (key == "recompute" or not lists)
 
 
-def listed_values(value: Any, *, of_tables: bool = True) -> tuple[Any, ...]:
-    """One value or several: a list, or words with commas between them; a list of tables may be one value.
-
-    >>> listed_values("2,4"), listed_values([1, 2]), listed_values([{"tp": 2}], of_tables=False)
-    ((2, 4), (1, 2), ([{'tp': 2}],))
-    """
-    if isinstance(value, (list, tuple)):
-        return tuple(value) if of_tables or not any(isinstance(part, Mapping) for part in value) else (value,)
-    if isinstance(value, str) and "," in value:
-        return tuple(parse_value(part) for part in value.split(",") if part.strip())
-    return (value,)
-
-
-def range_bounds(value: object) -> tuple[int, int] | None:
-    """The bounds of a range such as `2..8`; None where a value is none."""
-    match = RANGE.fullmatch(value) if isinstance(value, str) else None
-    return (int(match[1]), int(match[2])) if match else None
-
-
 def _counts(setting: _Setting) -> Choices:
     """Degrees and sizes: numbers, and ranges of what the search would try and of powers of two."""
     space_sizes: tuple[int, ...] = () if setting.key == "dp" else getattr(setting.space, setting.key)
-    found: list[int] = []
+    sizes: list[int] = []
     for value in setting.values:
-        bounds = range_bounds(value)
-        if bounds is None:
-            found.append(_count(setting, value))
+        if (bounds := range_bounds(value)) is None:
+            sizes.append(_count(setting, value))
             continue
-        low, high = bounds
-        sizes = (*space_sizes, *powers_of_two(setting.scenario.system.chips))
-        inside = {size for size in sizes if low <= size <= high}
+        inside = sizes_within(bounds, space_sizes, setting.scenario.system.chips)
         if not inside:
             words = ", ".join(map(str, space_sizes)) or "any"
-            setting.refuse(f"{low}..{high}", f"a range with a choice in it; tried otherwise: {words}", "widen it")
-        found += sorted(inside)
-    return tuple(dict.fromkeys(found))
+            given = "{}..{}".format(*bounds)
+            setting.refuse(given, f"a range with a choice in it; tried otherwise: {words}", "widen it")
+        sizes += inside
+    return tuple(dict.fromkeys(sizes))
 
 
 def _count(setting: _Setting, value: object) -> int:
@@ -278,16 +255,7 @@ def _named_choices(setting: _Setting) -> list[TableChoice]:
             continue
         attempt = _matching_choices(made, setting.left(setting.key)) if isinstance(value, str) else ()
         choices += [choice for choice in attempt if _name(choice) == _name(made)] or [made]
-    return _distinct(choices)
-
-
-def _distinct(choices: Iterable[TableChoice]) -> list[TableChoice]:
-    """The choices without repetition; a choice may hold a mapping, so equality decides."""
-    found: list[TableChoice] = []
-    for choice in choices:
-        if choice not in found:
-            found.append(choice)
-    return found
+    return distinct_choices(choices)
 
 
 def _matching_choices(made: TableChoice, left: Sequence[TableChoice]) -> Sequence[TableChoice]:
@@ -336,7 +304,7 @@ def _agreeing(setting: _Setting) -> Sequence[TableChoice]:
         setting.refuse(", ".join(map(str, setting.values)), "a range with a choice in it")
     if peers or not values:
         return peers
-    return _distinct(replace(choice, **{part: value}) for choice, value in product(remaining, values))
+    return distinct_choices(replace(choice, **{part: value}) for choice, value in product(remaining, values))
 
 
 def _switches(setting: _Setting) -> Choices:

@@ -21,8 +21,9 @@ from ridgeline.plan.scenario import Scenario, training
 from ridgeline.plan.scenario_file import self_contained
 from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.plan.workload import Train
-from ridgeline.search.progress import Progress, Watch, ignore_progress
-from ridgeline.search.stage_layout.refine import Refined, Refinement, lacking, refinement
+from ridgeline.search.progress import Progress, Stoppable, Watch, ignore_progress
+from ridgeline.search.recommendation import SearchAnswer, SearchTime, search_until_stopped
+from ridgeline.search.stage_layout.refine import Refined, Refinement, lacking, refinement, simulated_step_s
 from ridgeline.search.target import ExportTarget
 from ridgeline.search.training.explain import (
     GivenPlan,
@@ -32,7 +33,6 @@ from ridgeline.search.training.explain import (
     explain,
     given_plan,
     refusal,
-    simulated_step_s,
 )
 from ridgeline.search.training.gains import OtherEngine, TargetGain, WhatIf, other_engines, target_gains, what_if, worth
 from ridgeline.search.training.objectives import (
@@ -48,7 +48,7 @@ from ridgeline.search.training.objectives import (
     usual_axes,
 )
 from ridgeline.search.training.plan_search import find_plan, kind_words, kinds, predict_entries
-from ridgeline.search.training.request import Case, PlanRequest, search_cases
+from ridgeline.search.training.request import PlanRequest, TrainingCase, search_cases
 from ridgeline.sim import Prediction, capacity_of, scenario_headroom
 
 SIMULATED = 5  # plans run event by event
@@ -91,27 +91,20 @@ class Reasons:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recommendation:
-    """What is recommended, and everything it was chosen from.
+class Recommendation(SearchAnswer):
+    """The plan that is recommended, and every plan it was chosen from.
 
-    outcomes        of every system and size that was searched, in that order
-    chosen          the outcome the goal prefers; None where none qualifies
-    reasons         for its plan; None where none is chosen
-    problems        why none is chosen; empty where one is, or where the search was stopped before
     skipped         sizes that were left out, and why
-    frontier        the Pareto front of all plans in the two quantities of `frontier_axes`
-    complete        False where the search was stopped before all plans were priced
+    frontier_axes   the two quantities of the Pareto front
     """
 
     request: PlanRequest
     outcomes: tuple[Outcome, ...]
     chosen: Outcome | None
     reasons: Reasons | None
-    problems: tuple[Problem, ...]
     skipped: tuple[str, ...]
     frontier_axes: tuple[str, str]
     frontier: tuple[Point, ...]
-    complete: bool
 
     @property
     def considered(self) -> int:
@@ -130,8 +123,7 @@ class Recommendation:
             return ""
         best = self.reasons.recommended
         note = f"Found by `ridgeline plan`: {self.considered:,} plans priced, predicted step {best.step_time_s:.4g} s."
-        table = {key: value for key, value in self.chosen.table.items() if key != "measured"}  # of another plan
-        return scenario_text(self_contained(table), best.scenario.plan, note)
+        return scenario_text(self_contained(self.chosen.table), best.scenario.plan, note)
 
 
 OnBest = Callable[[Recommendation], None]
@@ -154,21 +146,16 @@ def recommend(
     if problems := tuple(request.goal.problems()):
         raise InputError(problems)
     skipped: list[str] = []
-    outcomes: list[Outcome] = []
-    for item in search_cases(request, lambda case: _outcome(case, request, watch), skipped):
-        outcomes.append(item)
-        if not item.search.swept.complete:
-            break
-    complete = all(outcome.search.swept.complete for outcome in outcomes)
+    found = search_cases(request, lambda case: _outcome(case, request, watch), skipped)
+    outcomes, complete = search_until_stopped(found, watch)
     best = chosen(outcomes, request.goal)
-    watch(Progress(phase="explain", what="why the best is the best"))
     axes = request.frontier or usual_axes(outcome.scenario.system for outcome in outcomes)
     result = Recommendation(
         request=request,
-        outcomes=tuple(outcomes),
+        outcomes=outcomes,
         chosen=best,
         reasons=None,
-        problems=refusal(outcomes, request.goal, _Stoppable(watch)) if best is None and complete else (),
+        problems=refusal(outcomes, request.goal, Stoppable(watch)) if best is None and complete else (),
         skipped=tuple(skipped),
         frontier_axes=axes,
         frontier=frontier(points(outcome.search for outcome in outcomes), *axes),
@@ -181,7 +168,7 @@ def recommend(
     return replace(result, reasons=_reasons(best, request, watch if complete else None, faster=not all_gains))
 
 
-def _outcome(case: Case, request: PlanRequest, watch: Watch) -> Outcome:
+def _outcome(case: TrainingCase, request: PlanRequest, watch: Watch) -> Outcome:
     """What the search of one case found."""
     name = case.scenario.system.name
 
@@ -197,7 +184,7 @@ def _outcome(case: Case, request: PlanRequest, watch: Watch) -> Outcome:
 
 def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None, *, faster: bool) -> Reasons:
     """The reasons for a plan; without anybody to watch those that take no time."""
-    go_on = _Stoppable(watch)
+    go_on = Stoppable(watch)
     search, small = best.search, request.goal.objective == "memory"
     plans = rank_plans(search, request.goal, request.top)
     some = plans if small else predict_entries(search.scenario, kinds(search.swept, request.top), search.calibration)
@@ -235,19 +222,6 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None, *, faster
     )
 
 
-class _Stoppable:
-    """Whether to go on: what is tried next is told, and once the answer was False it stays so."""
-
-    def __init__(self, watch: Watch | None) -> None:
-        self._watch = watch
-        self.stopped = watch is None
-
-    def __call__(self, what: str) -> bool:
-        if self._watch is not None and not self.stopped:
-            self.stopped = self._watch(Progress(phase="explain", what=what)) is False
-        return not self.stopped
-
-
 def _merge_plans(plans: Sequence[Prediction], others: Iterable[Prediction]) -> tuple[Prediction, ...]:
     """The plans, and the others that are not among them."""
     catalog_entry = [plan.scenario.plan for plan in plans]
@@ -266,15 +240,6 @@ def _assumption_notes(best: Outcome, winner: Prediction, *, given: bool) -> Iter
     unknown = rated_power(chip) is None
     notes += [f"energy not counted: no rated power of {chip.id} is published here"] if unknown else []
     return dict.fromkeys(notes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchTime:
-    """Seconds that a recommendation took, by whoever asked for it: wall and CPU of the search, wall of the reasons."""
-
-    seconds: float
-    cpu_seconds: float
-    explain_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypedDict, Unpack
+from typing import Unpack
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem, UnknownId, not_among
-from ridgeline.core.files import SUFFIXES, read_table
+from ridgeline.core.files import read_table
 from ridgeline.core.records import dataclass
 from ridgeline.core.table import keys
 from ridgeline.cost import Calibration
@@ -26,10 +25,19 @@ from ridgeline.models.load import model as load_model
 from ridgeline.plan.engine import default_engine, default_engine_note
 from ridgeline.plan.plan import Switches
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.scenario_file import assemble, confine, described_engine
+from ridgeline.plan.scenario_file import assemble, described_engine
 from ridgeline.plan.settings import apply_settings, told_by
 from ridgeline.plan.workload import Train
-from ridgeline.search.target import ExportTarget
+from ridgeline.search.choices import closest_chips
+from ridgeline.search.request import (
+    SearchOptions,
+    SearchRequest,
+    named_goal,
+    named_systems,
+    no_system,
+    read_request,
+    read_space,
+)
 from ridgeline.search.training.objectives import (
     OBJECTIVES,
     Goal,
@@ -45,26 +53,22 @@ from ridgeline.search.training.objectives import (
 from ridgeline.search.training.pins import PinSettings, join_pins, pin_settings, pins_of, settings_table
 from ridgeline.search.training.space import Pins
 
+SEQ, GLOBAL_BATCH = 8192, 1024
+LARGEST = 16384  # chips that are tried for a deadline unless a range is given
+KEPT = ("engine", "precision", *keys(Switches))  # of a plan that came with a scenario; the rest is searched
+SystemRef = str | JsonMapping | None  # a system's name or file, or its table; None: what the scenario names
 
-class PlanOptions(TypedDict, total=False):
+
+class PlanOptions(SearchOptions, total=False):
     """A request in words, as `ridgeline plan` takes them.
 
-    on              systems such as "64xh100-sxm,64xh200-sxm"
-    settings        `key=value`: pins of the plan (plan.tp=2..8), or any key of a scenario
-    space           a file whose [space] pins like settings
-    objective       time, cost, energy, memory or chips
     tokens          of the run, such as 2T
     chips           sizes, 64..4096 or 64,96,128
     frontier        two of the objectives, such as time,cost
     """
 
-    on: str
     seq: int | None
     global_batch: int | None
-    engine: str
-    settings: Sequence[str]
-    space: Path | None
-    objective: str
     tokens: str
     days: float | None
     chips: str
@@ -75,11 +79,9 @@ class PlanOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest:
+class PlanRequest(SearchRequest):
     """What is asked of `plan`.
 
-    table      as a scenario file: model and whatever else is given; `system` where no other system is named
-    systems    names or files; each is searched
     settings   `key=value` upon the table, none of them about the plan
     pins       the choices that are left of the plan
     goal       what is minimised, and the run it is for
@@ -89,11 +91,8 @@ class PlanRequest:
     frontier   the two quantities of the Pareto front; absent: time and memory, or between sizes time and money
     refine     whether stage boundaries and recompute by stage are chosen too
     calibration   what plans are priced with; absent: the shipped parameters
-    target     the target of an export that plans have to be told to; absent: any, within their engine
     """
 
-    table: JsonMapping
-    systems: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     pins: PinSettings = field(default_factory=PinSettings)
     goal: Goal = Goal()
@@ -103,7 +102,6 @@ class PlanRequest:
     frontier: tuple[str, str] | None = None
     refine: bool = True
     calibration: Calibration | None = None
-    target: ExportTarget | None = None
 
     @classmethod
     def from_options(cls, model: str, **options: Unpack[PlanOptions]) -> PlanRequest:
@@ -113,16 +111,17 @@ class PlanRequest:
         >>> asked.systems, asked.goal.tokens, dict(asked.pins.values)
         (('8xh100-sxm',), 2000000000000.0, {'tp': ('2..8',)})
         """
+        problems: list[Problem] = []
         axes = pair(options["frontier"]) if options.get("frontier") else None
-        pins, remainder = _pins(options)
-        table = request_table(model, options, remainder)
-        systems = tuple(name.strip() for name in options.get("on", "").split(",") if name.strip())
-        if not systems and "system" not in table:
-            raise InputError(no_system())
+        pins, settings = _pins(options)
+        table = request_table(model, options, settings)
+        systems = named_systems(options, table, problems)
+        if problems:
+            raise InputError(problems)
         return cls(
             table=MappingProxyType(table),
             systems=systems,
-            settings=remainder,
+            settings=settings,
             pins=pins,
             goal=_goal(options),
             chips=options.get("chips") or None,
@@ -138,68 +137,38 @@ def _pins(options: PlanOptions) -> tuple[PinSettings, tuple[str, ...]]:
     problems: list[Problem] = []
     pins, space = PinSettings(), options.get("space")
     if space is not None:
-        file = read_table(space)
-        body = file.data.get("space")
-        problems += [not_among(key, key, ("space",), "remove it") for key in file.data if key != "space"]
-        if not isinstance(body, dict):
-            problems.append(Problem(path="space", given=str(space), expected="a table [space]", where=str(space)))
-            body = {}
-        pins = pin_settings(body, space.name, problems)
-    current, remainder = settings_table(options.get("settings", ()), problems)
+        problems += [not_among(key, key, ("space",), "remove it") for key in read_table(space).data if key != "space"]
+        pins = pin_settings(read_space(space, problems), space.name, problems)
+    table, remainder = settings_table(options.get("settings", ()), problems)
     if options.get("engine"):
-        current["engine"] = options["engine"]
-    pins = join_pins(pins, pin_settings(current, "--set", problems))
+        table["engine"] = options["engine"]
+    pins = join_pins(pins, pin_settings(table, "--set", problems))
     if problems:
         raise InputError(problems)
     return pins, tuple(remainder)
-
-
-def no_system() -> Problem:
-    """What is told where neither an option nor a file names a system."""
-    todo = "for example --on 64xh100-sxm; `ridgeline show systems` lists them"
-    return Problem(path="--on", given="nothing", expected="a system", todo=todo)
 
 
 def request_table(model: str, options: PlanOptions, settings: Sequence[str]) -> JsonObject:
     """The scenario table that is meant, with the options that are keys of its workload."""
     table = read_request(model, settings)
     work = table.get("workload", {})
-    got = {"seq": options.get("seq"), "global_batch": options.get("global_batch")}
-    more = {key: value for key, value in got.items() if value is not None}
-    if more and isinstance(work, dict):
-        drop = ("tokens_per_batch",) if "global_batch" in more else ()
-        table["workload"] = {**{key: value for key, value in work.items() if key not in drop}, **more}
+    sizes = {"seq": options.get("seq"), "global_batch": options.get("global_batch")}
+    stated_sizes = {key: value for key, value in sizes.items() if value is not None}
+    if stated_sizes and isinstance(work, dict):
+        if "global_batch" in stated_sizes:
+            work = {key: value for key, value in work.items() if key != "tokens_per_batch"}
+        table["workload"] = {**work, **stated_sizes}
     return table
 
 
-def read_request(name: str, settings: Sequence[str] = ()) -> JsonObject:
-    """The scenario table that a model's name, a model's file or a scenario file means; paths in it are resolved."""
-    path = Path(name)
-    if path.suffix.lower() in SUFFIXES and path.is_file():
-        table = read_table(path).data
-        if "model" in table and ("workload" in table or "system" in table or "plan" in table):
-            if problems := confine(table, path.parent, settings):
-                raise InputError(problems)
-            return table
-    load_model(name)  # an unknown name is told at once, with its near matches
-    return {"model": name}
-
-
 def _goal(options: PlanOptions) -> Goal:
+    """What is minimised; unnamed, the fewest chips for a deadline, or else time."""
     days = options.get("days")
     if days is not None and not 0 < days < float("inf"):
         raise InputError(Problem(path="--days", given=f"{days:g}", expected="a number of days above 0"))
     tokens = tokens_of(options["tokens"]) if options.get("tokens") else None
-    return Goal(objective=_objective(options.get("objective", ""), days), tokens=tokens, days=days)
-
-
-def _objective(name: str, days: float | None) -> Objective:
-    """The objective of that name; unnamed, the fewest chips for a deadline, or else time."""
-    name_words = name or ("chips" if days is not None else "time")
-    result = next((catalog_entry for catalog_entry in OBJECTIVES if catalog_entry == name_words), None)
-    if result is None:
-        raise InputError(not_among("--objective", name_words, OBJECTIVES))
-    return result
+    usual: Objective = "chips" if days is not None else "time"
+    return Goal(objective=named_goal(options, usual, OBJECTIVES), tokens=tokens, days=days)
 
 
 def _share(text: str) -> float:
@@ -214,13 +183,8 @@ def _share(text: str) -> float:
     return value
 
 
-SEQ, GLOBAL_BATCH = 8192, 1024
-LARGEST = 16384  # chips that are tried for a deadline unless a range is given
-KEPT = ("engine", "precision", *keys(Switches))  # of a plan that came with a scenario; the rest is searched
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class TrainingCase:
     """One system of one size under one engine: a space to search.
 
     table    the scenario as a file would say it, without its plan
@@ -233,7 +197,9 @@ class Case:
     given: bool = False
 
 
-def search_cases(request: PlanRequest, search: Callable[[Case], Outcome], skipped: list[str]) -> Iterator[Outcome]:
+def search_cases(
+    request: PlanRequest, search: Callable[[TrainingCase], Outcome], skipped: list[str]
+) -> Iterator[Outcome]:
     """The outcome of every case of a request, one after the other; sizes that cannot be built are told in `skipped`.
 
     For the fewest chips sizes are searched upwards until the deadline is met, and then those just below that. A size
@@ -245,29 +211,29 @@ def search_cases(request: PlanRequest, search: Callable[[Case], Outcome], skippe
     for ref in request.systems or (request.table.get("system"),):
         below = 0
         for case in cases(replace(request, systems=(str(ref),)), skipped):
-            found, chips = search(case), case.scenario.system.chips
-            yield found
-            if chosen([found], request.goal) is None:
+            outcome, chips = search(case), case.scenario.system.chips
+            yield outcome
+            if chosen([outcome], request.goal) is None:
                 below = chips
                 continue
             fewest = chips
             for smaller in _between(request, str(ref), below, chips):
-                found = search(smaller)
-                yield found
-                if chosen([found], request.goal) is not None:
+                outcome = search(smaller)
+                yield outcome
+                if chosen([outcome], request.goal) is not None:
                     fewest = min(fewest, smaller.scenario.system.chips)
             skipped.extend(_with_another_batch(request, str(ref), search, (below, chips, fewest)))
             break
 
 
-def cases(request: PlanRequest, skipped: list[str]) -> Iterator[Case]:
+def cases(request: PlanRequest, skipped: list[str]) -> Iterator[TrainingCase]:
     """Every space to search, sizes in rising order; those that cannot be built are told in `skipped`."""
     for ref in request.systems or (request.table.get("system"),):
         for system_name in _sizes(request, ref, skipped):
             yield from _engines(request, system_name)
 
 
-def _between(request: PlanRequest, ref: str, below: int, above: int) -> Iterator[Case]:
+def _between(request: PlanRequest, ref: str, below: int, above: int) -> Iterator[TrainingCase]:
     """Sizes between one that misses the deadline and one that meets it."""
     for chips in quarters(below, above):
         try:
@@ -277,47 +243,42 @@ def _between(request: PlanRequest, ref: str, below: int, above: int) -> Iterator
 
 
 def _with_another_batch(
-    request: PlanRequest, ref: str, search: Callable[[Case], Outcome], sizes: tuple[int, int, int]
+    request: PlanRequest, ref: str, search: Callable[[TrainingCase], Outcome], sizes: tuple[int, int, int]
 ) -> Iterator[str]:
     """The smallest size between two that meets the deadline with another global batch, below the fewest chips found."""
     below, above, fewest = sizes
     for neighbour in _between(request, ref, below, above):
         chips, work = neighbour.scenario.system.chips, neighbour.scenario.workload
-        other = divisible_batch(work.sequences, chips) if isinstance(work, Train) and work.global_batch else None
-        if chips >= fewest or other is None:
+        batch = divisible_batch(work.sequences, chips) if isinstance(work, Train) and work.global_batch else None
+        if chips >= fewest or batch is None:
             continue
-        settings = (*request.settings, f"workload.global_batch={other}")
-        found = search(
-            case(replace(request, settings=settings), resize_name(ref, chips), neighbour.scenario.plan.engine)
-        )
-        if chosen([found], request.goal) is not None and found.run is not None:
+        rebatched = replace(request, settings=(*request.settings, f"workload.global_batch={batch}"))
+        outcome = search(_case(rebatched, resize_name(ref, chips), neighbour.scenario.plan.engine))
+        if chosen([outcome], request.goal) is not None and outcome.run is not None:
             yield (
-                f"{chips} chips would do with a global batch of {other} sequences instead of {work.sequences}: "
-                f"{found.run.days:.1f} days, {fewest - chips} chips fewer"
+                f"{chips} chips would do with a global batch of {batch} sequences instead of {work.sequences}: "
+                f"{outcome.run.days:.1f} days, {fewest - chips} chips fewer"
             )
             return
 
 
-def _engines(request: PlanRequest, ref: Any) -> Iterator[Case]:
-    """One system under each engine asked for, or that the target runs."""
-    for engine in _target_engines(request, ref) or request.pins.engines or (None,):
-        yield case(request, ref, engine)
+def _engines(request: PlanRequest, ref: SystemRef) -> Iterator[TrainingCase]:
+    """One system under each engine asked for, or that the target runs on it; an [engine] is searched as it is."""
+    engines, target = request.pins.engines, request.target
+    if target is not None and described_engine(request.table) is None:
+        system = _system(request.table if ref is None else {"system": ref})
+        able = target.engines(system) if system is not None else engines
+        if missing := [id for id in engines if id not in able]:
+            got = f"{', '.join(missing)} with --to {target.id}"
+            expectation = f"an engine that {target.id} runs: {', '.join(able) or 'none of the catalog'}"
+            todo = "leave out --engine, or --to"
+            raise InputError(Problem(path="--engine", given=got, expected=expectation, todo=todo))
+        engines = engines or able
+    for engine in engines or (None,):
+        yield _case(request, ref, engine)
 
 
-def _target_engines(request: PlanRequest, ref: Any) -> tuple[str, ...]:
-    """Engines that the target runs on a system, of those asked for; none without a target, or with an [engine]."""
-    system = _system({**request.table, "system": request.table.get("system") if ref is None else ref})
-    if request.target is None or system is None or described_engine(dict(request.table)) is not None:
-        return ()
-    able, pinned_engines = request.target.engines(system), request.pins.engines
-    if other := [id for id in pinned_engines if id not in able]:
-        got = f"{', '.join(other)} with --to {request.target.id}"
-        expectation = f"an engine that {request.target.id} runs: {', '.join(able) or 'none of the catalog'}"
-        raise InputError(Problem(path="--engine", given=got, expected=expectation, todo="leave out --engine, or --to"))
-    return pinned_engines or able
-
-
-def _sizes(request: PlanRequest, ref: Any, skipped: list[str]) -> Iterator[Any]:
+def _sizes(request: PlanRequest, ref: SystemRef, skipped: list[str]) -> Iterator[SystemRef]:
     """What names the system at each size."""
     text = request.chips
     if text is None and request.goal.objective == "chips":
@@ -328,9 +289,7 @@ def _sizes(request: PlanRequest, ref: Any, skipped: list[str]) -> Iterator[Any]:
     if not isinstance(ref, str):
         expectation = "a system named by --on when sizes are swept"
         raise InputError(Problem(path="--chips", given="a system table", expected=expectation, todo="add --on"))
-    full_system = load_system(ref)
-    domain = full_system.tiers[0].chips if full_system.tiers else 1
-    for chips in sizes_of(text, domain):
+    for chips in sizes_of(text, closest_chips(load_system(ref))):
         system_name = resize_name(ref, chips)
         try:
             load_system(system_name)
@@ -340,7 +299,7 @@ def _sizes(request: PlanRequest, ref: Any, skipped: list[str]) -> Iterator[Any]:
             yield system_name
 
 
-def case(request: PlanRequest, ref: Any, engine: str | None) -> Case:
+def _case(request: PlanRequest, ref: SystemRef, engine: str | None) -> TrainingCase:
     """The space of one system; everything wrong with the input at once as an `InputError`."""
     table = copy.deepcopy(dict(request.table))
     if ref is not None:
@@ -348,17 +307,13 @@ def case(request: PlanRequest, ref: Any, engine: str | None) -> Case:
     problems = apply_settings(table, request.settings)
     plan_table = table.pop("plan", {})
     plan_table = plan_table if isinstance(plan_table, Mapping) else {}
-    custom_engine = described_engine(table)
-    system = _system(table)
-    usual = custom_engine or default_engine(system)
-    notes = _defaults(table, plan_table, None if engine or custom_engine else default_engine_note(system))
+    usual, notes = _defaults(table, plan_table, engine)
     if request.target is not None and engine and engine not in request.pins.engines:
         notes.append(f"engine = {engine}: what {request.target.id} runs")
     fixed_keys = {key: value for key, value in plan_table.items() if key in KEPT}
     fixed_keys = {"engine": usual, "precision": "bf16", **fixed_keys, **({"engine": engine} if engine else {})}
-    plain_plan = {"dp": 1, "microbatch": 1, "recompute": "none", **fixed_keys}
-    built, found = assemble({**table, "plan": plain_plan})
-    problems += [problem for problem in found if built is None or not problem.path.startswith("plan.")]
+    built, faults = assemble({**table, "plan": {"dp": 1, "microbatch": 1, "recompute": "none", **fixed_keys}})
+    problems += [problem for problem in faults if built is None or not problem.path.startswith("plan.")]
     if problems or built is None:
         raise InputError(dict.fromkeys(problems))
     given_scenario = assemble({**table, "plan": {**plan_table, **fixed_keys}})[0] if plan_table else None
@@ -367,7 +322,7 @@ def case(request: PlanRequest, ref: Any, engine: str | None) -> Case:
     pins = pins_of(request.pins, built, problems)
     if problems:
         raise InputError(dict.fromkeys(problems))
-    return Case(scenario=built, pins=pins, table=MappingProxyType(table), given=given_scenario is not None)
+    return TrainingCase(scenario=built, pins=pins, table=MappingProxyType(table), given=given_scenario is not None)
 
 
 def one_scenario(model: str, **options: Unpack[PlanOptions]) -> Scenario:
@@ -391,20 +346,18 @@ def one_scenario(model: str, **options: Unpack[PlanOptions]) -> Scenario:
     plan_table = dict(plan_table) if isinstance(plan_table, Mapping) else {}
     if options.get("engine"):
         plan_table["engine"] = options["engine"]
-    custom_engine = described_engine(table)
-    system = _system(table)
-    usual = custom_engine or default_engine(system)
-    notes = _defaults(table, plan_table, None if custom_engine else default_engine_note(system))
-    built, found = assemble({**table, "plan": {"engine": usual, "precision": "bf16", **plan_table}})
-    problems += found if "system" in table else [no_system(), *(one for one in found if one.path != "system")]
+    usual, notes = _defaults(table, plan_table)
+    built, faults = assemble({**table, "plan": {"engine": usual, "precision": "bf16", **plan_table}})
+    problems += faults if "system" in table else [no_system(), *(fault for fault in faults if fault.path != "system")]
     if problems or built is None:
         raise InputError([told_by(settings, problem) for problem in dict.fromkeys(problems)])
     return replace(built, assumptions=tuple(dict.fromkeys((*notes, *built.assumptions))))
 
 
-def _defaults(table: JsonObject, plan: JsonMapping, engine: str | None) -> list[str]:
-    """Fill in what the workload leaves out; what was assumed, a line each. `engine` says so where one was chosen."""
+def _defaults(table: JsonObject, plan: JsonMapping, engine: str | None = None) -> tuple[str, list[str]]:
+    """Fill in what the workload leaves out; the engine where none is named, and what was assumed, a line each."""
     notes = []
+    custom_engine, system = described_engine(table), _system(table)
     work = dict(table["workload"]) if isinstance(table.get("workload"), Mapping) else {}
     if "seq" not in work:
         work["seq"] = _longest(table)
@@ -415,11 +368,11 @@ def _defaults(table: JsonObject, plan: JsonMapping, engine: str | None) -> list[
     if "optimizer" not in work:
         notes.append("optimizer = adamw with fp32 states and master weights: not given")
     table["workload"] = {"kind": "train", **work}
-    if engine is not None and "engine" not in plan:
-        notes.append(engine)
+    if not engine and not custom_engine and "engine" not in plan:
+        notes.append(default_engine_note(system))
     if "precision" not in plan:
         notes.append("precision = bf16 unless searched: not given")
-    return notes
+    return custom_engine or default_engine(system), notes
 
 
 def _longest(table: JsonMapping) -> int:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.records import dataclass
 from ridgeline.plan.plan import Plan
+from ridgeline.search.training.space import choice
 from ridgeline.search.training.sweep import Chunk, DegreeGrid
 
 # axes of choices: in a chunk all plans share the first, the second differ by cell, the third by its structure
@@ -244,13 +245,6 @@ class BestByChoice:
                 found.setdefault(axis, []).append(item)
         best = {axis: _best_of(axis, some) for axis, some in found.items()}
         return MappingProxyType({axis: some for axis, some in best.items() if len(some) > 1})
-
-
-def choice(plan: Plan, axis: str) -> Any:
-    """What a plan has chosen along an axis."""
-    if axis in ("pp", "tp", "cp", "ep", "etp"):
-        return getattr(plan.mesh, axis)
-    return plan.sharding.shard if axis == "shard" else getattr(plan, axis)
 
 
 def _best_of(axis: str, entries: list[Entry]) -> tuple[Entry, ...]:

@@ -7,25 +7,31 @@ the engine is not known to support are not in the space; `plan.check` is the jud
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import product
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.records import dataclass
 from ridgeline.core.table import given_text
-from ridgeline.hardware.system import System
 from ridgeline.models.spec import Moe
-from ridgeline.plan.engine import Dispatch, RecomputePart, Shard
+from ridgeline.plan.engine import Dispatch, Shard
 from ridgeline.plan.mesh import Order
 from ridgeline.plan.plan import Offload, Plan, Precision, Recompute, Schedule, Switches
-from ridgeline.plan.resolve import NEARLY_ALL, separate_norms
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
+from ridgeline.search.choices import (
+    distinct_choices,
+    divisors,
+    has_experts,
+    powers_of_two,
+    selective_parts,
+    tensor_degrees,
+)
 
-WIDEST = 64  # tensor ranks nobody goes beyond
+DEGREES = ("tp", "cp", "pp", "ep", "etp")
 LARGEST_MICROBATCH = 16  # sequences of a microbatch
 MOST_CHUNKS = 8  # virtual stages of a rank
 
@@ -93,22 +99,22 @@ class Pins:
         if isinstance(table, Pins):
             return table
         problems = [not_among(axis, axis, CHOICES, "remove it") for axis in table if axis not in CHOICES]
-        made: JsonObject = {}
+        pinned: JsonObject = {}
         for axis, choices in table.items():
-            some = tuple(choices) if isinstance(choices, (tuple, list, range, set, frozenset)) else (choices,)
+            listed = tuple(choices) if isinstance(choices, (tuple, list, range, set, frozenset)) else (choices,)
             kind = CHOICES.get(axis, object)
             expectation = f"choices of type {kind.__name__}"
-            wrong = [choice for choice in some if not isinstance(choice, kind) or isinstance(choice, bool)]
-            problems += [Problem(path=axis, given=given_text(choice), expected=expectation) for choice in wrong]
-            made[axis] = some
+            wrong = [item for item in listed if not isinstance(item, kind) or isinstance(item, bool)]
+            problems += [Problem(path=axis, given=given_text(item), expected=expectation) for item in wrong]
+            pinned[axis] = listed
         if problems:
             raise InputError(problems)
-        return cls(**made)
+        return cls(**pinned)
 
     @property
     def pinned(self) -> tuple[str, ...]:
         """The axes that are not free."""
-        return tuple(item.name for item in fields(self) if getattr(self, item.name) is not None)
+        return tuple(axis for axis in self.__slots__ if getattr(self, axis) is not None)
 
     def without(self, axis: str) -> Pins:
         """The pins with one axis free."""
@@ -119,16 +125,14 @@ class Pins:
 PinTable = Mapping[str, object]  # axis -> its choices, as a program may write them
 CHOICES: Mapping[str, type] = MappingProxyType(
     {
-        **dict.fromkeys(("tp", "cp", "pp", "dp", "ep", "etp", "microbatch"), int),
+        **dict.fromkeys((*DEGREES, "dp", "microbatch", "shard_degree"), int),
+        **dict.fromkeys(("shard", "order"), str),
         "schedule": Schedule,
-        "shard": str,
-        "shard_degree": int,
         "recompute": Recompute,
         "offload": Offload,
         "precision": Precision,
         "switches": Switches,
         "placement": tuple,
-        "order": str,
     }
 )
 NO_PINS = Pins()
@@ -136,20 +140,12 @@ NO_PINS = Pins()
 
 def space_of(scenario: Scenario, pins: Pins | PinTable = NO_PINS) -> Space:
     """The space around a scenario: all its engine supports, except where choices are pinned."""
-    current = Pins.of(pins)
-    axes = {item.name for item in fields(Space)}
-    pinned: JsonObject = {axis: getattr(current, axis) for axis in current.pinned if axis in axes}
-    return replace(_free(scenario), **pinned)
-
-
-def _free(scenario: Scenario) -> Space:
-    """The space with nothing pinned."""
     plan, system, model = scenario.plan, scenario.system, scenario.model
-    able = scenario.engine.supports
+    able, current = scenario.engine.supports, Pins.of(pins)
     moe = next((block.ffn for block in model.blocks if isinstance(block.ffn, Moe)), None)
     axes: set[str] = set(able.axes)
     powers = powers_of_two(system.chips)
-    return Space(
+    space = Space(
         tp=tensor_degrees(system) if "tp" in axes else (1,),
         cp=tuple(size for size in powers if size <= max(1, scenario.workload.seq // 2048)) if "cp" in axes else (1,),
         pp=tuple(divisors(system.chips, model.layers + 2)) if "pp" in axes else (1,),
@@ -164,6 +160,8 @@ def _free(scenario: Scenario) -> Space:
         precision=(plan.precision,),
         switches=tuple(_switches(scenario, axes)),
     )
+    pinned: JsonObject = {axis: getattr(current, axis) for axis in current.pinned if axis in Space.__slots__}
+    return replace(space, **pinned)
 
 
 def parts_of(scenario: Scenario, space: Space, pins: Pins = NO_PINS) -> tuple[Space, ...]:
@@ -180,61 +178,13 @@ def parts_of(scenario: Scenario, space: Space, pins: Pins = NO_PINS) -> tuple[Sp
     flat, staged = (tuple(size for size in space.pp if (size > 1) == many) for many in (False, True))
     parts = [replace(space, pp=flat), replace(space, pp=staged, schedule=schedules, shard=shards)]
     if pins.placement is not None:
-        parts = [_of_stages(part, size, len(pins.placement[0])) for part in parts for size in part.pp]
+        stages = len(pins.placement[0])
+        parts = [
+            replace(part, pp=(size,), schedule=tuple(item for item in part.schedule if size * item.chunks == stages))
+            for part in parts
+            for size in part.pp
+        ]
     return tuple(part for part in parts if part.pp and part.schedule and part.shard)
-
-
-def _of_stages(space: Space, pp: int, stages: int) -> Space:
-    """The space with so many ranks in a pipeline and so many virtual stages."""
-    return replace(
-        space, pp=(pp,), schedule=tuple(schedule for schedule in space.schedule if pp * schedule.chunks == stages)
-    )
-
-
-def _closest(system: System) -> int:
-    """Chips of the innermost domain; a torus has no such border."""
-    return system.tiers[0].chips if system.tiers else 1
-
-
-def tensor_degrees(system: System) -> tuple[int, ...]:
-    """Tensor ranks that are tried: powers of two as far as the closest links go, and what else divides that domain.
-
-    >>> from ridgeline.hardware.load import system
-    >>> tensor_degrees(system("64xh100-sxm")), tensor_degrees(system("2xtpu-v4:12x16x16"))[:8]
-    ((1, 2, 4, 8), (1, 2, 3, 4, 6, 8, 12, 16))
-    """
-    domain = _closest(system)
-    sizes = {*powers_of_two(domain), *(size for size in divisors(domain, WIDEST) if system.chips % size == 0)}
-    return tuple(sorted(size for size in sizes if size <= min(WIDEST, domain)))
-
-
-def powers_of_two(most: int) -> list[int]:
-    """1, 2, 4 … up to `most`.
-
-    >>> powers_of_two(12)
-    [1, 2, 4, 8]
-    """
-    return [1 << place for place in range(max(1, most).bit_length())]
-
-
-def divisors(number: int, most: int) -> list[int]:
-    """Divisors of a number up to `most`.
-
-    >>> divisors(12, 6)
-    [1, 2, 3, 4, 6]
-    """
-    return [size for size in range(1, min(number, most) + 1) if number % size == 0]
-
-
-def neighbours(choices: tuple[int, ...], own: int) -> tuple[int, ...]:
-    """A choice with the next smaller and the next larger one.
-
-    >>> neighbours((1, 2, 4, 8), 4), neighbours((1, 2, 4, 8), 1)
-    ((2, 4, 8), (1, 2))
-    """
-    attempt = tuple(sorted(choices))
-    at = attempt.index(own) if own in attempt else 0
-    return attempt[max(0, at - 1) : at + 2]
 
 
 def _schedules(known: Iterable[str]) -> Iterable[Schedule]:
@@ -259,26 +209,6 @@ def _recomputes(scenario: Scenario) -> Iterable[Recompute]:
         yield Recompute(kind="full")
 
 
-def selective_parts(scenario: Scenario) -> tuple[tuple[RecomputePart, ...], ...]:
-    """Sets of parts that the engine recomputes together, less what it takes in experts only where there are none.
-
-    Sets with the dense feed-forward part are for models without experts. Norms are recomputed where nearly all stand
-    alone: what is priced is the recompute of all. What the plan itself recomputes comes last.
-    """
-    able, current = scenario.engine.supports, scenario.plan.recompute
-    experts = any(isinstance(block.ffn, Moe) for block in scenario.model.blocks)
-    away = () if experts else able.selective_in_experts
-    if able.norms_in_products and separate_norms(scenario.model) < NEARLY_ALL:
-        away = (*away, "norm")
-    sets = (
-        tuple(part for part in parts if part not in away)
-        for parts in able.selective
-        if not (experts and "mlp" in parts)
-    )
-    name_words = (current.parts,) if current.kind == "selective" else ()
-    return tuple(dict.fromkeys((*(parts for parts in sets if parts), *name_words)))
-
-
 def _switches(scenario: Scenario, axes: set[str]) -> Iterable[Switches]:
     """With and without sequence parallelism, keys round a ring or heads exchanged; the rest as the plan has it.
 
@@ -289,7 +219,7 @@ def _switches(scenario: Scenario, axes: set[str]) -> Iterable[Switches]:
     orders = (None, False) if base.sequence_parallel is None and "sp" in axes else (base.sequence_parallel,)
     kinds: tuple[Literal["ring", "all-to-all"], ...] = ("ring", "all-to-all") if "cp" in axes else (base.cp_kind,)
     overlaps = [base.overlap]
-    if "ep" in axes and any(isinstance(block.ffn, Moe) for block in scenario.model.blocks):
+    if "ep" in axes and has_experts(scenario):
         base = replace(base, moe_dispatch=base.moe_dispatch or best_dispatch(scenario))
         words = "moe" in scenario.engine.supports.features.overlaps and "moe" not in base.overlap
         overlaps += [MappingProxyType({**base.overlap, "moe": True})] if words else []
@@ -308,35 +238,21 @@ def best_dispatch(scenario: Scenario) -> Dispatch | None:
     return next((item for item in order if item in catalog_entry), None) if chip.vendor == "NVIDIA" else None
 
 
-def choices_of(plan: Plan) -> JsonObject:
-    """The plan as a choice along every axis of the search."""
+def choice(plan: Plan, axis: str) -> object:
+    """What a plan has chosen along an axis; of a shard degree 0 for all data-parallel ranks."""
     mesh, sharding = plan.mesh, plan.sharding
-    total = sharding.shard == "none" or plan.shard_degree == mesh.dp * mesh.cp
-    return {
-        "tp": mesh.tp,
-        "cp": mesh.cp,
-        "pp": mesh.pp,
-        "ep": mesh.ep,
-        "etp": mesh.etp,
-        "microbatch": plan.microbatch,
-        "schedule": plan.schedule,
-        "shard": sharding.shard,
-        "shard_degree": 0 if total else plan.shard_degree,
-        "recompute": plan.recompute,
-        "offload": plan.offload,
-        "precision": plan.precision,
-        "switches": plan.switches,
-    }
+    if axis in DEGREES:
+        return getattr(mesh, axis)
+    if axis == "shard_degree":
+        total = sharding.shard == "none" or plan.shard_degree == mesh.dp * mesh.cp
+        return 0 if total else plan.shard_degree
+    return sharding.shard if axis == "shard" else getattr(plan, axis)
 
 
 def widen_space(space: Space, plans: Sequence[Plan]) -> Space:
     """The space with the choices of these plans among its own."""
-    axes: dict[str, tuple[Any, ...]] = {}
-    for item in fields(Space):
-        catalog_entry = list(getattr(space, item.name))
-        for plan in plans:
-            choice = choices_of(plan)[item.name]
-            if choice not in catalog_entry:
-                catalog_entry.append(choice)
-        axes[item.name] = tuple(catalog_entry)
+    axes: JsonObject = {
+        axis: tuple(distinct_choices([*getattr(space, axis), *(choice(plan, axis) for plan in plans)]))
+        for axis in Space.__slots__
+    }
     return Space(**axes)

@@ -27,7 +27,6 @@ from ridgeline.cost import Calibration, machines_of, parameter_columns, sustaine
 from ridgeline.lowering.context import Degrees, LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import NAMES, SHARDS, PlanColumns, degree_columns, plan_columns
 from ridgeline.lowering.program import sections_of, stages_of
-from ridgeline.models.spec import Moe
 from ridgeline.plan.check import blocks, context, experts, precision, tensor
 from ridgeline.plan.engine import Shard
 from ridgeline.plan.mesh import DP_LAST, Mesh
@@ -36,6 +35,7 @@ from ridgeline.plan.resolve import sends_overlap
 from ridgeline.plan.scenario import Scenario, default_placement
 from ridgeline.plan.schedules import SCHEDULES, requirement, virtual_stages_by_rank
 from ridgeline.plan.supported import tells_expert_overlap
+from ridgeline.search.choices import has_experts
 from ridgeline.search.training.space import Space
 from ridgeline.sim import (
     EndOfStep,
@@ -364,14 +364,10 @@ def _dealt(grid: DegreeGrid, pp: int) -> tuple[Index, Array]:
     even &= (inner * dp) % (sizes.ep * sizes.etp) == 0
     even &= scenario.workload.sequences % np.maximum(dp * sizes.microbatch, 1) == 0
     even &= scenario.workload.sequences >= dp * sizes.microbatch
-    if scenario.plan.mesh.order == DP_LAST and pp > 1 and _has_experts(scenario):
+    if scenario.plan.mesh.order == DP_LAST and pp > 1 and has_experts(scenario):
         even &= (dp == 1) | (sizes.ep * sizes.etp == inner)
     cell = np.flatnonzero(even)
     return cell, dp[cell]
-
-
-def _has_experts(scenario: Scenario) -> bool:
-    return any(isinstance(block.ffn, Moe) for block in scenario.model.blocks)
 
 
 def _pipelines(

@@ -15,7 +15,7 @@ from ridgeline.search.deployment.capacity import capacity
 from ridgeline.search.deployment.fleet import outdone
 from ridgeline.search.deployment.recommendation import DeploymentAnswer, deployment_report, recommend_deployment
 from ridgeline.search.deployment.request import DeploymentRequest
-from ridgeline.search.training.recommendation import SearchTime
+from ridgeline.search.recommendation import SearchTime
 from ridgeline.serving.serving_prediction import ServingPrediction, predict_serving
 
 FEW = ["workload.requests=300"]
@@ -136,7 +136,7 @@ def test_what_two_outdo_is_not_simulated(found: DeploymentAnswer) -> None:
     """Two that hold the load on no more chips than one replica of each pool takes: neither best nor next best."""
     best = found.best
     assert best is not None
-    one, several = (replace(best, candidate=best.candidate.with_replicas(many)) for many in (1, 3))
+    one, several = (replace(best, candidate=replace(best.candidate, replicas=(many,))) for many in (1, 3))
     assert not outdone(best.candidate, [one])
     assert outdone(best.candidate, [one, one])
     assert not outdone(best.candidate, [one, several])  # as few as one of its replicas might do

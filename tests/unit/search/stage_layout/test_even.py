@@ -13,8 +13,8 @@ from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
 from ridgeline.plan.supported import unsupported_decisions
+from ridgeline.search.choices import selective_parts
 from ridgeline.search.stage_layout.refine import Refined, Refinement, even, lacking, refine, refinement
-from ridgeline.search.training.space import selective_parts
 from ridgeline.sim.predict_step import default_calibration, predict
 from ridgeline.sim.prediction import Prediction
 

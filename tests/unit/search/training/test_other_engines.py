@@ -12,9 +12,10 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.report.plan import software
+from ridgeline.search.recommendation import SearchTime
 from ridgeline.search.training.gains import OtherEngine, able_engines, other_engines, under, what_if
 from ridgeline.search.training.plan_search import Search, find_plan
-from ridgeline.search.training.recommendation import PlanReport, SearchTime, plan_report, recommend
+from ridgeline.search.training.recommendation import PlanReport, plan_report, recommend
 from ridgeline.search.training.request import PlanRequest
 from ridgeline.sim import predict
 

@@ -15,7 +15,8 @@ from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.search.progress import Progress
-from ridgeline.search.training.recommendation import Recommendation, SearchTime, plan_report, recommend
+from ridgeline.search.recommendation import SearchTime
+from ridgeline.search.training.recommendation import Recommendation, plan_report, recommend
 from ridgeline.search.training.request import PlanOptions, PlanRequest
 from ridgeline.sim.predict_step import predict
 from ridgeline.sim.prediction import Prediction

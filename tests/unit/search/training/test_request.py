@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from ridgeline.core.errors import InputError
+from ridgeline.search.request import read_request
 from ridgeline.search.training.objectives import Goal
-from ridgeline.search.training.request import PlanRequest, cases, read_request
+from ridgeline.search.training.request import PlanRequest, cases
 from ridgeline.search.training.space import space_of
 
 SCENARIO = """

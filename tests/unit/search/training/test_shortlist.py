@@ -13,8 +13,8 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.search.training import sweep
 from ridgeline.search.training.plan_search import Search, find_plan
-from ridgeline.search.training.shortlist import Entry, choice, entry, in_order
-from ridgeline.search.training.space import space_of
+from ridgeline.search.training.shortlist import Entry, entry, in_order
+from ridgeline.search.training.space import choice, space_of
 from ridgeline.search.training.sweep import chunks_of, priced_grids
 from ridgeline.sim.memory.headroom import scenario_headroom
 from ridgeline.sim.memory.peak import capacity_of
