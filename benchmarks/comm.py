@@ -32,7 +32,7 @@ from ridgeline.comm.library.candidates import ring_order
 from ridgeline.comm.library.exchanges import pairwise
 from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.select import candidates, fastest
-from ridgeline.comm.simulation.conditions import Conditions, conditions
+from ridgeline.comm.simulation.conditions import Conditions, parse_conditions
 from ridgeline.comm.simulation.fluid_windows import WINDOW
 from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.simulation.simulate import over_seeds, simulate
@@ -207,7 +207,7 @@ def hashed(repeats: int = 3) -> list[dict[str, Any]]:
     rows = []
     for name, large, small, asked, make in cases:
         graph = topology(large, RATE, ALPHA)
-        job, under = Job(algorithm=make(graph), size_bytes=SIZE), conditions(graph, **asked)
+        job, under = Job(algorithm=make(graph), size_bytes=SIZE), parse_conditions(graph, **asked)
         list(over_seeds([job], graph, under, range(1)))
         row: dict[str, Any] = {"case": f"{name}, {large}"}
         for seeds in (1, HASHED_SEEDS):
@@ -221,7 +221,7 @@ def hashed(repeats: int = 3) -> list[dict[str, Any]]:
         if small:
             few = topology(small, RATE, ALPHA)
             work = Job(algorithm=make(few), size_bytes=SIZE)
-            same = conditions(few, **asked)
+            same = parse_conditions(few, **asked)
             spent, found = cpu(lambda work=work, few=few, same=same: simulate([work], few, same, WINDOW))
             row["columns_messages_per_s"] = len(found.arrived_s) / spent
         rows.append(row)

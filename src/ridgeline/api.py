@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 if TYPE_CHECKING:
-    from ridgeline.comm import Asked, CollectiveOptions, CollectiveTime, LibraryChoice
+    from ridgeline.comm import CollectiveOptions, CollectiveTime
+    from ridgeline.comm.libraries import LibraryChoice
+    from ridgeline.comm.simulation import NetworkOptions
     from ridgeline.cost import Calibration, Choice, Profile
     from ridgeline.ir.op_comparison import DryRun
     from ridgeline.plan.scenario import Scenario
@@ -72,7 +74,7 @@ def predict(
     causal: bool = True,
     network: str = "closed",
     progress: Callable[[int, int], None] | None = None,
-    **conditions: Unpack[Asked],
+    **conditions: Unpack[NetworkOptions],
 ) -> Prediction | PhasePrediction | ServingPrediction | Impossible:
     """The predicted step of a scenario, or what becomes of a serve scenario's requests; or why there is none.
 
@@ -336,7 +338,7 @@ def library_choice(name: str, *, on: str, size: str | float = "1 GB", library: s
     ('ring/LL', '27.4 29.6 us')
     """
     from ridgeline.calibrate.collective_times import with_benchmark
-    from ridgeline.comm import library_choice as choose
+    from ridgeline.comm.libraries import library_choice as choose
 
     return with_benchmark(choose(name, on=on, size=size, library=library))
 

@@ -42,9 +42,18 @@ from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, read_table, write_text
 from ridgeline.core.units import DECIMAL
-from ridgeline.cost import PARAMETERS, Calibration, Sensitivity, before_anchors
-from ridgeline.cost.anchored import MOST_RUNS, Anchored, AnchorRun, Components, weigh_runs
-from ridgeline.cost.anchoring import OWNERS, covariance, offsets_of
+from ridgeline.cost import PARAMETERS, Calibration, before_anchors
+from ridgeline.cost.fitting import (
+    MOST_RUNS,
+    OWNERS,
+    Anchored,
+    AnchorRun,
+    Components,
+    covariance,
+    offsets_of,
+    weigh_runs,
+)
+from ridgeline.cost.pricing import Sensitivity
 from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.sim import default_calibration, sensitivities
 

@@ -28,24 +28,29 @@ from numpy.typing import NDArray
 from ridgeline.calibrate.collectives import SIZES, WARMING, MeasuredCollective, bundled_collectives
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import Row
-from ridgeline.comm import BenchmarkTime, LibraryChoice, SweepPoint, chosen_option
+from ridgeline.comm.libraries import BenchmarkTime, LibraryChoice, SweepPoint, chosen_option
 from ridgeline.core.arrays import Array
 from ridgeline.core.files import write_text
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost import SHIPPED_LIBRARY_TIMES as SHIPPED
-from ridgeline.cost import CollectiveQuestion
-from ridgeline.cost import QuestionKind as Kind
-from ridgeline.cost.library_times.formulas import Values, bare_link_seconds, harness_floor, library_seconds
-from ridgeline.cost.library_times.parameters import (
+from ridgeline.cost.library_times import (
     BY_FAMILY,
     MEASURED_FAMILIES,
     PRIORS,
+    CollectiveQuestion,
     LibraryParameters,
-    names,
+    QuestionColumns,
+    Values,
+    bare_link_seconds,
+    describes,
+    harness_floor,
+    library_seconds,
+    parameter_names,
     prior_values,
+    question_columns,
     shipped_parameters,
 )
-from ridgeline.cost.library_times.question import QuestionColumns, columns_of, describes
+from ridgeline.cost.library_times import QuestionKind as Kind
 
 SWEEP = tuple(4**power for power in range(5, 17))  # bytes: 1 KiB to 4 GiB
 BENCHMARKS: Mapping[str, Kind] = MappingProxyType(
@@ -87,7 +92,7 @@ def write_collectives(found: LibraryParameters, path: Path = SHIPPED) -> None:
 def in_sample(found: LibraryParameters) -> dict[str, float]:
     """Mean |residual| of the rows that were fitted: what is left where a system is known."""
     rows = [item for item in bundled_collectives() if describes(item.system)]
-    predicted_s = library_seconds(columns_of([item.question for item in rows]), found.values)
+    predicted_s = library_seconds(question_columns([item.question for item in rows]), found.values)
     off = np.abs(predicted_s / np.array([item.seconds for item in rows]) - 1)
     large = np.array([item.size > LARGE for item in rows])
     return {"known, above 1 MB": float(off[large].mean()), "known, to 1 MB": float(off[~large].mean())}
@@ -106,17 +111,17 @@ def _figure(item: MeasuredCollective) -> tuple[object, ...]:
 def _fit_values(rows: Sequence[MeasuredCollective], start: Mapping[str, float]) -> dict[str, float]:
     from scipy.optimize import least_squares
 
-    columns = columns_of([item.question for item in rows])
+    columns = question_columns([item.question for item in rows])
     log_seconds = np.log([item.seconds for item in rows])
-    parameter_names = names()
-    prior = _Pulled(parameter_names)
+    names = parameter_names()
+    prior = _Pulled(names)
 
     def residuals(x: Array) -> Array:
-        return np.concatenate([_off(columns, parameter_names, x) / SCATTER - log_seconds / SCATTER, prior(x)])
+        return np.concatenate([_off(columns, names, x) / SCATTER - log_seconds / SCATTER, prior(x)])
 
-    begin = np.log([start[name] for name in parameter_names])
+    begin = np.log([start[name] for name in names])
     solution = least_squares(residuals, begin, loss="soft_l1", f_scale=1.0, max_nfev=60)
-    return {name: float(f"{value:.{DIGITS}g}") for name, value in zip(parameter_names, np.exp(solution.x), strict=True)}
+    return {name: float(f"{value:.{DIGITS}g}") for name, value in zip(names, np.exp(solution.x), strict=True)}
 
 
 def _off(columns: QuestionColumns, known: Sequence[str], x: Array) -> NDArray[np.float64]:
@@ -188,9 +193,7 @@ def predictions(read: Sequence[MeasuredCollective]) -> tuple[Array, list[bool]]:
             by_fold[None].append(index)
             continue
         system = item.row["system"]
-        is_left_out = (
-            item.row.id in bundled_row_ids and fit.without(system) is not None and not _only_here(item, fit.values)
-        )
+        is_left_out = item.row.id in bundled_row_ids and system in fit.folds and not _only_here(item, fit.values)
         left_out[index] = is_left_out
         by_fold[system if is_left_out else ""].append(index)
     for fold, rows in by_fold.items():
@@ -198,9 +201,8 @@ def predictions(read: Sequence[MeasuredCollective]) -> tuple[Array, list[bool]]:
         if fold is None:
             seconds[rows] = bare_link_seconds([item.question for item in some])
         else:
-            values = fit.without(fold) if fold else fit.values
-            assert values is not None
-            seconds[rows] = library_seconds(columns_of([item.question for item in some]), values)
+            values = fit.folds[fold] if fold else fit.values
+            seconds[rows] = library_seconds(question_columns([item.question for item in some]), values)
     return seconds, left_out
 
 
@@ -279,9 +281,9 @@ def _hidden(read: Sequence[MeasuredCollective]) -> dict[int, Skipped]:
     if not profiler_rows:
         return {}
     values = shipped_parameters().values
-    columns = columns_of([item.question for item in profiler_rows])
+    columns = question_columns([item.question for item in profiler_rows])
     floor = harness_floor(columns, values)
-    bare = library_seconds(columns_of([replace(item.question, harness="") for item in profiler_rows]), values)
+    bare = library_seconds(question_columns([replace(item.question, harness="") for item in profiler_rows]), values)
     why = "source: a host-driven profiler, whose launches take longer ({:.0f} us) than this collective ({:.0f} us)"
     return {
         id(item): Skipped(id=item.row.id, reason=why.format(least * 1e6, device * 1e6))

@@ -20,10 +20,9 @@ from ridgeline.calibrate.truth.rows import COLLECTIVES as TABLE
 from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
 from ridgeline.core.errors import RidgelineError, near
 from ridgeline.core.units import BINARY, DECIMAL
-from ridgeline.cost import CollectiveQuestion, machines_of
-from ridgeline.cost import QuestionKind as Kind
-from ridgeline.cost.library_times.formulas import counted_bytes
-from ridgeline.cost.library_times.question import ExpertExchange, Software, columns_of
+from ridgeline.cost import machines_of
+from ridgeline.cost.library_times import CollectiveQuestion, ExpertExchange, Software, counted_bytes, question_columns
+from ridgeline.cost.library_times import QuestionKind as Kind
 from ridgeline.hardware.load import CHIPS, SYSTEMS, system
 from ridgeline.hardware.system import System
 
@@ -244,7 +243,7 @@ def _seconds(cells: RowCells, question: CollectiveQuestion) -> float:
     latency, plain, bus = (cells.number(column) for column in ("latency_us", "algbw_GBps", "busbw_GBps"))
     ranks, size = question.ranks, question.size
     if question.experts is not None:
-        size, bus = float(counted_bytes(columns_of([question]))[0]), None
+        size, bus = float(counted_bytes(question_columns([question]))[0]), None
     factor = (2 if question.kind == "all-reduce" else 1) * (ranks - 1) / ranks
     if latency is not None:
         seconds = latency * MICRO

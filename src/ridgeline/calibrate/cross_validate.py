@@ -47,8 +47,7 @@ from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 from ridgeline.cost import PARAMETERS, Calibration
-from ridgeline.cost.anchored import Components
-from ridgeline.cost.calibration import SHIPPED
+from ridgeline.cost.fitting import SHIPPED_CALIBRATION, Components
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim import (
     SHIPPED_RESIDUALS,
@@ -509,7 +508,7 @@ def _residual_rows(table: Dataset, residuals: Sequence[Residual]) -> list[Sheet]
 
 def write_parameters(found: Refit) -> None:
     """Replace the shipped calibration, folds and residuals."""
-    write_text(SHIPPED, parameters_text(found.parameters.full))
+    write_text(SHIPPED_CALIBRATION, parameters_text(found.parameters.full))
     write_text(SHIPPED_FOLDS, _text(found.parameters.folds.to_table()))
     write_text(SHIPPED_RESIDUALS, '{"rows": [\n' + ",\n".join(map(json.dumps, found.residuals)) + "\n]}\n")
     write_text(SHIPPED_SUMMARY, summary_text(read_residuals(found.residuals)))

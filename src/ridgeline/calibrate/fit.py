@@ -45,23 +45,9 @@ from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.core.units import DECIMAL
-from ridgeline.cost import (
-    PARAMETERS,
-    PEAKS,
-    Calibration,
-    Machines,
-    Owners,
-    ParameterColumns,
-    SustainedRates,
-    machines_of,
-    measured_memory,
-    owners,
-    shipped_profiles,
-    sustained_rates,
-)
-from ridgeline.cost.calibration import APART, known_share
-from ridgeline.cost.kernels import flash_seconds, padded_flops
-from ridgeline.cost.machine import SHARE, WIDE, measured_updates
+from ridgeline.cost import PARAMETERS, Calibration, Owners, machines_of, owners, shipped_profiles, sustained_rates
+from ridgeline.cost.fitting import APART, SHARE, WIDE, flash_seconds, known_share, measured_updates, padded_flops
+from ridgeline.cost.pricing import PEAKS, Machines, ParameterColumns, SustainedRates, measured_memory
 from ridgeline.hardware.load import CHIPS, system
 from ridgeline.hardware.topology import Topology
 from ridgeline.plan.engine import ENGINES

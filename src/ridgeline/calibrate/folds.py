@@ -32,7 +32,8 @@ from ridgeline.calibrate.truth.rows import Row, read_rows
 from ridgeline.core.arrays import Array
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, MissingNumber
-from ridgeline.cost import Calibration, ParameterColumns, Profile, machines_of, parameter_columns, shipped_profiles
+from ridgeline.cost import Calibration, Profile, machines_of, parameter_columns, shipped_profiles
+from ridgeline.cost.pricing import ParameterColumns
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim import StepBatch, StepTimes
 

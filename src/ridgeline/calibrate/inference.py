@@ -39,16 +39,9 @@ from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import MissingNumber
 from ridgeline.core.files import write_text
-from ridgeline.cost import (
-    SERVING_PARAMETERS,
-    Calibration,
-    Owners,
-    ServingCalibration,
-    default_calibration,
-    owners,
-    shipped_serving,
-)
-from ridgeline.cost.calibration import SHIPPED_SERVING, Owner
+from ridgeline.cost import Calibration, Owners, ServingCalibration, default_calibration, owners, shipped_serving
+from ridgeline.cost.fitting import SHIPPED_SERVING, Owner
+from ridgeline.cost.pricing import SERVING_PARAMETERS
 from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.plan.serving_settings import BARE
 from ridgeline.serving.closed_batch import ClosedBatch, Limits, closed_batch

@@ -26,16 +26,18 @@ from ridgeline.core.dtype import element_bytes
 from ridgeline.core.errors import RidgelineError
 from ridgeline.core.evidence import Evidence
 from ridgeline.cost import Calibration, Profile, owners, read_profile
-from ridgeline.cost.calibration import shipped_calibration
-from ridgeline.cost.kernels import ChipRates, chip_rates
-from ridgeline.cost.profile import SHIPPED_PROFILES, Measurement
-from ridgeline.cost.profile_prices import (
+from ridgeline.cost.fitting import (
     FLASH,
     PRODUCTS,
-    columns_of,
+    SHIPPED_PROFILES,
+    ChipRates,
+    Measurement,
+    chip_rates,
     fitted_share,
+    kernel_columns,
     product_state,
     roof_and_place,
+    shipped_calibration,
     surface_of,
 )
 from ridgeline.hardware.load import CHIPS, chip
@@ -122,7 +124,7 @@ def _price_kernel(one: PublishedKernel, tables: _Tables, calibration: Calibratio
         surface = surface_of(rows, sheet)
         if surface is None:
             continue
-        _, place = roof_and_place(kernel.op, rows[0].dtype, columns_of([kernel]), sheet)
+        _, place = roof_and_place(kernel.op, rows[0].dtype, kernel_columns([kernel]), sheet)
         place = np.column_stack([place, product_state([_as_run(one, rows)])]) if kernel.op == "gemm" else place
         ratio, distance = surface.read(place)
         nearest = float(distance[0])
@@ -246,7 +248,7 @@ def is_own(row: Row) -> bool:
 
 
 def _roof(kernel: Measurement, sheet: ChipRates) -> float:
-    return float(roof_and_place(kernel.op, kernel.dtype, columns_of([kernel]), sheet)[0][0])
+    return float(roof_and_place(kernel.op, kernel.dtype, kernel_columns([kernel]), sheet)[0][0])
 
 
 def is_priceable(one: PublishedKernel) -> bool:

@@ -18,11 +18,9 @@ from types import MappingProxyType
 from typing import Literal
 
 from ridgeline.core.errors import InputError
-from ridgeline.cost import PARAMETERS, Calibration, Owners, Sensitivity, owners
-from ridgeline.cost.anchored import Anchored
-from ridgeline.cost.anchoring import COMMON, after_one_more
-from ridgeline.cost.calibration import APART
-from ridgeline.cost.machine import SHARE, density_of
+from ridgeline.cost import PARAMETERS, Calibration, Owners, owners
+from ridgeline.cost.fitting import APART, COMMON, SHARE, Anchored, after_one_more, density_of
+from ridgeline.cost.pricing import Sensitivity
 from ridgeline.hardware.load import system as load_system
 from ridgeline.ir.ops import Attend, MatMul
 from ridgeline.lowering.program import lower

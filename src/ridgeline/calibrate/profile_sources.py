@@ -28,7 +28,7 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost import Choice, Profile, read_profile
-from ridgeline.cost.profile import Measurement, chosen_profiles
+from ridgeline.cost.fitting import Measurement, chosen_profiles
 from ridgeline.hardware.chip import Chip
 from ridgeline.ir.kernel import Kernel
 

@@ -58,7 +58,7 @@ from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.core.table import decode
 from ridgeline.cost import Calibration, Choice, Profile, owners, parameter_columns, shipped_profiles
-from ridgeline.cost.calibration import shipped_calibration as shipped_calibration
+from ridgeline.cost.fitting import shipped_calibration as shipped_calibration
 from ridgeline.plan.check import check
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.plan_table import plan_table

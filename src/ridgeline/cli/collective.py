@@ -171,7 +171,7 @@ def collective(
         pairs=pair or (), matrix=matrix, experts=experts, top_k=top_k, tokens=tokens, routing_seed=seed,
     )  # fmt: skip
     if output is not None:
-        from ridgeline.comm import write_collective
+        from ridgeline.comm.formats import write_collective
 
         write_collective(time.algorithm, output, to or "ridgeline")
         say(f"{output}: {time.algorithm.step_count} steps", err=True)
@@ -194,7 +194,7 @@ def _check_picture(path: Path | None) -> None:
 
 def _asks_library(file: Path | None, output: Path | None, to: str, library: str) -> bool:
     """Whether a library's choice is asked for, and no algorithm; what cannot be written is refused before any work."""
-    from ridgeline.comm import ALGORITHM_TARGETS, CHOICE_TARGETS, TARGETS
+    from ridgeline.comm.formats import ALGORITHM_TARGETS, CHOICE_TARGETS, TARGETS
 
     if file is not None:
         raise InputError(Problem(path="FILE", given=str(file), expected="nothing after a collective", todo="use -o"))
@@ -236,7 +236,7 @@ def _list(network: _Network, outer: str, without: Parts, groups: str, json: bool
 
 def _library(what: str, on: str, size: str, library: str, target: tuple[Path | None, str], json: bool) -> None:
     """What a library would do for the collective; written as its settings if asked."""
-    from ridgeline.comm import write_choice
+    from ridgeline.comm.formats import write_choice
 
     if not on:
         raise InputError(Problem(path="--on", given="nothing", expected="a system, as 64xh100-sxm, with --library"))
@@ -250,7 +250,8 @@ def _library(what: str, on: str, size: str, library: str, target: tuple[Path | N
 
 def _verify(file: Path | None, network: _Network, json: bool) -> None:
     """Check a file, time its algorithm where a network is given; exit code 2 where it is wrong."""
-    from ridgeline.comm import graph_for, read_collective, timed_file
+    from ridgeline.comm import graph_for, timed_file
+    from ridgeline.comm.formats import read_collective
     from ridgeline.report.schedule_picture import refuse_unknown_picture, write_picture
 
     if file is None:

@@ -39,7 +39,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 
 if TYPE_CHECKING:
-    from ridgeline.comm import Asked
+    from ridgeline.comm.simulation import NetworkOptions
     from ridgeline.plan.scenario import Scenario
     from ridgeline.serving.deployment import Priced
     from ridgeline.serving.serving_prediction import ServingPrediction
@@ -83,7 +83,7 @@ def predict(
     built = api.scenario_of(
         named_model(scenario), on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or ()
     )
-    conditions: Asked = {}
+    conditions: NetworkOptions = {}
     if network == "simulated" or paths != "ecmp":
         conditions["paths"] = paths
     if background:

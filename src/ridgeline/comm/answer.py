@@ -19,7 +19,7 @@ from ridgeline.comm.graph import Graph, LinkLoad, group_ranks, slow_links
 from ridgeline.comm.graph import without as degraded
 from ridgeline.comm.library.table import ALGORITHMS
 from ridgeline.comm.select import EXCHANGES, ExchangeOptions, beaten, candidates_named, exchange_candidates, fastest
-from ridgeline.comm.simulation.conditions import Asked, conditions
+from ridgeline.comm.simulation.conditions import NetworkOptions, parse_conditions
 from ridgeline.comm.simulation.contention import SEEDS, Contention, contend, simulated_graph
 from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.synthesis.synthesize import synthesize as build
@@ -37,7 +37,7 @@ BUSIEST_LINKS = 8  # that an answer lists
 SEQUENCE: tuple[Collective, ...] = ("reducescatter", "allgather")
 
 
-class Options(Asked, ExchangeOptions, total=False):
+class Options(NetworkOptions, ExchangeOptions, total=False):
     """What simulations and exchanges ask for besides."""
 
 
@@ -213,7 +213,7 @@ def collective(
     groups          sizes of groups of consecutive ranks, 2+3: all-reduce by unequal groups
     by_size         who is fastest from 1 kB to 10 GB besides, and the sizes where they cross
     simulate        run it too as flows that share links, with hashed paths for so many `seeds`; how, says the rest:
-                    paths, seed, background, straggler, injection, message (see `simulation.conditions.Asked`)
+                    paths, seed, background, straggler, injection, message (see `simulation.conditions.NetworkOptions`)
     beside          another collective of all ranks at the same time, alltoall:256MB
 
     >>> found = collective("allgather", topology="torus:4x4", link="50 GB/s", latency=0.0, size="1 GB")
@@ -249,7 +249,9 @@ def collective(
         *(_concurrent_job(text, graph, root) for text in beside),
     ]
     wide = simulated_graph(graph)
-    shared = contend(jobs, wide, conditions(wide, **cast(Asked, asked)), seeds, alpha_beta_s=timing.seconds)
+    shared = contend(
+        jobs, wide, parse_conditions(wide, **cast(NetworkOptions, asked)), seeds, alpha_beta_s=timing.seconds
+    )
     return replace(answer_, contention=shared)
 
 

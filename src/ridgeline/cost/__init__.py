@@ -1,7 +1,7 @@
 """Op x chip -> seconds: a few named physical rates, and how ops are priced with them.
 
-The door: what other rooms take is listed in `__init__.pyi` and loaded when it is first asked for. `calibrate`, which
-fits what this room prices with, also enters its modules.
+The door: what other rooms take is listed in `__init__.pyi` and loaded when it is first asked for. Side doors: `pricing`
+for whoever prices steps, `fitting` for whoever fits, `library_times` for what benchmarks of collectives measure.
 """
 
 from ridgeline.core.door import open_door

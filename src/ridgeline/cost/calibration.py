@@ -57,7 +57,7 @@ BARE_LOOPS = ("torch-compile", "torch-eager")
 # of what other software loses: of the seconds that a step costs whatever it does (a launch or two, a synchronisation),
 # and of a step to what no op explains (kernels of five traced steps on an H200 fill 97 to 100 % of them)
 BARE_SHARES: Mapping[str, float] = MappingProxyType({"fixed": 0.1, "slack": 0.25})
-SHIPPED = Path(__file__).parent / "calibration.json"
+SHIPPED_CALIBRATION = Path(__file__).parent / "calibration.json"
 SHIPPED_SERVING = Path(__file__).parent / "serving_calibration.json"
 FURTHEST = 100.0  # no offset that keeps a value off the ends of its range is anywhere near
 
@@ -100,166 +100,16 @@ class Parameter:
         return number
 
 
-EACH: Mapping[str, tuple[Owner, ...]] = MappingProxyType(
-    {
-        "chip": ("family", "chip"),
-        "die": ("family", "die"),
-        "engine": ("engine",),
-        "kernel": ("family", "die", "kernel"),
-        "library": ("family", "kernel"),
-    }
-)
-
-
-def _p(
-    name: str, unit: str, rng: tuple[float, float, float], group: str, per: str, meaning: str, spread: float = 1.0
-) -> Parameter:  # fmt: skip
-    low, default, high = rng
-    words = [part for word in per.split() for part in EACH[word]]
-    owners = tuple(owner for owner in APART if owner in words)
-    return Parameter(
-        name=name,
-        unit=unit,
-        low=low,
-        default=default,
-        high=high,
-        group=group,
-        per=owners,
-        meaning=meaning,
-        spread=spread,
+def _parameters(kind: str) -> Mapping[str, Parameter]:
+    """The parameters of `parameters.json`; a `note` there says where a range or default comes from."""
+    rows = json.loads((Path(__file__).parent / "parameters.json").read_text(encoding="utf-8"))[kind]
+    fields = {name: {key: value for key, value in row.items() if key != "note"} for name, row in rows.items()}
+    return MappingProxyType(
+        {name: Parameter(name=name, **row | {"per": tuple(row.get("per", ()))}) for name, row in fields.items()}
     )
 
 
-_LIST = (
-    _p("matmul_wide", "of peak", (0.5, 0.72, 0.95), "compute", "die", "sustained share of the peak, 16 bits and wider"),
-    _p("matmul_8", "of peak", (0.35, 0.62, 0.9), "compute", "die engine", "the same for 8-bit formats"),
-    _p("matmul_4", "of peak", (0.25, 0.48, 0.8), "compute", "die", "the same for 4-bit formats"),
-    _p(
-        "attention",
-        "of peak",
-        (0.2, 0.68, 0.95),
-        "compute",
-        "kernel",
-        "flash attention forward, of matrix and exponential unit together",
-    ),
-    _p(
-        "power",
-        "exponent",
-        (0.01, 0.33, 0.6),  # dynamic power goes with the cube of the clock
-        "compute",
-        "",
-        "how sustained matrix rates fall with flops per joule of rated power",
-        spread=0.3,  # a law of physics: a chip moves by what is its own
-    ),
-    _p("experts", "of product", (0.7, 0.93, 1.0), "compute", "engine", "grouped expert products against a single one"),
-    # 0.12 and 0.11 on an H200: chunk state and chunk scan of a Mamba2 layer in Triton, untuned
-    _p("scan", "of peak", (0.06, 0.12, 0.35), "compute", "", "kernels of chunked linear scans, of the 16-bit peak"),
-    _p(
-        "attention_back",
-        "of forward",
-        (0.4, 0.8, 1.0),
-        "compute",
-        "library",
-        "flash attention backward against forward",
-    ),
-    _p("memory", "of peak", (0.6, 0.82, 0.95), "memory", "chip", "sustained share of main memory's rate"),
-    _p("traffic", "x", (0.7, 1.2, 3.0), "memory", "engine", "memory traffic of the software against the ops' own"),
-    _p("near", "of link", (0.5, 0.8, 1.0), "network", "chip", "share of the innermost links a large collective gets"),
-    _p("far", "of link", (0.6, 0.93, 1.0), "network", "chip", "the same beyond the innermost domain"),
-    _p(
-        "meet",
-        "s",
-        (0.5e-6, 10e-6, 60e-6),
-        "network",
-        "",
-        "ranks wait for the last at a collective, per doubling of them",
-    ),
-    # a node of a replayed graph takes 0.95 us on an H200
-    _p("kernel", "s", (0.5e-6, 2e-6, 6e-6), "host", "engine", "chip idles around each kernel"),
-    _p("host", "s", (4e-6, 30e-6, 60e-6), "host", "engine", "host issues one kernel of an eager program"),
-    _p("wait", "s", (20e-6, 80e-6, 600e-6), "host", "engine", "host learns how many tokens each expert got"),
-    _p("hidden_tp", "share", (0.1, 0.6, 0.95), "overlap", "", "tensor-parallel communication hidden where overlapped"),
-    _p("hidden_pp", "share", (0.3, 0.95, 0.99), "overlap", "", "overlapped pipeline sends that cost compute nothing"),
-    _p("hidden_dp", "share", (0.4, 0.8, 0.99), "overlap", "", "gradient exchange that can hide behind compute"),
-    _p("hidden_shard", "share", (0.2, 0.8, 0.99), "overlap", "engine", "gathering of sharded weights that can hide"),
-    _p("hidden_moe", "share", (0.1, 0.6, 0.95), "overlap", "", "expert dispatch hidden where overlapped"),
-    _p("contention", "share", (0.02, 0.1, 0.35), "overlap", "", "compute lost while a collective runs beside it"),
-    _p(
-        "jitter",
-        "per doubling",
-        (0.0005, 0.004, 0.02),
-        "scale",
-        "",
-        "step lost to the slowest node, per doubling of nodes",
-    ),
-    _p("fixed", "s", (0.0001, 0.002, 0.015), "scale", "engine", "a step costs this whatever it does"),
-    _p("slack", "share", (0.002, 0.04, 0.5), "scale", "engine", "step lost to what no op explains, by software"),
-)
-_SERVING = (
-    Parameter(
-        name="product_memory", unit="x", default=1.0, per=("family", "engine"),
-        meaning="products that memory bounds, against the same at the rate of large copies",
-    ),
-    Parameter(
-        name="product_compute", unit="x", default=1.0, per=("family", "engine"),
-        meaning="products that the matrix unit bounds, against training's",
-    ),
-    Parameter(
-        name="expert_product", unit="x", default=1.2, per=("family", "engine"),
-        meaning="products of routed experts, against a single one: small groups, and experts that get more than others",
-    ),
-    Parameter(
-        name="expert_memory", unit="x", default=1.0, per=("family", "engine"),
-        meaning="products of routed experts that memory bounds, against reading their weights at the rate of copies",
-    ),
-    Parameter(
-        name="weight_only", unit="x", default=1.2, per=("family",),
-        meaning="products whose weights are stored narrower than they are multiplied",
-    ),
-    Parameter(
-        name="prefill_attention", unit="x", default=1.0, per=("family",),
-        meaning="flash attention of prompts, against training's",
-    ),
-    Parameter(
-        name="decode_attention", unit="x", default=1.0, per=("family", "engine"),
-        meaning="reading the KV cache, against the rate of large copies",
-    ),
-    Parameter(
-        name="decode_vector", unit="x", default=1.0, per=("family",),
-        meaning="attention of decodes on vector units, against an exponential for every cached number and query head",
-    ),
-    Parameter(
-        name="kernel", unit="s", default=1e-6, per=("engine",), meaning="chip idles around a kernel of a graph",
-    ),
-    Parameter(
-        name="all_reduce", unit="s", default=4e-6, per=("link", "engine"),
-        meaning="latency of a collective inside a step, per doubling of ranks",
-    ),
-    Parameter(
-        name="wire", unit="x", default=1.0, per=("link",), meaning="collectives' bytes, against training's links",
-    ),
-    Parameter(
-        name="step", unit="s", default=5e-4, per=("engine",),
-        meaning="between two steps: scheduling, inputs, sampling and outputs that nothing hides",
-    ),
-    Parameter(
-        name="request", unit="s", default=2e-6, per=("engine",), meaning="the same for every request of the step",
-    ),
-    Parameter(
-        name="first_token", unit="s", default=5e-3, per=("engine",),
-        meaning="a request under load waits for beside steps before its first token: client, server, tokenizer",
-    ),
-    Parameter(
-        name="arrival", unit="s", default=2e-3, per=("engine",),
-        meaning="the same for every other request in flight: a front end that takes them one at a time",
-    ),
-    Parameter(
-        name="issue", unit="s", default=1e-5, per=("engine",),
-        meaning="host issues one kernel of a step that no graph holds",
-    ),
-)  # fmt: skip
-PARAMETERS: Mapping[str, Parameter] = MappingProxyType({item.name: item for item in _LIST})
-SERVING_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({item.name: item for item in _SERVING})
+PARAMETERS, SERVING_PARAMETERS = _parameters("training"), _parameters("serving")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,10 +147,6 @@ class ServingCalibration:
 
     offsets: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     source: str = "defaults"
-
-    def value(self, name: str, chip: Chip, engine: Engine) -> float:
-        """The parameter's value for one chip under one engine."""
-        return self.owner_value(name, owners(chip, engine))
 
     def owner_value(self, name: str, own: Owners) -> float:
         """The parameter's value for what a scenario's chip and engine are known by."""
@@ -417,19 +263,19 @@ def read_calibration(path: Path) -> Calibration:
 @cache
 def shipped_calibration() -> Calibration:
     """The calibration that comes with Ridgeline, fitted by `ridgeline fit` on the bundled rows."""
-    table = json.loads(SHIPPED.read_text(encoding="utf-8"))
+    table = json.loads(SHIPPED_CALIBRATION.read_text(encoding="utf-8"))
     components = table.get("components")
     return Calibration(
         offsets=MappingProxyType(table["offsets"]),
         source=table["source"],
         profiles=shipped_profiles(),
-        components=Components() if components is None else components_from(components, str(SHIPPED)),
+        components=Components() if components is None else components_from(components, str(SHIPPED_CALIBRATION)),
     )
 
 
 def default_calibration() -> Calibration:
     """The shipped calibration, or the defaults before there is one."""
-    return shipped_calibration() if SHIPPED.exists() else Calibration(offsets=MappingProxyType({}))
+    return shipped_calibration() if SHIPPED_CALIBRATION.exists() else Calibration(offsets=MappingProxyType({}))
 
 
 def read_serving_calibration(path: Path = SHIPPED_SERVING) -> ServingCalibration:

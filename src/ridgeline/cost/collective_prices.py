@@ -17,19 +17,20 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.comm import CollectivePrices, CollectiveTime, LayerPrice, chosen_option, library_of
+from ridgeline.comm import CollectivePrices, CollectiveTime, LayerPrice
+from ridgeline.comm.libraries import chosen_option, library_of
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.core.units import format_quantity
 from ridgeline.cost.calibration import Calibration, default_calibration, owners
 from ridgeline.cost.collectives import KINDS as CLOSED_KINDS
 from ridgeline.cost.collectives import explain_collective, links_of
 from ridgeline.cost.library_times.formulas import benchmark_seconds
-from ridgeline.cost.library_times.question import CollectiveQuestion, Kind, describes
+from ridgeline.cost.library_times.question import CollectiveQuestion, QuestionKind, describes
 from ridgeline.cost.machine import ParameterColumns, machines_of
 from ridgeline.hardware.system import System
 from ridgeline.plan.engine import ENGINES
 
-KINDS: Mapping[str, Kind] = MappingProxyType(
+KINDS: Mapping[str, QuestionKind] = MappingProxyType(
     {
         "allreduce": "all-reduce",
         "allgather": "all-gather",

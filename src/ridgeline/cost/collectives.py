@@ -16,7 +16,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.comm import UNROUTED, ClosedForm, Group, Links, Routing, closed_forms, group_of
+from ridgeline.comm import closed_forms
+from ridgeline.comm.closed_form import UNROUTED, ClosedForm, Group, Links, Routing, group_of
 from ridgeline.core.arrays import Array, Index
 from ridgeline.core.records import dataclass
 from ridgeline.cost.machine import Machines, ParameterColumns

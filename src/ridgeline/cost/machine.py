@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.comm import TopologyColumns, leaving, topology_columns
+from ridgeline.comm.closed_form import TopologyColumns, leaving, topology_columns
 from ridgeline.core.arrays import Array
 from ridgeline.core.dtype import DTYPES
 from ridgeline.core.records import dataclass
@@ -60,41 +61,30 @@ class Machines:
 def machines_of(systems: Sequence[System]) -> Machines:
     """The columns of several systems; a number that is missing is named."""
     rows = [_machine_row(system) for system in systems]
-    columns = [np.array([row[index] for row in rows], dtype=np.float64) for index in range(1, 8)]
-    return Machines(
-        peak=np.array([row[0] for row in rows], dtype=np.float64),
-        memory=columns[0],
-        cores=columns[1],
-        scale_up=columns[2],
-        scale_out=columns[3],
-        domain=columns[4],
-        host=columns[5],
-        crowding=np.array([crowding_of(system) for system in systems], dtype=np.float64),
-        topology=topology_columns(systems),
-        exponentials=columns[6],
-        density=np.array([row[8] for row in rows], dtype=np.float64),
-    )
+    names = [field.name for field in fields(Machines) if field.name != "topology"]
+    columns = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in names}
+    return Machines(topology=topology_columns(systems), **columns)
 
 
-def _machine_row(system: System) -> tuple[list[float], float, float, float, float, float, float, float, list[float]]:
-    chip = system.chip
-    inner = system.tiers[0] if system.tiers else None
-    outer = system.tiers[1] if len(system.tiers) > 1 else None
+def _machine_row(system: System) -> dict[str, float | list[float]]:
+    chip, tiers = system.chip, system.tiers
+    inner = tiers[0] if tiers else None
     torus = inner is not None and isinstance(inner.topology, Torus)
     scale_up = inner.need_bandwidth().value if inner else 1.0
     peaks = [chip.peak[key].value if key in chip.peak else 0.0 for key in PEAKS]
     peaks[WIDE] = peaks[WIDE] or peaks[PEAKS.index("fp16")]
-    return (
-        peaks,
-        chip.need("hbm.bandwidth").value,
-        1.0 if torus or chip.cores is None else chip.cores.value,
-        scale_up,
-        leaving(outer) if outer else scale_up,
-        float(inner.chips) if inner else 1.0,
-        chip.host.bandwidth.value if chip.host.bandwidth else float("inf"),
-        exponentials_per_s(chip),
-        [density_of(chip, key) for key in PEAKS],
-    )
+    return {
+        "peak": peaks,
+        "memory": chip.need("hbm.bandwidth").value,
+        "cores": 1.0 if torus or chip.cores is None else chip.cores.value,
+        "scale_up": scale_up,
+        "scale_out": leaving(tiers[1]) if len(tiers) > 1 else scale_up,
+        "domain": float(inner.chips) if inner else 1.0,
+        "host": chip.host.bandwidth.value if chip.host.bandwidth else float("inf"),
+        "crowding": crowding_of(system),
+        "exponentials": exponentials_per_s(chip),
+        "density": [density_of(chip, key) for key in PEAKS],
+    }
 
 
 def crowding_of(system: System) -> float:

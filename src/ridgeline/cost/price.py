@@ -17,7 +17,7 @@ from typing import Protocol, assert_never
 
 import numpy as np
 
-from ridgeline.comm import Links, Routing
+from ridgeline.comm.closed_form import Links, Routing
 from ridgeline.core.arrays import Array, Index, Mask, at
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.records import dataclass

@@ -97,7 +97,7 @@ def fitted_share(distance: Array) -> Array:
     return np.clip((distance - REACH) / (END - REACH), 0.0, 1.0)
 
 
-def columns_of(rows: Sequence[Measurement]) -> dict[str, Array]:
+def kernel_columns(rows: Sequence[Measurement]) -> dict[str, Array]:
     """Sizes of rows of one op as columns."""
     names = dict.fromkeys(name for row in rows for name in row.dims) or ("runs",)
     return {name: np.array([row.dims.get(name, 1) for row in rows], dtype=np.float64) for name in names}
@@ -154,7 +154,7 @@ def surface_of(rows: Sequence[Measurement], sheet: ChipRates) -> Surface | None:
     if not rows:
         return None
     op, dtype = rows[0].op, rows[0].dtype
-    roof, place = roof_and_place(op, dtype, columns_of(rows), sheet)
+    roof, place = roof_and_place(op, dtype, kernel_columns(rows), sheet)
     if op == "gemm":
         place = np.column_stack([place, product_state(rows)])
     ratios = np.log([row.seconds for row in rows]) - np.log(roof)

@@ -2,61 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Literal
+from typing import Literal, Self
 
 Bound = Literal["compute", "memory", "network", "host"]
 
 
 class StepPart(StrEnum):
-    """A share of a step, in the order breakdowns list them. The parts of a step sum to it."""
+    """A share of a step, in the order breakdowns list them. The parts of a step sum to it.
 
-    MATMUL = "matmul"
-    ATTENTION = "attention"
-    MEMORY = "memory"
-    KERNEL = "kernel"
-    TP = "tp"
-    CP = "cp"
-    EP = "ep"
-    PP = "pp"
-    DP = "dp"
-    SHARD = "shard"
-    HOST = "host"
-    BUBBLE = "bubble"
-    OPTIMIZER = "optimizer"
-    WAITING = "waiting"
+    bound     what limits it; products and attention are told by their own ops where these are at hand
+    meaning   what it is, in one line
+    """
 
-    @property
-    def bound(self) -> Bound:
-        """What limits it; products and attention are told by their own ops where these are at hand."""
-        return _ABOUT[self][0]
+    bound: Bound
+    meaning: str
 
-    @property
-    def meaning(self) -> str:
-        """What it is, in one line."""
-        return _ABOUT[self][1]
+    def __new__(cls, name: str, bound: Bound, meaning: str) -> Self:
+        part = str.__new__(cls, name)
+        part._value_, part.bound, part.meaning = name, bound, meaning
+        return part
+
+    MATMUL = "matmul", "compute", "matrix products, recomputed ones included"
+    ATTENTION = "attention", "compute", "scores, softmax and weighted values, or a state scan"
+    MEMORY = "memory", "memory", "norms, activations, residuals, casts, loss: bound by memory traffic"
+    KERNEL = "kernel", "host", "around kernels, and waiting for the host to issue them"
+    TP = "tp", "network", "exposed tensor-parallel communication"
+    CP = "cp", "network", "exposed context-parallel exchange"
+    EP = "ep", "network", "exposed dispatch to experts and back"
+    PP = "pp", "network", "exposed sends between pipeline stages"
+    DP = "dp", "network", "exposed gradient reduction and weight gathering"
+    SHARD = "shard", "network", "exposed gathering and scattering of sharded weights"
+    HOST = "host", "network", "exposed copies to and from host memory"
+    BUBBLE = "bubble", "compute", "pipeline ranks waiting for each other"
+    OPTIMIZER = "optimizer", "memory", "updating weights and states"
+    WAITING = "waiting", "host", "the slowest node, and what a step costs whatever it does"
 
 
-_ABOUT: Mapping[StepPart, tuple[Bound, str]] = MappingProxyType(
-    {
-        StepPart.MATMUL: ("compute", "matrix products, recomputed ones included"),
-        StepPart.ATTENTION: ("compute", "scores, softmax and weighted values, or a state scan"),
-        StepPart.MEMORY: ("memory", "norms, activations, residuals, casts, loss: bound by memory traffic"),
-        StepPart.KERNEL: ("host", "around kernels, and waiting for the host to issue them"),
-        StepPart.TP: ("network", "exposed tensor-parallel communication"),
-        StepPart.CP: ("network", "exposed context-parallel exchange"),
-        StepPart.EP: ("network", "exposed dispatch to experts and back"),
-        StepPart.PP: ("network", "exposed sends between pipeline stages"),
-        StepPart.DP: ("network", "exposed gradient reduction and weight gathering"),
-        StepPart.SHARD: ("network", "exposed gathering and scattering of sharded weights"),
-        StepPart.HOST: ("network", "exposed copies to and from host memory"),
-        StepPart.BUBBLE: ("compute", "pipeline ranks waiting for each other"),
-        StepPart.OPTIMIZER: ("memory", "updating weights and states"),
-        StepPart.WAITING: ("host", "the slowest node, and what a step costs whatever it does"),
-    }
-)
 COMPUTE = (StepPart.MATMUL, StepPart.ATTENTION, StepPart.MEMORY, StepPart.KERNEL)  # on a rank's compute stream
 AXES = (StepPart.TP, StepPart.CP, StepPart.EP)  # communication inside a section's passes
 SECTION_PARTS = (*COMPUTE, *AXES)  # what a priced section consists of, in the order of its columns

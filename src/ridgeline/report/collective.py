@@ -14,17 +14,16 @@ from rich.text import Text
 from ridgeline.comm import (
     Algorithm,
     AlgorithmList,
-    CollectiveFile,
     CollectivePrices,
     CollectiveTime,
-    Contention,
     Graph,
     LayerPrice,
-    LibraryChoice,
-    Method,
     SizeRange,
     shortest_routes,
 )
+from ridgeline.comm.formats import CollectiveFile
+from ridgeline.comm.libraries import LibraryChoice
+from ridgeline.comm.simulation import Contention, Method
 from ridgeline.core.units import format_quantity
 from ridgeline.report import html
 from ridgeline.report.cells import DASH, Axis, Dot, blocks, clean, facts, header_table, list_lines, percent, scatter

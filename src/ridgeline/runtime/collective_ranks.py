@@ -21,7 +21,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ridgeline.comm import REDUCE, Algorithm, read_algorithm
+from ridgeline.comm import REDUCE, Algorithm
+from ridgeline.comm.formats import read_algorithm
 
 ELEMENT_BYTES = 4  # float32, whole numbers in it: sums are exact
 PERIOD = 7

@@ -25,11 +25,10 @@ from ridgeline.comm import (
     bus_factor,
     collective,
     lower_bound,
-    read_collective,
     verify_algorithm,
-    write_algorithm,
 )
 from ridgeline.comm import topology as graph_named
+from ridgeline.comm.formats import read_collective, write_algorithm
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.units import parse_quantity
 from ridgeline.runtime.collective_ranks import join_and_measure

@@ -14,30 +14,33 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.comm import Links
+from ridgeline.comm.closed_form import Links
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.records import dataclass
 from ridgeline.cost import (
+    Bound,
+    Calibration,
+    ServingCalibration,
+    default_calibration,
+    machines_of,
+    owners,
+    parameter_columns,
+    shipped_serving,
+    sustained_rates,
+)
+from ridgeline.cost.pricing import (
     ALL_REDUCE,
     PEAKS,
     PHASES,
     SERVED_TILES,
     SERVING_PARAMETERS,
-    Bound,
-    Calibration,
     OpTable,
-    ServingCalibration,
     SustainedRates,
     collective_op_seconds,
-    default_calibration,
-    machines_of,
     measured_ops,
     op_table_over,
     padded_products,
-    parameter_columns,
     price_ops,
-    shipped_serving,
-    sustained_rates,
 )
 from ridgeline.ir.forward_steps import ForwardSteps, forward_steps
 from ridgeline.ir.ops import Attend, Collective, MatMul, Num
@@ -305,8 +308,8 @@ def host_seconds(requests: Array, values: Mapping[str, Num]) -> Array:
 
 def serving_values(scenario: Scenario, serving: ServingCalibration) -> dict[str, float]:
     """Every serving parameter of a scenario's chips and engine."""
-    chip, engine = scenario.system.chip, scenario.engine
-    values = {name: serving.value(name, chip, engine) for name in SERVING_PARAMETERS}
+    own = owners(scenario.system.chip, scenario.engine)
+    values = {name: serving.owner_value(name, own) for name in SERVING_PARAMETERS}
     return values | {name: values[name] * values["weight_only"] for name in PRODUCTS if is_weight_only(scenario)}
 
 

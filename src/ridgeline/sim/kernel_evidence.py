@@ -6,7 +6,7 @@ import numpy as np
 
 from ridgeline.core.arrays import Array
 from ridgeline.core.records import dataclass
-from ridgeline.cost import SAME, MeasuredOps, OpPrices
+from ridgeline.cost.pricing import SAME, MeasuredOps, OpPrices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

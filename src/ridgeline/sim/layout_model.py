@@ -14,17 +14,8 @@ import numpy as np
 
 from ridgeline.core.arrays import Array, Index
 from ridgeline.core.records import dataclass
-from ridgeline.cost import (
-    Calibration,
-    SectionPrices,
-    SustainedRates,
-    machines_of,
-    measured_ops,
-    parameter_columns,
-    price_sections,
-    sustained_rates,
-    tabulate_ops,
-)
+from ridgeline.cost import Calibration, machines_of, parameter_columns, sustained_rates
+from ridgeline.cost.pricing import SectionPrices, SustainedRates, measured_ops, price_sections, tabulate_ops
 from ridgeline.ir.program import Program, SectionKey, SectionRole
 from ridgeline.lowering.context import LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns

@@ -20,19 +20,8 @@ from typing import Unpack
 
 import numpy as np
 
-from ridgeline.comm import (
-    Algorithm,
-    Asked,
-    Conditions,
-    Job,
-    conditions,
-    graph_of_system,
-    over_seeds,
-    pairwise,
-    ring_allgather,
-    sends,
-    simulated_graph,
-)
+from ridgeline.comm import Algorithm, graph_of_system, pairwise, ring_allgather, sends
+from ridgeline.comm.simulation import Conditions, Job, NetworkOptions, over_seeds, parse_conditions, simulated_graph
 from ridgeline.core.arrays import Index
 from ridgeline.cost import StepPart
 from ridgeline.ir.ops import Collective, Num
@@ -47,7 +36,7 @@ SEEDS = 5  # of hashed paths; the mean is taken
 MOST_PAIRS = 64  # peers of an all-to-all that are drawn; more are a sample of distances
 
 
-def network_contention(prediction: Prediction, **wanted: Unpack[Asked]) -> NetworkContention:
+def network_contention(prediction: Prediction, **wanted: Unpack[NetworkOptions]) -> NetworkContention:
     """Simulate the collectives of a predicted step where the plan puts them; `wanted` says what else is on the network.
 
     Traffic of others and stragglers count as what contention adds: alone, a collective has neither.
@@ -56,7 +45,7 @@ def network_contention(prediction: Prediction, **wanted: Unpack[Asked]) -> Netwo
     graph = simulated_graph(graph_of_system(scenario.system))
     plans = plan_columns([scenario])
     program = lower(scenario, plans, tensors=False)
-    run_conditions = conditions(graph, **wanted)
+    run_conditions = parse_conditions(graph, **wanted)
     quiet = replace(run_conditions, background=(), slower={}, late={})
     exposed_s = {part.name: part.seconds for part in prediction.breakdown}
 

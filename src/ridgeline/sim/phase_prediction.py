@@ -15,15 +15,8 @@ from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, weakest
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import HOUR, MILLION
-from ridgeline.cost import (
-    Bound,
-    Calibration,
-    ServingCalibration,
-    default_calibration,
-    profile_for,
-    serving_spread,
-    shipped_serving,
-)
+from ridgeline.cost import Bound, Calibration, ServingCalibration, default_calibration, profile_for, shipped_serving
+from ridgeline.cost.pricing import serving_spread
 from ridgeline.hardware.load import rated_power
 from ridgeline.ir.forward_steps import ForwardSteps, chunk_pairs, forward_steps
 from ridgeline.models.spec import Moe

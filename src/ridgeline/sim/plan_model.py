@@ -18,7 +18,8 @@ import numpy as np
 
 from ridgeline.core.arrays import Array, Index
 from ridgeline.core.records import dataclass
-from ridgeline.cost import Profile, SectionPrices, SustainedRates, measured_ops, op_table_over, price_sections
+from ridgeline.cost import Profile
+from ridgeline.cost.pricing import SectionPrices, SustainedRates, measured_ops, op_table_over, price_sections
 from ridgeline.ir.program import Section
 from ridgeline.lowering.context import LoweringContext
 from ridgeline.lowering.plan_columns import PlanColumns

@@ -17,27 +17,29 @@ from ridgeline.core.evidence import Evidence, Quoted, weakest
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import DECIMAL, HOUR, format_gib
 from ridgeline.cost import (
-    PHASES,
     Bound,
     Calibration,
-    MeasuredOps,
     OpEstimate,
+    StepPart,
+    machines_of,
+    parameter_columns,
+    profile_for,
+    sustained_rates,
+)
+from ridgeline.cost import default_calibration as default_calibration
+from ridgeline.cost.pricing import (
+    PHASES,
+    MeasuredOps,
     OpPrices,
     OpTable,
     SectionPrices,
-    StepPart,
     SustainedRates,
     estimates,
-    machines_of,
     measured_ops,
-    parameter_columns,
     price_ops,
-    profile_for,
     sum_sections,
-    sustained_rates,
     tabulate_ops,
 )
-from ridgeline.cost import default_calibration as default_calibration
 from ridgeline.hardware.load import WITH_CAPACITY, rated_power
 from ridgeline.ir.program import Program
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns

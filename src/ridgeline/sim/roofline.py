@@ -29,15 +29,12 @@ from ridgeline.cost import (
     OpEstimate,
     Profile,
     ceilings,
-    estimates,
     machines_of,
-    measured_ops,
     parameter_columns,
-    price_ops,
     profile_for,
     sustained_rates,
-    tabulate_ops,
 )
+from ridgeline.cost.pricing import estimates, measured_ops, price_ops, tabulate_ops
 from ridgeline.hardware.load import system
 from ridgeline.hardware.system import System
 from ridgeline.ir.ops import Attend, Collective, MatMul, Op, kernel_of

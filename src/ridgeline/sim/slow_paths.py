@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from math import log2
 
 from ridgeline.core.units import DECIMAL
-from ridgeline.cost import ALIGNED, PAIRED, SINGLE
+from ridgeline.cost.pricing import ALIGNED, PAIRED, SINGLE
 from ridgeline.ir.ops import MatMul
 from ridgeline.ir.program import Program
 from ridgeline.lowering.softmax_core import kernel_head_dim

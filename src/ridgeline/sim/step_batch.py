@@ -9,18 +9,16 @@ import numpy as np
 
 from ridgeline.core.arrays import Array
 from ridgeline.core.records import dataclass
-from ridgeline.cost import (
+from ridgeline.cost import Profile, machines_of, sustained_rates
+from ridgeline.cost.pricing import (
     Machines,
     MeasuredOps,
     OpTable,
     ParameterColumns,
-    Profile,
-    machines_of,
     measured_memory,
     measured_ops,
     padded_products,
     price_sections,
-    sustained_rates,
     tabulate_ops,
 )
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns

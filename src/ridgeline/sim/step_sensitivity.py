@@ -13,19 +13,8 @@ from types import MappingProxyType
 import numpy as np
 
 from ridgeline.core.arrays import Array
-from ridgeline.cost import (
-    PARAMETERS,
-    Calibration,
-    Owners,
-    ParameterColumns,
-    Sensitivity,
-    before_anchors,
-    owners,
-    pace_of,
-    parameter_columns,
-    shape_of,
-    variances,
-)
+from ridgeline.cost import PARAMETERS, Calibration, Owners, before_anchors, owners, parameter_columns
+from ridgeline.cost.pricing import ParameterColumns, Sensitivity, pace_of, shape_of, variances
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim.prediction import AnchorEffect
 from ridgeline.sim.step_batch import StepBatch

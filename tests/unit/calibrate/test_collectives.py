@@ -23,7 +23,7 @@ from ridgeline.comm.libraries.nccl import communicator, nccl_options
 from ridgeline.core.encode import to_json
 from ridgeline.cost.library_times.formulas import library_seconds, ring_is_simple
 from ridgeline.cost.library_times.parameters import shipped_parameters
-from ridgeline.cost.library_times.question import CollectiveQuestion, columns_of, describes
+from ridgeline.cost.library_times.question import CollectiveQuestion, describes, question_columns
 from ridgeline.hardware.load import system
 from ridgeline.report.validate import page, worst
 
@@ -208,7 +208,7 @@ class TestProtocols:
             questions = [
                 CollectiveQuestion(kind=kind, size=2.0**power, ranks=made.chips, system=made) for power in range(10, 32)
             ]
-            columns = columns_of(questions)
+            columns = question_columns(questions)
             taken = ring_is_simple(columns, np.full(len(questions), 2.0 if kind == "all-reduce" else 1.0))
             comm = communicator(made)
             for question, simple in zip(questions, taken, strict=True):
@@ -226,7 +226,7 @@ class TestProtocols:
             for size in (8 * 16384.0, 8 * 16384.0 + 8)
         )
         values = shipped_parameters().values
-        before, after = library_seconds(columns_of([short, long]), values)
+        before, after = library_seconds(question_columns([short, long]), values)
         begin = (values["peer_start"] - 1) * values["start.hopper"] * 1e-6
         assert after - before == pytest.approx(begin, rel=1e-3)
 
@@ -237,8 +237,8 @@ class TestProtocols:
             for network in ("", "efa")
         )
         values = {**shipped_parameters().values, "efa_rate": shipped_parameters().values["out_rate"]}
-        without, with_it = library_seconds(columns_of([plain, efa]), values)
-        same = library_seconds(columns_of([efa]), {**values, "efa_hop": 1e-9})[0]
+        without, with_it = library_seconds(question_columns([plain, efa]), values)
+        same = library_seconds(question_columns([efa]), {**values, "efa_hop": 1e-9})[0]
         assert same == pytest.approx(without, rel=1e-6)
         assert with_it > without
 
@@ -250,7 +250,7 @@ class TestBetweenDomains:
     def seconds(ranks: int, **changes: float) -> float:
         asked = CollectiveQuestion(kind="all-reduce", size=2.0**36, ranks=ranks, system=system(f"{ranks}xb200-sxm"))
         values = {**shipped_parameters().values, "switch_rate": 100.0, **changes}
-        return float(library_seconds(columns_of([asked]), values)[0])
+        return float(library_seconds(question_columns([asked]), values)[0])
 
     def test_a_ring_saturates_every_port(self) -> None:
         port = system("32xb200-sxm").tiers[1].need_bandwidth().value

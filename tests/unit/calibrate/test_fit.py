@@ -19,7 +19,7 @@ from ridgeline.calibrate.cross_validate import Refit, refit
 from ridgeline.calibrate.fit import Array, OffsetLayout, calibration_of, fit, fold_of, layout_of
 from ridgeline.calibrate.folds import Dataset, bundled_rows, dataset_of, shipped_folds
 from ridgeline.calibrate.truth.rows import Row
-from ridgeline.cost.calibration import PARAMETERS, SHIPPED, Calibration, known_share, owners
+from ridgeline.cost.calibration import PARAMETERS, SHIPPED_CALIBRATION, Calibration, known_share, owners
 from ridgeline.report import accuracy as tables
 
 # slower products, not faster ones: an A100 is little short of what a matrix unit reaches at best already
@@ -126,7 +126,7 @@ class TestCommand:
     def test_quick_prints_and_writes_nothing(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        before = SHIPPED.read_bytes()
+        before = SHIPPED_CALIBRATION.read_bytes()
         code, out, _ = run(capsys, monkeypatch, "fit", "--quick", "--json")
         assert code == 0
         sheet = json.loads(out)
@@ -134,7 +134,7 @@ class TestCommand:
         assert {item["name"] for item in sheet["parameters"]} == set(PARAMETERS)
         code, out, _ = run(capsys, monkeypatch, "fit", "--quick")
         assert "| headline, mean |" in out
-        assert SHIPPED.read_bytes() == before
+        assert SHIPPED_CALIBRATION.read_bytes() == before
 
     def test_writing_needs_a_checkout(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -166,10 +166,10 @@ class TestCommand:
 
 def test_written_files_are_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = quick()
-    for name in ("SHIPPED", "SHIPPED_FOLDS", "SHIPPED_RESIDUALS", "SHIPPED_SUMMARY"):
+    for name in ("SHIPPED_CALIBRATION", "SHIPPED_FOLDS", "SHIPPED_RESIDUALS", "SHIPPED_SUMMARY"):
         monkeypatch.setattr(refitting, name, tmp_path / f"{name}.json")
     refitting.write_parameters(found)
-    full = json.loads((tmp_path / "SHIPPED.json").read_text(encoding="utf-8"))
+    full = json.loads((tmp_path / "SHIPPED_CALIBRATION.json").read_text(encoding="utf-8"))
     own = found.parameters.full
     assert full == {"source": own.source, "components": asdict(own.components), "offsets": dict(own.offsets)}
     assert (

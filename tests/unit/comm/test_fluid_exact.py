@@ -15,7 +15,7 @@ from ridgeline.comm.library.exchanges import pairwise
 from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.routes import PathTable, follow_paths, mix_bits
 from ridgeline.comm.simulation import compiled, path_choice, simulate
-from ridgeline.comm.simulation.conditions import Conditions, conditions
+from ridgeline.comm.simulation.conditions import Conditions, parse_conditions
 from ridgeline.comm.simulation.fluid_exact import exact_arrivals, in_turns, make_queues
 from ridgeline.comm.simulation.fluid_windows import max_min
 from ridgeline.comm.simulation.message_rounds import Flows, Run, port_of
@@ -90,7 +90,7 @@ def captured(jobs: list[Job], name: str, monkeypatch: pytest.MonkeyPatch, **aske
 
     with monkeypatch.context() as patch:
         patch.setattr(simulate, "run", keep)
-        simulate.simulate(jobs, graph, replace(conditions(graph, **asked), sharing="max-min"))
+        simulate.simulate(jobs, graph, replace(parse_conditions(graph, **asked), sharing="max-min"))
     return found[0]
 
 

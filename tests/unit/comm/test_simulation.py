@@ -15,7 +15,7 @@ from ridgeline.comm.library.exchanges import pairwise, sends
 from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.routes import merge_switches
 from ridgeline.comm.select import candidates
-from ridgeline.comm.simulation.conditions import FRAMING, SPRAYED, Conditions, conditions
+from ridgeline.comm.simulation.conditions import FRAMING, SPRAYED, Conditions, parse_conditions
 from ridgeline.comm.simulation.contention import contend, simulated_graph
 from ridgeline.comm.simulation.fluid_windows import max_min
 from ridgeline.comm.simulation.messages import Job
@@ -195,7 +195,7 @@ def test_what_slows_a_collective() -> None:
     job = Job(algorithm=pairwise(16), size_bytes=16e6)
 
     def seconds(**asked: Any) -> float:
-        return simulate([job], graph, conditions(graph, paths="spray", **asked)).seconds
+        return simulate([job], graph, parse_conditions(graph, paths="spray", **asked)).seconds
 
     plain = seconds()
     assert seconds(straggler=["3:2"]) > 1.5 * plain
@@ -277,4 +277,4 @@ class TestByRounds:
         exact = simulate(jobs, self.graph, Conditions(sharing="max-min"))
         assert simulate(jobs, self.graph, Conditions(sharing="rounds")).job_s == exact.job_s
         with pytest.raises(InputError, match="sharing"):
-            conditions(self.graph, sharing="fair")
+            parse_conditions(self.graph, sharing="fair")

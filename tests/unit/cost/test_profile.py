@@ -27,7 +27,7 @@ from ridgeline.cost.profile import (
     save_fingerprint,
 )
 from ridgeline.cost.profile_compare import diff_profiles, merge_profiles, slow_chips
-from ridgeline.cost.profile_prices import END, REACH, columns_of, product_state, roof_and_place, surface_of
+from ridgeline.cost.profile_prices import END, REACH, kernel_columns, product_state, roof_and_place, surface_of
 from ridgeline.hardware.load import chip
 from ridgeline.ir.kernel import Kernel
 from ridgeline.plan.scenario_file import scenario
@@ -176,7 +176,7 @@ class TestSurface:
     def price(self, *rows: Measurement) -> tuple[Any, Any]:
         surface = surface_of(self.grid, H200)
         assert surface is not None
-        roof, place = roof_and_place("gemm", "bf16", columns_of(rows), H200)
+        roof, place = roof_and_place("gemm", "bf16", kernel_columns(rows), H200)
         ratio, distance = surface.read(np.column_stack([place, product_state(rows)]))
         return np.exp(ratio) * roof, distance
 
@@ -189,7 +189,7 @@ class TestSurface:
         odd = [gemm(m, 3000, 5000) for m in (300, 700, 1500, 3000)]
         surface = surface_of(self.grid, H200)
         assert surface is not None
-        roof, _ = roof_and_place("gemm", "bf16", columns_of(odd), H200)
+        roof, _ = roof_and_place("gemm", "bf16", kernel_columns(odd), H200)
         seconds, _ = self.price(*odd)
         ratios = np.log(seconds / roof)
         assert (ratios >= surface.ratios.min() - 1e-9).all()

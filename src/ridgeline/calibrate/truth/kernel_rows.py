@@ -19,7 +19,7 @@ from ridgeline.calibrate.truth.csv_cells import RowCells, Skipped, Unusable
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.core.errors import near
 from ridgeline.core.units import BINARY, DECIMAL
-from ridgeline.cost.profile import Measurement
+from ridgeline.cost.fitting import Measurement
 from ridgeline.hardware.load import CHIPS
 from ridgeline.ir.kernel import Kernel
 

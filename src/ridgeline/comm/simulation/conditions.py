@@ -72,7 +72,7 @@ class Conditions:
     sharing: Sharing = "auto"
 
 
-class Asked(TypedDict, total=False):
+class NetworkOptions(TypedDict, total=False):
     """Conditions as a user writes them.
 
     paths        ecmp (hashed with `seed`), spray, rail, shortest
@@ -91,7 +91,7 @@ class Asked(TypedDict, total=False):
     sharing: str
 
 
-def conditions(graph: Graph, **asked: Unpack[Asked]) -> Conditions:
+def parse_conditions(graph: Graph, **asked: Unpack[NetworkOptions]) -> Conditions:
     """Conditions from what a user writes."""
     paths, injection = asked.get("paths", "ecmp"), asked.get("injection")
     if paths not in PATH_CHOICES:

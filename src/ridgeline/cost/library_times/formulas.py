@@ -36,7 +36,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.comm import PCI_SHARE, TREE, constants, exchange_bytes, in_switch_bytes, ring_bytes
+from ridgeline.comm.closed_form import TREE, exchange_bytes, in_switch_bytes, ring_bytes
+from ridgeline.comm.libraries import PCI_SHARE, constants
 from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.units import BINARY, DECIMAL
 from ridgeline.cost.collectives import ALL_TO_ALL, bare_links, collective_seconds
@@ -49,10 +50,10 @@ from ridgeline.cost.library_times.question import (
     NETWORKS,
     SOFTWARE,
     CollectiveQuestion,
-    Kind,
     QuestionColumns,
-    columns_of,
+    QuestionKind,
     describes,
+    question_columns,
 )
 from ridgeline.cost.machine import machines_of
 
@@ -188,7 +189,7 @@ def _exchange(columns: QuestionColumns, link: LinkParams) -> Array:
     return seconds + link.values["exchange"] * MICRO + beyond
 
 
-def _is_kind(columns: QuestionColumns, kind: Kind) -> Mask:
+def _is_kind(columns: QuestionColumns, kind: QuestionKind) -> Mask:
     mask: Mask = columns.kind == KINDS.index(kind)
     return mask
 
@@ -255,7 +256,7 @@ def benchmark_seconds(questions: Sequence[CollectiveQuestion]) -> Array:
 
 
 def _by_shipped_numbers(questions: Sequence[CollectiveQuestion]) -> Array:
-    return library_seconds(columns_of(questions), shipped_parameters().values)
+    return library_seconds(question_columns(questions), shipped_parameters().values)
 
 
 def bare_link_seconds(questions: Sequence[CollectiveQuestion]) -> Array:

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
-from ridgeline.comm import EXITS, leaving
+from ridgeline.comm.closed_form import EXITS, leaving
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import MissingNumber
 from ridgeline.core.records import dataclass
 from ridgeline.hardware.system import System
 from ridgeline.hardware.topology import FullMesh, Ring, Switched, Torus
 
-Kind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "dispatch", "combine"]
+QuestionKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "dispatch", "combine"]
 Software = Literal["nccl", "mscclpp", "trtllm", "deepep", "deepep-v2", "deepep-ll"]
-KINDS: tuple[Kind, ...] = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "dispatch", "combine")
-SOFTWARE: tuple[Software, ...] = ("nccl", "mscclpp", "trtllm", "deepep", "deepep-v2", "deepep-ll")
+KINDS: tuple[QuestionKind, ...] = get_args(QuestionKind)
+SOFTWARE: tuple[Software, ...] = get_args(Software)
 FAMILIES = ("ampere", "hopper", "blackwell", "pcie", "other")
 NETWORKS = ("", "efa")  # scale-out networks with a hop of their own; "" is InfiniBand or RoCE
 HARNESSES = ("", "one-process", "profiler")
@@ -57,7 +57,7 @@ class CollectiveQuestion:
     harness     what measured it, where its launches take longer than short collectives
     """
 
-    kind: Kind
+    kind: QuestionKind
     software: Software = "nccl"
     size: float
     ranks: int
@@ -105,6 +105,14 @@ class QuestionColumns:
         return len(self.size)
 
 
+COLUMN_TYPES: dict[str, type] = {
+    **dict.fromkeys(("kind", "software", "family", "network", "harness"), np.int64),
+    **dict.fromkeys(("size", "ranks", "inside", "domains", "exits", "link", "out"), np.float64),
+    **dict.fromkeys(("in_switch", "old"), np.bool_),
+    **dict.fromkeys(("tokens", "token_bytes", "top_k", "reach", "cores"), np.float64),
+}
+
+
 def family_of(system: System) -> str:
     """The kind of link that joins a system's chips, as fitted together."""
     first = system.tiers[0].name if system.tiers else ""
@@ -121,24 +129,13 @@ def describes(system: System) -> bool:
     return flat and not any(isinstance(tier.topology, (FullMesh, Torus, Ring)) for tier in system.tiers)
 
 
-def columns_of(questions: Sequence[CollectiveQuestion]) -> QuestionColumns:
+def question_columns(questions: Sequence[CollectiveQuestion]) -> QuestionColumns:
     """The columns of some questions; a rate that nobody published is a `MissingNumber`."""
     rows = [_question_row(question) for question in questions]
-
-    def numbers(name: str) -> Array:
-        return np.array([row[name] for row in rows], np.float64)
-
-    def indices(name: str) -> Index:
-        return np.array([row[name] for row in rows], np.int64)
-
-    return QuestionColumns(
-        kind=indices("kind"), software=indices("software"), family=indices("family"), size=numbers("size"),
-        ranks=numbers("ranks"), inside=numbers("inside"), domains=numbers("domains"), exits=numbers("exits"),
-        link=numbers("link"), out=numbers("out"), in_switch=numbers("in_switch") > 0, old=numbers("old") > 0,
-        network=indices("network"), harness=indices("harness"), path=tuple(str(row["path"]) for row in rows),
-        tokens=numbers("tokens"), token_bytes=numbers("token_bytes"), top_k=numbers("top_k"), reach=numbers("reach"),
-        cores=numbers("cores"),
-    )  # fmt: skip
+    columns: dict[str, np.ndarray] = {
+        name: np.array([row[name] for row in rows], dtype) for name, dtype in COLUMN_TYPES.items()
+    }
+    return QuestionColumns(**columns, path=tuple(str(row["path"]) for row in rows))
 
 
 def _question_row(question: CollectiveQuestion) -> dict[str, object]:

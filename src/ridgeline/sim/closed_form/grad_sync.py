@@ -8,7 +8,7 @@ import numpy as np
 
 from ridgeline.core.arrays import Array, Index, at
 from ridgeline.core.records import dataclass
-from ridgeline.cost import ParameterColumns, SustainedRates, collective_op_seconds, copy_seconds
+from ridgeline.cost.pricing import ParameterColumns, SustainedRates, collective_op_seconds, copy_seconds
 from ridgeline.ir.ops import HostCopy, Stream
 from ridgeline.lowering.plan_columns import PlanColumns
 from ridgeline.lowering.step_ops import accumulate, embedding_reduce, grad_reduce, optimizer, param_gather

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ridgeline.comm import Links
+from ridgeline.comm.closed_form import Links
 from ridgeline.core.arrays import Array, Mask, at
 from ridgeline.core.records import dataclass
-from ridgeline.cost import COMPUTE, SECTION_PARTS, SectionPrices, StepPart, SustainedRates, collective_op_seconds
+from ridgeline.cost import StepPart
+from ridgeline.cost.pricing import COMPUTE, SECTION_PARTS, SectionPrices, SustainedRates, collective_op_seconds
 from ridgeline.lowering.plan_columns import PlanColumns
 from ridgeline.lowering.step_ops import layer_gather, layer_scatter
 from ridgeline.sim.closed_form.stage_times import StageTimes

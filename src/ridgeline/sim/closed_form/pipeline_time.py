@@ -9,7 +9,7 @@ import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask, at, distinct
 from ridgeline.core.records import dataclass
-from ridgeline.cost import SustainedRates, collective_op_seconds
+from ridgeline.cost.pricing import SustainedRates, collective_op_seconds
 from ridgeline.lowering.plan_columns import NAMES, PlanColumns, facts_of
 from ridgeline.lowering.step_ops import boundary_send
 from ridgeline.sim.closed_form.grad_sync import SyncWindow, sync_window

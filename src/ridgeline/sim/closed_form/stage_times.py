@@ -9,7 +9,8 @@ import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.records import dataclass
-from ridgeline.cost import SECTION_PARTS, StepPart
+from ridgeline.cost import StepPart
+from ridgeline.cost.pricing import SECTION_PARTS
 from ridgeline.sim.host_stall import host_stall
 
 PARTS = (*SECTION_PARTS, StepPart.SHARD, StepPart.HOST)  # what the busy time of a microbatch consists of

@@ -22,7 +22,8 @@ import numpy as np
 
 from ridgeline.core.arrays import Array
 from ridgeline.core.records import dataclass
-from ridgeline.cost import SectionPrices, StepPart, SustainedRates
+from ridgeline.cost import StepPart
+from ridgeline.cost.pricing import SectionPrices, SustainedRates
 from ridgeline.lowering.plan_columns import PlanColumns
 from ridgeline.lowering.step_ops import accumulations
 from ridgeline.sim.closed_form.grad_sync import EndOfStep, end_of_step, exposed_sync

@@ -16,7 +16,8 @@ import numpy as np
 
 from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.core.records import dataclass
-from ridgeline.cost import PHASES, Calibration
+from ridgeline.cost import Calibration
+from ridgeline.cost.pricing import PHASES
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import Phase, ScheduleTable, build

@@ -23,15 +23,15 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.comm import Links, Routing
+from ridgeline.comm.closed_form import Links, Routing
 from ridgeline.core.arrays import Array
 from ridgeline.core.records import dataclass
-from ridgeline.cost import (
+from ridgeline.cost import StepPart
+from ridgeline.cost.pricing import (
     AXES,
     COMPUTE,
     PHASES,
     SECTION_PARTS,
-    StepPart,
     collective_op_seconds,
     collective_seconds,
     copy_seconds,

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.records import dataclass
-from ridgeline.cost import PHASES
+from ridgeline.cost.pricing import PHASES
 from ridgeline.ir.program import Program, SectionKey, SectionRole
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES, Phase, Step, actions_of

@@ -1,0 +1,14 @@
+from ridgeline.comm.closed_form.links import EXITS as EXITS
+from ridgeline.comm.closed_form.links import Links as Links
+from ridgeline.comm.closed_form.links import TopologyColumns as TopologyColumns
+from ridgeline.comm.closed_form.links import leaving as leaving
+from ridgeline.comm.closed_form.links import topology_columns as topology_columns
+from ridgeline.comm.closed_form.terms import TREE as TREE
+from ridgeline.comm.closed_form.terms import UNROUTED as UNROUTED
+from ridgeline.comm.closed_form.terms import ClosedForm as ClosedForm
+from ridgeline.comm.closed_form.terms import Group as Group
+from ridgeline.comm.closed_form.terms import Routing as Routing
+from ridgeline.comm.closed_form.terms import exchange_bytes as exchange_bytes
+from ridgeline.comm.closed_form.terms import group_of as group_of
+from ridgeline.comm.closed_form.terms import in_switch_bytes as in_switch_bytes
+from ridgeline.comm.closed_form.terms import ring_bytes as ring_bytes

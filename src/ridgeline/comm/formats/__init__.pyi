@@ -1,0 +1,9 @@
+from ridgeline.comm.formats.files import ALGORITHM_TARGETS as ALGORITHM_TARGETS
+from ridgeline.comm.formats.files import CHOICE_TARGETS as CHOICE_TARGETS
+from ridgeline.comm.formats.files import TARGETS as TARGETS
+from ridgeline.comm.formats.files import CollectiveFile as CollectiveFile
+from ridgeline.comm.formats.files import read_algorithm as read_algorithm
+from ridgeline.comm.formats.files import read_collective as read_collective
+from ridgeline.comm.formats.files import write_algorithm as write_algorithm
+from ridgeline.comm.formats.files import write_collective as write_collective
+from ridgeline.comm.formats.settings_files import write_choice as write_choice
