@@ -27,7 +27,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.sim.closed_form.grad_sync import EndOfStep, end_of_step
 from ridgeline.sim.closed_form.overlap import SectionTimes, exposed_gathers, gather_seconds, section_times, stage_times
 from ridgeline.sim.closed_form.pipeline_time import PipelineTime, Sends, most_trained, pipeline_time, send_seconds
-from ridgeline.sim.closed_form.stage_mix import PlacementMix, RankMix, StageMix, placement_mix, rank_mix
+from ridgeline.sim.closed_form.stage_mix import PlacementMix, RankMix, StageMix, placement_mix, rank_mix, sum_by_count
 from ridgeline.sim.closed_form.stage_times import StageTimes
 from ridgeline.sim.closed_form.step import step_times
 from ridgeline.sim.host_stall import host_stall
@@ -207,6 +207,17 @@ class RowModel:
     footprint: SectionFootprint
     group_footprint: SectionFootprint
     per_param: BytesPerParam
+
+    def least_step_s(self, placements: Sequence[Placement]) -> list[Array]:
+        """Seconds that no plan of a row takes less than under each placement: its bottleneck rank is busy so long."""
+        phases = self.times.phases if self.apart is self.times else np.minimum(self.times.phases, self.apart.phases)
+        lines = [placement.mix.counts[placement.mix.roles.ranks] for placement in placements]
+        sections = StageTimes.of(phases, self.times.issues)
+        ranks = StageTimes(rows=sum_by_count(np.concatenate(lines), sections.rows))
+        ranks.add_stalls(np.zeros(1, dtype=np.bool_), self.plans.blocking)
+        ends = np.cumsum([len(line) for line in lines])
+        busiest = [busy.max(0) for busy in np.split(ranks.busy, ends[:-1])]
+        return [self.model.least_step_s(self.plans.microbatches * busy, self.plans) for busy in busiest]
 
     def states(self, placement: Placement, ways: Sequence[PlanColumns]) -> list[ModelState]:
         """Resident bytes under ways of sharding, `ways` being the columns of each by weight group."""

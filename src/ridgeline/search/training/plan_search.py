@@ -211,12 +211,13 @@ def find_plan(
             result = normalize_result(result, expressible) if expressible else result
     except MissingNumber as missing:
         problems = (missing_number_problem(missing),)
+    best = [entry for entry in distinct(result.best) if entry.step_s < below_s]
     return Search(
         scenario=scenario,
         pins=pin_values,
         space=space,
         swept=result,
-        plans=reorder_ranks(predict_entries(scenario, distinct(result.best)[:most], used), pin_values, used, target),
+        plans=reorder_ranks(predict_entries(scenario, best[:most], used), pin_values, used, target),
         headroom=free,
         capacity_bytes=capacity,
         problems=problems,

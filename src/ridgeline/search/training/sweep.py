@@ -13,7 +13,7 @@ arrays for sizes. Each level is priced once; plans share what their rows and cel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise, product
 from typing import Any
@@ -23,7 +23,15 @@ from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Array, Index, at
 from ridgeline.core.records import dataclass
-from ridgeline.cost import Calibration, machines_of, parameter_columns, sustained_rates
+from ridgeline.cost import (
+    Calibration,
+    Machines,
+    ParameterColumns,
+    Profile,
+    machines_of,
+    parameter_columns,
+    sustained_rates,
+)
 from ridgeline.lowering.context import Degrees, LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import NAMES, SHARDS, PlanColumns, degree_columns, plan_columns
 from ridgeline.lowering.program import sections_of, stages_of
@@ -78,6 +86,7 @@ def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list
     """The cells of a space, one value for all structures that stand in stages alike and run at the same rates."""
     groups: dict[tuple[int, object, str | None], list[_Structure]] = {}
     structure_prices: dict[tuple[str, bytes], _Structure] = {}
+    machines, parameters = machines_of([base.system]), parameter_columns(calibration, [base])
     degrees_by_switches = [
         _degrees(replace(base, plan=replace(base.plan, switches=item)), space) for item in space.switches
     ]
@@ -91,7 +100,7 @@ def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list
             # what overlaps changes no op
             same = str(replace(plan, switches=replace(switches, overlap={}))), degrees.tobytes()
             if same not in structure_prices:
-                structure_prices[same] = _structure(scenario, degrees, calibration)
+                structure_prices[same] = _structure(scenario, degrees, machines, parameters, calibration.profiles)
             structure = replace(
                 structure_prices[same], scenario=scenario, degrees=degrees, plans=plan_columns([_with(scenario)])
             )
@@ -160,7 +169,13 @@ def _with(scenario: Scenario, **degrees: Any) -> Scenario:
     return replace(scenario, plan=replace(scenario.plan, mesh=Mesh(**degrees)))
 
 
-def _structure(scenario: Scenario, degrees: Array, calibration: Calibration) -> _Structure:
+def _structure(
+    scenario: Scenario,
+    degrees: Array,
+    machines: Machines,
+    parameters: ParameterColumns,
+    profiles: Mapping[str, Profile],
+) -> _Structure:
     """One structure lowered with arrays for sizes, and priced."""
     tp, cp, ep, etp, microbatch = degrees.T
     one, plans = lowering_context(scenario), plan_columns([_with(scenario)])
@@ -170,14 +185,13 @@ def _structure(scenario: Scenario, degrees: Array, calibration: Calibration) -> 
         degrees=Degrees(tp=tp, cp=cp, ep=ep, etp=etp, microbatch=microbatch),
         resolved=replace(one.resolved, sequence_parallel=split),
     )
-    sections, parameters = sections_of(context), parameter_columns(calibration, [scenario])
-    rates = sustained_rates(machines_of([scenario.system]), parameters, plans=plans)
+    sections, rates = sections_of(context), sustained_rates(machines, parameters, plans=plans)
     return _Structure(
         scenario=scenario,
         context=context,
         degrees=degrees,
         plans=plans,
-        model=PlanModel.of(scenario, context, sections, rates, len(degrees), calibration.profiles),
+        model=PlanModel.of(scenario, context, sections, rates, len(degrees), profiles),
     )
 
 
@@ -277,8 +291,7 @@ class Chunk:
 class _Rows:
     """Cells on a pipeline: what is the same for all schedules of it.
 
-    degree    ranks that zero3 shards weights over; 1 where weights are whole
-    least_s   seconds that no plan of a row takes less than; None where nothing is bounded
+    degree   ranks that zero3 shards weights over; 1 where weights are whole
     """
 
     grid: DegreeGrid
@@ -289,11 +302,6 @@ class _Rows:
     zero3: bool
     degree: Array
     model: RowModel
-    least_s: Array | None = None
-
-    def may_beat(self, step_s: float) -> NDArray[np.bool_]:
-        """Whether some plan of a row may take less than so many seconds."""
-        return np.ones(len(self.cell), dtype=np.bool_) if self.least_s is None else self.least_s < step_s
 
 
 @dataclass(slots=True, kw_only=True)
@@ -313,38 +321,54 @@ def sweep(grid: DegreeGrid, space: Space, incumbent: Incumbent | None = None) ->
 
     incumbent   plans that take as long as this or longer, or do not fit, are left out, too, where a bound shows it
     """
-    pipelines: dict[tuple[int, Schedule], _Pipeline] = {}
+    pipelines: dict[int, list[_Pipeline]] = {}
     for offload in space.offload:
         sections = grid.model.section_times(replace(grid.plans, offload=np.array([offload.activations])))
-        for pp, cell, dp, least_s in _pipelines(grid, space.pp, sections, incumbent):
-            for rows in _rows(grid, space, sections, offload, (pp, cell, dp), least_s):
-                for schedule in _schedules(space, pp):
-                    if incumbent is not None and not rows.may_beat(incumbent.step_s).any():
-                        break
-                    if (pp, schedule) not in pipelines:
-                        pipelines[pp, schedule] = _pipeline(grid, pp, schedule)
-                    yield from _schedule_rows(rows, space, schedule, pipelines[pp, schedule], incumbent)
+        for pp, cell, dp in _depths(grid, space.pp, sections, incumbent):
+            if pp not in pipelines:
+                pipelines[pp] = [made for schedule in _schedules(space, pp) if (made := _pipeline(grid, pp, schedule))]
+            for rows in _rows(grid, space, sections, offload, (pp, cell, dp)):
+                for pipeline, least_s in _promising(rows, pipelines[pp], incumbent):
+                    yield from _schedule_rows(rows, space, pipeline, incumbent, least_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pipeline:
-    """What so many stages under a schedule make of a grid; no placement where there are more stages than layers.
+    """What so many stages under a schedule make of a grid.
 
     sends_overlap   whether sends overlap compute, by structure
     """
 
-    placement: Placement | None
+    schedule: Schedule
+    placement: Placement
     sends_overlap: Array
 
 
-def _pipeline(grid: DegreeGrid, pp: int, schedule: Schedule) -> _Pipeline:
+def _pipeline(grid: DegreeGrid, pp: int, schedule: Schedule) -> _Pipeline | None:
+    """The pipeline of a schedule; None where it has more stages than layers."""
     scenario, stages = grid.scenarios[0], pp * schedule.chunks
-    overlap = _sends_overlap(grid, schedule)
     if stages > scenario.model.layers + 2:
-        return _Pipeline(placement=None, sends_overlap=overlap)
+        return None
     placed = scenario.plan.placement or default_placement(scenario.model, stages)
     by_rank = virtual_stages_by_rank(pp, schedule.chunks, schedule.name)
-    return _Pipeline(placement=Placement.of(stages_of(grid.context, placed), by_rank), sends_overlap=overlap)
+    placement = Placement.of(stages_of(grid.context, placed), by_rank)
+    return _Pipeline(schedule=schedule, placement=placement, sends_overlap=_sends_overlap(grid, schedule))
+
+
+def _promising(
+    rows: _Rows, pipelines: Sequence[_Pipeline], incumbent: Incumbent | None
+) -> Iterator[tuple[_Pipeline, Array | None]]:
+    """Pipelines whose rows may beat the incumbent, with seconds that no plan of a row takes less than; without one all.
+
+    The most promising come first: what they lower the incumbent to may spare the others.
+    """
+    if incumbent is None or not pipelines:
+        yield from ((pipeline, None) for pipeline in pipelines)
+        return
+    bounds = rows.model.least_step_s([pipeline.placement for pipeline in pipelines])
+    for place in sorted(range(len(pipelines)), key=lambda place: bounds[place].min()):
+        if bounds[place].min() < incumbent.step_s:
+            yield pipelines[place], bounds[place]
 
 
 def _schedules(space: Space, pp: int) -> tuple[Schedule, ...]:
@@ -370,17 +394,16 @@ def _dealt(grid: DegreeGrid, pp: int) -> tuple[Index, Array]:
     return cell, dp[cell]
 
 
-def _pipelines(
+def _depths(
     grid: DegreeGrid, depths: Sequence[int], sections: SectionTimes, incumbent: Incumbent | None
-) -> Iterator[tuple[int, Index, Array, Array | None]]:
-    """Stages, cells that can be dealt over them, their dp, and seconds that no plan of a cell takes less than.
+) -> Iterator[tuple[int, Index, Array]]:
+    """Stages, cells that can be dealt over them, and their dp.
 
-    Without an incumbent nothing is bounded. With one the most promising pipelines come first, and cells that cannot
-    beat it by then are left out.
+    With an incumbent the most promising depths come first, and cells that cannot beat it by then are left out.
     """
     dealt = [(pp, *_dealt(grid, pp)) for pp in depths]
     if incumbent is None:
-        yield from ((*pipeline, None) for pipeline in dealt)
+        yield from dealt
         return
     (counts,) = stages_of(grid.context, (grid.scenarios[0].model.layers,))
     busy_s = grid.model.least_seconds(sections, counts, grid.plans)
@@ -392,27 +415,25 @@ def _pipelines(
     for place in sorted(range(len(dealt)), key=lambda place: bounds[place].min(initial=np.inf)):
         pp, cell, dp = dealt[place]
         faster = np.flatnonzero(bounds[place] < incumbent.step_s)
-        yield pp, cell[faster], dp[faster], bounds[place][faster]
+        yield pp, cell[faster], dp[faster]
 
 
 def _rows(
-    grid: DegreeGrid, space: Space, sections: SectionTimes, offload: Offload, dealt: tuple[int, Index, Array],
-    least_s: Array | None,
-) -> Iterator[_Rows]:  # fmt: skip
+    grid: DegreeGrid, space: Space, sections: SectionTimes, offload: Offload, dealt: tuple[int, Index, Array]
+) -> Iterator[_Rows]:
     """Rows whose weights are whole, and rows whose weights are sharded at every degree."""
     pp, cell, dp = dealt
     if not len(cell):
         return
     if any(shard != "zero3" for shard in space.shard):
-        yield replace(_row(grid, space, sections, offload, pp, (cell, dp, None)), least_s=least_s)
+        yield _row(grid, space, sections, offload, pp, (cell, dp, None))
     if "zero3" in space.shard:
         replicas = dp * np.asarray(grid.degrees.cp)[cell]
         for size in space.shard_degree:
             degree = replicas if size == 0 else np.full(len(cell), float(size))
             current = np.flatnonzero(_splits(space, size, replicas))
             if len(current):
-                rows = _row(grid, space, sections, offload, pp, (cell[current], dp[current], degree[current]))
-                yield replace(rows, least_s=None if least_s is None else least_s[current])
+                yield _row(grid, space, sections, offload, pp, (cell[current], dp[current], degree[current]))
 
 
 def _row(
@@ -469,12 +490,10 @@ class _ShardingChoice:
 
 
 def _schedule_rows(
-    rows: _Rows, space: Space, schedule: Schedule, pipeline: _Pipeline, incumbent: Incumbent | None
+    rows: _Rows, space: Space, pipeline: _Pipeline, incumbent: Incumbent | None, least_s: Array | None
 ) -> Iterator[Chunk]:
     """The rows under one schedule, as far as it takes them."""
-    model, placement = rows.model, pipeline.placement
-    if placement is None:
-        return
+    model, placement, schedule = rows.model, pipeline.placement, pipeline.schedule
     able = list(_able(schedule, rows.pp, model.plans.microbatches))
     if not able:
         return
@@ -491,8 +510,10 @@ def _schedule_rows(
         columns = plans.at(own)
         moving = model.transient(placement, columns, own)
         peaks = [round_digits(model.peak_bytes(moving, choice.state, own)) for choice in choices]
-        if incumbent is not None and not _may_win(rows, own, peaks, incumbent):
-            continue
+        if incumbent is not None and least_s is not None:
+            fits = np.minimum.reduce(peaks) <= incumbent.capacity_bytes
+            if not (fits & (least_s[own] < incumbent.step_s)).any():
+                continue
         ends = ends or model.ends(placement, [choice.plans for choice in choices], [choice.same for choice in choices])
         sends = sends or model.sends(plans)
         scheduled = model.scheduled(placement, columns, sends, own)
@@ -517,12 +538,6 @@ def _schedule_rows(
                 peak_bytes=peak,
             )
             yield chunk if fits.all() else chunk.taken(np.flatnonzero(fits))
-
-
-def _may_win(rows: _Rows, own: slice, peaks: Sequence[Array], incumbent: Incumbent) -> bool:
-    """Whether some row fits under some choice of sharding and may be faster than the best so far."""
-    fits = np.minimum.reduce(peaks) <= incumbent.capacity_bytes
-    return bool((fits & rows.may_beat(incumbent.step_s)[own]).any())
 
 
 def _able(schedule: Schedule, pp: int, microbatches: Array) -> Iterator[slice]:
