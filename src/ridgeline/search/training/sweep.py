@@ -13,7 +13,7 @@ arrays for sizes. Each level is priced once; plans share what their rows and cel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise, product
 from typing import Any
@@ -25,9 +25,6 @@ from ridgeline.core.arrays import Array, Index, at
 from ridgeline.core.records import dataclass
 from ridgeline.cost import (
     Calibration,
-    Machines,
-    ParameterColumns,
-    Profile,
     machines_of,
     parameter_columns,
     sustained_rates,
@@ -87,6 +84,11 @@ def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list
     groups: dict[tuple[int, object, str | None], list[_Structure]] = {}
     structure_prices: dict[tuple[str, bytes], _Structure] = {}
     machines, parameters = machines_of([base.system]), parameter_columns(calibration, [base])
+
+    def price(scenario: Scenario, context: LoweringContext, plans: PlanColumns, cells: int) -> PlanModel:
+        sections, rates = sections_of(context), sustained_rates(machines, parameters, plans=plans)
+        return PlanModel.of(scenario, context, sections, rates, cells, calibration.profiles)
+
     degrees_by_switches = [
         _degrees(replace(base, plan=replace(base.plan, switches=item)), space) for item in space.switches
     ]
@@ -100,7 +102,7 @@ def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list
             # what overlaps changes no op
             same = str(replace(plan, switches=replace(switches, overlap={}))), degrees.tobytes()
             if same not in structure_prices:
-                structure_prices[same] = _structure(scenario, degrees, machines, parameters, calibration.profiles)
+                structure_prices[same] = _structure(scenario, degrees, price)
             structure = replace(
                 structure_prices[same], scenario=scenario, degrees=degrees, plans=plan_columns([_with(scenario)])
             )
@@ -169,13 +171,7 @@ def _with(scenario: Scenario, **degrees: Any) -> Scenario:
     return replace(scenario, plan=replace(scenario.plan, mesh=Mesh(**degrees)))
 
 
-def _structure(
-    scenario: Scenario,
-    degrees: Array,
-    machines: Machines,
-    parameters: ParameterColumns,
-    profiles: Mapping[str, Profile],
-) -> _Structure:
+def _structure(scenario: Scenario, degrees: Array, price: Callable[..., PlanModel]) -> _Structure:
     """One structure lowered with arrays for sizes, and priced."""
     tp, cp, ep, etp, microbatch = degrees.T
     one, plans = lowering_context(scenario), plan_columns([_with(scenario)])
@@ -185,13 +181,12 @@ def _structure(
         degrees=Degrees(tp=tp, cp=cp, ep=ep, etp=etp, microbatch=microbatch),
         resolved=replace(one.resolved, sequence_parallel=split),
     )
-    sections, rates = sections_of(context), sustained_rates(machines, parameters, plans=plans)
     return _Structure(
         scenario=scenario,
         context=context,
         degrees=degrees,
         plans=plans,
-        model=PlanModel.of(scenario, context, sections, rates, len(degrees), profiles),
+        model=price(scenario, context, plans, len(degrees)),
     )
 
 
