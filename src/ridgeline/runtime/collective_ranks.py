@@ -15,14 +15,19 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from ridgeline.comm import REDUCE, Algorithm
 from ridgeline.comm.formats import read_algorithm
+from ridgeline.core.documents import JsonMapping, JsonObject
+from ridgeline.core.errors import InputError
 
 ELEMENT_BYTES = 4  # float32, whole numbers in it: sums are exact
 PERIOD = 7
@@ -68,10 +73,8 @@ def size_of(algorithm: Algorithm, elements: int) -> float:
     return elements * ELEMENT_BYTES / float(algorithm.contract.shares()[0])
 
 
-def first_buffer(algorithm: Algorithm, rank: int, elements: int, device: str) -> Any:
+def first_buffer(algorithm: Algorithm, rank: int, elements: int, device: str) -> Tensor:
     """What a rank begins with, as a tensor (chunks, elements): its contributions where it has any, else zeros."""
-    import torch
-
     contract = algorithm.contract
     buffer = torch.zeros((contract.chunks, elements), device=device)
     for place in contract.begin_places().tolist():
@@ -81,10 +84,8 @@ def first_buffer(algorithm: Algorithm, rank: int, elements: int, device: str) ->
     return buffer
 
 
-def wrong_chunks(algorithm: Algorithm, rank: int, buffer: Any, elements: int) -> list[int]:
+def wrong_chunks(algorithm: Algorithm, rank: int, buffer: Tensor, elements: int) -> list[int]:
     """Chunks that must be whole on this rank at the end, and are not, bit for bit."""
-    import torch
-
     contract = algorithm.contract
     owners: dict[int, list[int]] = defaultdict(list)
     for place in contract.begin_places().tolist():
@@ -100,17 +101,12 @@ def wrong_chunks(algorithm: Algorithm, rank: int, buffer: Any, elements: int) ->
     return wrong
 
 
-def _contribution(rank: int, chunk: int, elements: int, device: Any) -> Any:
-    import torch
-
+def _contribution(rank: int, chunk: int, elements: int, device: torch.device) -> Tensor:
     return (torch.arange(elements, device=device) % PERIOD + (rank + 3 * chunk) % PERIOD).to(torch.float32)
 
 
-def carry_out(rounds: Sequence[Sequence[Transfer]], buffer: Any) -> None:
+def carry_out(rounds: Sequence[Sequence[Transfer]], buffer: Tensor) -> None:
     """Run a rank's transfers on torch.distributed's sends and receives, in place."""
-    import torch
-    import torch.distributed as dist
-
     for transfers in rounds:
         requests, arrivals = [], []
         for transfer in transfers:
@@ -139,10 +135,8 @@ LEAST_REPEATS = 3
 PINGS = 20
 
 
-def measure(spec: Mapping[str, Any], algorithm: Algorithm, rank: int) -> dict[str, Any]:
+def measure(spec: JsonMapping, algorithm: Algorithm, rank: int) -> JsonObject:
     """What this rank and its peers measured: alike on every rank."""
-    import torch.distributed as dist
-
     device = f"cuda:{os.environ.get('LOCAL_RANK', rank)}" if spec["backend"] == "nccl" else "cpu"
     latency, rate = _links(rank, device, [int(size) for size in spec["sizes"]])
     rounds = transfers_of(algorithm, rank)
@@ -151,7 +145,7 @@ def measure(spec: Mapping[str, Any], algorithm: Algorithm, rank: int) -> dict[st
         elements = elements_of(algorithm, size)
         buffer = first_buffer(algorithm, rank, elements, device)
         carry_out(rounds, buffer)
-        wrong_by_rank: list[Any] = [None] * algorithm.ranks
+        wrong_by_rank: list[list[int]] = [[]] * algorithm.ranks
         dist.all_gather_object(wrong_by_rank, wrong_chunks(algorithm, rank, buffer, elements))
         own_collective = _library_call(algorithm, elements, device, int(spec["root"]))
         rows.append(
@@ -167,25 +161,17 @@ def measure(spec: Mapping[str, Any], algorithm: Algorithm, rank: int) -> dict[st
 
 def _wait_for_device(device: str) -> None:
     if device != "cpu":
-        import torch
-
         torch.cuda.synchronize()
 
 
 def _slowest(values: list[float], device: str) -> list[float]:
-    """Each value as the slowest rank has it."""
-    import torch
-    import torch.distributed as dist
-
     tensor = torch.tensor(values, device=device, dtype=torch.float32)
     dist.all_reduce(tensor, dist.ReduceOp.MAX)
     return [float(value) for value in tensor.tolist()]
 
 
-def _seconds(call: Callable[[], Any], device: str) -> float:
+def _seconds(call: Callable[[], object], device: str) -> float:
     """Median over repeats of the slowest rank's time, all ranks beginning together."""
-    import torch.distributed as dist
-
     call()
     began = time.perf_counter()
     call()
@@ -203,9 +189,6 @@ def _seconds(call: Callable[[], Any], device: str) -> float:
 
 def _links(rank: int, device: str, sizes: list[int]) -> tuple[float, float]:
     """Seconds of the smallest message between ranks 0 and 1, one way, and the best rate among the sizes asked for."""
-    import torch
-    import torch.distributed as dist
-
     figures = []
     for size in (ELEMENT_BYTES, *sizes):
         tensor = torch.zeros(max(1, size // ELEMENT_BYTES), device=device)
@@ -228,18 +211,14 @@ def _links(rank: int, device: str, sizes: list[int]) -> tuple[float, float]:
     return seconds[0], max(rates)
 
 
-def _library_call(algorithm: Algorithm, elements: int, device: str, root: int) -> Callable[[], Any]:
-    """The backend's own collective, of the same size."""
-    import torch
-    import torch.distributed as dist
-
+def _library_call(algorithm: Algorithm, elements: int, device: str, root: int) -> Callable[[], object]:
     ranks = algorithm.ranks
     total = max(1, round(size_of(algorithm, elements) / ELEMENT_BYTES))
     total += -total % ranks
     vector, part = torch.zeros(total, device=device), torch.zeros(total // ranks, device=device)
     other_vector = torch.zeros(total, device=device)
     list_of = list(vector.chunk(ranks))
-    calls: dict[str, Callable[[], Any]] = {
+    calls: dict[str, Callable[[], object]] = {
         "allreduce": lambda: dist.all_reduce(vector),
         "allgather": lambda: dist.all_gather(list_of, part),
         "reducescatter": lambda: dist.reduce_scatter(part, list_of),
@@ -250,11 +229,7 @@ def _library_call(algorithm: Algorithm, elements: int, device: str, root: int) -
     return calls[algorithm.contract.collective]
 
 
-def join_and_measure(spec: Mapping[str, Any], algorithm: Algorithm, rank: int, init_method: str) -> dict[str, Any]:
-    """Form the process group, measure, and leave it."""
-    import torch
-    import torch.distributed as dist
-
+def join_and_measure(spec: JsonMapping, algorithm: Algorithm, rank: int, init_method: str) -> JsonObject:
     torch.set_num_threads(1)
     if spec["backend"] == "ridge_shm":
         from ridgeline.runtime.shm import register
@@ -285,9 +260,6 @@ def _follow_parent() -> None:
 
 
 def main() -> int:
-    """Run one rank; rank 0 writes what all measured."""
-    from ridgeline.core.errors import InputError
-
     _follow_parent()
     path = Path(sys.argv[1])
     spec = json.loads(path.read_text(encoding="utf-8"))

@@ -7,11 +7,11 @@ import io
 import math
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import read_text, refuse_unwritable
 from ridgeline.hardware.device_names import packed_names
@@ -58,7 +58,6 @@ class StandaloneFile:
 
 
 def write_standalone(path: Path) -> StandaloneFile:
-    """Write the measuring part as one file."""
     content = standalone()
     replace_file(path, content)
     return StandaloneFile(output=path, bytes=len(content))
@@ -112,8 +111,8 @@ class Characterization:
     """
 
     path: Path
-    head: dict[str, Any]
-    rows: tuple[dict[str, Any], ...]
+    head: JsonObject
+    rows: tuple[JsonObject, ...]
     left: int
 
     JSON = """
@@ -127,11 +126,11 @@ class Characterization:
         return self.head.get("chip")
 
     @property
-    def device(self) -> dict[str, Any]:
+    def device(self) -> JsonObject:
         return dict(self.head.get("device", {}))
 
     @property
-    def software(self) -> dict[str, Any]:
+    def software(self) -> JsonObject:
         return dict(self.head.get("software", {}))
 
     @property
@@ -139,7 +138,7 @@ class Characterization:
         return float(self.head.get("minutes", 0.0))
 
     @property
-    def good(self) -> list[dict[str, Any]]:
+    def good(self) -> list[JsonObject]:
         """Rows that ran and are right."""
         return [row for row in self.rows if row.get("ok")]
 
@@ -170,7 +169,7 @@ class Characterization:
         )
 
     @property
-    def failures(self) -> tuple[dict[str, Any], ...]:
+    def failures(self) -> tuple[JsonObject, ...]:
         """What the device lacks, computes wrong or dies of, each with its `why`."""
         return tuple(row for row in self.rows if not row.get("ok"))
 
@@ -238,7 +237,7 @@ def merge_profiles(paths: Iterable[Path | str], output: Path | str) -> Character
     return _characterization(path, merge_files(files, path, read_profile_table))
 
 
-def read_profile_table(path: Path) -> dict[str, Any]:
+def read_profile_table(path: Path) -> JsonObject:
     """A profile as a plain table; `InputError` for anything that is none."""
     from ridgeline.core.files import parse_table
 
@@ -266,7 +265,6 @@ def _characterization(path: Path, found: Outcome) -> Characterization:
 
 
 def _check(minutes: float, only: Sequence[str], chip: str | None, path: Path, imports: Sequence[str]) -> None:
-    """Refuse what cannot be right before anything is measured."""
     problems = [not_among("--only", word, GROUPS) for word in only if word not in GROUPS]
     if not (math.isfinite(minutes) and 0 < minutes <= LONGEST_MINUTES):
         expected_text = f"a number above 0 and up to {LONGEST_MINUTES}"
@@ -285,11 +283,11 @@ TRAFFIC = {"copy": 2, "read": 1, "write": 1, "h2d": 1, "d2h": 1}
 NAMES = {"h2d": "host to device", "d2h": "device to host"}
 
 
-def best_measured(rows: Iterable[Mapping[str, Any]]) -> tuple[BestMeasured, ...]:
+def best_measured(rows: Iterable[JsonMapping]) -> tuple[BestMeasured, ...]:
     """The best product per format, the best bandwidths, the shortest launches, and energy where it was told."""
     best: dict[tuple[str, str], BestMeasured] = {}
 
-    def offer(what: str, dtype: str, value: float, unit: str, row: Mapping[str, Any], lower: bool = False) -> None:
+    def offer(what: str, dtype: str, value: float, unit: str, row: JsonMapping, lower: bool = False) -> None:
         present = best.get((what, dtype))
         if present is None or (value < present.value if lower else value > present.value):
             at = " ".join(f"{name}={row[name]}" for name in DIMS if name in row)
@@ -300,7 +298,7 @@ def best_measured(rows: Iterable[Mapping[str, Any]]) -> tuple[BestMeasured, ...]
         if op == "gemm":
             offer("product", row["dtype"], 2.0 * row["m"] * row["n"] * row["k"] / seconds, "FLOP/s", row)
         elif op in TRAFFIC and row.get("cold", True):
-            offer(NAMES.get(op, op), "", TRAFFIC[op] * row["bytes"] / seconds, "B/s", row)
+            offer(str(NAMES.get(op, op)), "", TRAFFIC[op] * row["bytes"] / seconds, "B/s", row)
         elif (op, row.get("kind")) in (("launch", "kernel"), ("graph", "node")):
             offer(f"{op} {row['kind']}", "", seconds, "s", row, lower=True)
         elif op == "sustained" and row.get("energy_j"):

@@ -130,7 +130,6 @@ def fastest(samples: Sequence[float]) -> float:
 
 
 def _far(figure: str, values: Mapping[str, float], limit: Limit) -> list[Outlier]:
-    """Members far above the median of the others."""
     outliers_ = []
     for member, value in values.items():
         peers = [values[peer] for peer in values if peer != member]

@@ -15,8 +15,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.runtime.measure import need_torch, read_profile_table
 from ridgeline.runtime.peers import Limit, Outlier, deviation, fastest, outliers, slow_links
@@ -55,7 +56,7 @@ class SettingProblem:
     advice: str
 
 
-def collect(facts: Mapping[str, Any], software: Mapping[str, Any], local_ranks: int) -> dict[str, str]:
+def collect(facts: JsonMapping, software: JsonMapping, local_ranks: int) -> dict[str, str]:
     """The settings of this rank as texts: environment, versions, what the device and the host say of themselves."""
     settings = {
         f"env {name}": value for name, value in os.environ.items() if name.startswith(PREFIXES) or name in NAMES
@@ -157,7 +158,6 @@ def warnings(ranks: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> list[s
 
 
 def _ranks(who: Sequence[int], hosts: Sequence[str]) -> str:
-    """Ranks in words, with the host of a single one."""
     if len(who) == len(hosts):
         return "every rank"
     if len(who) == 1:
@@ -165,7 +165,7 @@ def _ranks(who: Sequence[int], hosts: Sequence[str]) -> str:
     return "ranks " + ", ".join(map(str, who[:8])) + (f" and {len(who) - 8} more" if len(who) > 8 else "")
 
 
-SHAPES: Mapping[str, Mapping[str, Any]] = {
+SHAPES: Mapping[str, JsonMapping] = {
     "product": {"op": "gemm", "impl": "torch", "dtype": "bf16", "m": 4096, "n": 4096, "k": 4096},
     "copy": {"op": "copy", "bytes": 1 << 30, "cold": True},
     "h2d": {"op": "h2d", "bytes": 1 << 26, "pinned": True},
@@ -174,13 +174,13 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     "all_reduce": {"op": "all_reduce", "bytes": 1 << 26},
 }
 """The row of a profile that each figure is."""
-CPU_SHAPES: Mapping[str, Mapping[str, Any]] = {
+CPU_SHAPES: Mapping[str, JsonMapping] = {
     "copy": {"op": "copy", "bytes": 1 << 24, "cold": True},
     "launch": {"op": "launch", "kind": "kernel"},
 }
 
 
-def figures_of(table: Mapping[str, Any]) -> dict[str, float]:
+def figures_of(table: JsonMapping) -> dict[str, float]:
     """Seconds by figure; over ranks the median. Figures whose row is absent are absent.
 
     >>> figures_of({"rows": [{"op": "launch", "kind": "kernel", "s": 4e-6, "ok": True}]})
@@ -384,8 +384,9 @@ def _measure(device: str, world: World, drill: bool, imports: Sequence[str], bac
         try:
             figures.rounds = own_figures(bench, Sizes.of(opened.type), drill, world.ranks)
             link_figures(bench, Sizes.of(opened.type), figures)
-            reports: list[Any] = [None] * world.ranks
-            dist.all_gather_object(reports, _report(bench, world, figures))
+            report = _report(bench, world, figures)
+            reports = [report] * world.ranks
+            dist.all_gather_object(reports, report)
         finally:
             dist.destroy_process_group()
     return reports
@@ -421,7 +422,6 @@ def _report(bench: Bench, world: World, found: RankFigures) -> Report:
 
 
 def judge(reports: Sequence[Report], nodes: int, reference: Mapping[str, float], seconds: float) -> Preflight:
-    """From what every rank measured to what is wrong."""
     hosts = [report.host for report in reports]
     limits = CPU_LIMITS if reports[0].type == "cpu" else LIMITS
     rounds_of_rank = {f"rank {rank} ({report.host})": report.rounds for rank, report in enumerate(reports)}
@@ -459,8 +459,7 @@ def judge(reports: Sequence[Report], nodes: int, reference: Mapping[str, float],
     )
 
 
-def _classes(pairs: Mapping[tuple[int, int], Any], hosts: Sequence[str]) -> list[list[tuple[int, int]]]:
-    """Pairs inside a node, and pairs between nodes."""
+def _classes(pairs: Mapping[tuple[int, int], object], hosts: Sequence[str]) -> list[list[tuple[int, int]]]:
     inside = [pair for pair in pairs if hosts[pair[0]] == hosts[pair[1]]]
     return [group for group in (inside, [pair for pair in pairs if pair not in inside]) if group]
 
@@ -475,7 +474,6 @@ def _figure(name: str, values: Mapping[str, float], reference: float | None) -> 
 
 
 def _behind(name: str, values: Mapping[str, float], reference: float | None) -> list[Outlier]:
-    """Members slower than the reference."""
     if reference is None:
         return []
     gaps = {member: value / reference - 1 for member, value in values.items()}

@@ -10,16 +10,15 @@ all_reduce   a large all-reduce over all ranks
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
 from ridgeline.runtime.probe.links import collective, ping_pong, time_together
-from ridgeline.runtime.probe.timing import Bench
+from ridgeline.runtime.probe.timing import Bench, host_seconds
 
 ROUNDS = 7
 BLOCK_S, CPU_BLOCK_S, BLOCKS = 0.01, 0.004, 3  # work between two looks at the clock, and how often in a round
@@ -62,31 +61,25 @@ def own_figures(bench: Bench, sizes: Sizes, drill: bool, ranks: int = 1) -> dict
         work = _slow_down(call) if drill else call
         for _ in range(3):
             work()
-        bench.backend.synchronize()
-        inner = _inner(call, bench)
-        figures[name] = [
-            _slowest_rank(lambda: _seconds(work, bench, inner, wait=name != "launch"), bench, ranks)  # noqa: B023  (called here)
-            for _ in range(ROUNDS)
-        ]
+        timed = partial(host_seconds, work, bench.backend, _inner(call, bench), wait=name != "launch")
+        figures[name] = [_slowest_rank(timed, bench, ranks) for _ in range(ROUNDS)]
     return figures
 
 
-def _slowest_rank(measure: Callable[[], float], bench: Bench, ranks: int) -> float:
-    """One sample when all ranks are there: all of them at once, or one after the other on a CPU."""
-    if ranks == 1:
-        return measure()
-    if bench.backend.type != "cpu":
-        dist.barrier()
-        return measure()
-    own_seconds = 0.0
-    for rank in range(ranks):
-        dist.barrier()
-        if rank == dist.get_rank():
-            own_seconds = measure()
-    return own_seconds
+def _slowest_rank(timed: Callable[[], float], bench: Bench, ranks: int) -> float:
+    """One sample when all ranks are there, at once, or one after the other on a CPU: the best of a few blocks, since
+    what disturbs a block only ever delays it."""
+    seconds = 0.0
+    turns_ = range(ranks) if ranks > 1 and bench.backend.type == "cpu" else (None,)
+    for rank in turns_:
+        if ranks > 1:
+            dist.barrier()
+        if rank is None or rank == dist.get_rank():
+            seconds = min(timed() for _ in range(BLOCKS))
+    return seconds
 
 
-def _calls(bench: Bench, sizes: Sizes) -> Iterator[tuple[str, Callable[[], Any]]]:
+def _calls(bench: Bench, sizes: Sizes) -> Iterator[tuple[str, Callable[[], object]]]:
     device = bench.backend.name
     dtype = torch.float32 if bench.backend.type == "cpu" else torch.bfloat16
     a, b = (torch.randn(sizes.side, sizes.side, device=device, dtype=dtype) for _ in range(2))
@@ -103,7 +96,7 @@ def _calls(bench: Bench, sizes: Sizes) -> Iterator[tuple[str, Callable[[], Any]]
         yield "h2d", lambda: landed.copy_(host, non_blocking=True)
 
 
-def _slow_down(call: Callable[[], Any]) -> Callable[[], Any]:
+def _slow_down(call: Callable[[], object]) -> Callable[[], object]:
     def slow_call() -> None:
         for _ in range(DRILL):
             call()
@@ -111,29 +104,10 @@ def _slow_down(call: Callable[[], Any]) -> Callable[[], Any]:
     return slow_call
 
 
-def _inner(call: Callable[[], Any], bench: Bench) -> int:
+def _inner(call: Callable[[], object], bench: Bench) -> int:
     """Calls that fill a block of time; of the work as it is without a drill."""
-    bench.backend.synchronize()
-    began = time.perf_counter()
-    for _ in range(3):
-        call()
-    bench.backend.synchronize()
     block_s = CPU_BLOCK_S if bench.backend.type == "cpu" else BLOCK_S
-    return max(1, min(200, int(block_s / ((time.perf_counter() - began) / 3))))
-
-
-def _seconds(call: Callable[[], Any], bench: Bench, inner: int, wait: bool) -> float:
-    """The best of a few blocks: what disturbs a block only ever delays it."""
-    samples = []
-    for _ in range(BLOCKS):
-        bench.backend.synchronize()
-        began = time.perf_counter()
-        for _ in range(inner):
-            call()
-        if wait:
-            bench.backend.synchronize()
-        samples.append((time.perf_counter() - began) / inner)
-    return min(samples)
+    return max(1, min(200, int(block_s / host_seconds(call, bench.backend, 3))))
 
 
 def turns(ranks: int) -> list[list[tuple[int, int]]]:

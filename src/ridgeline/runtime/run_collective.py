@@ -12,11 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from ridgeline.comm import (
     PLAIN_COLLECTIVES,
@@ -29,9 +29,9 @@ from ridgeline.comm import (
 )
 from ridgeline.comm import topology as graph_named
 from ridgeline.comm.formats import read_collective, write_algorithm
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.units import parse_quantity
-from ridgeline.runtime.collective_ranks import join_and_measure
 from ridgeline.runtime.measure import need_torch
 from ridgeline.runtime.probe.ranks import find_world
 
@@ -150,6 +150,8 @@ def collective_run(
     algorithm_ = _algorithm(name, ranks, sizes_bytes[-1], algorithm, synthesize, network, root)
     spec = {"backend": backend, "sizes": sizes_bytes, "root": root, "timeout_s": timeout_s}
     if world.ranks > 1:
+        from ridgeline.runtime.collective_ranks import join_and_measure
+
         answer = join_and_measure(spec, algorithm_, world.rank, "env://")
         return _collective_run(algorithm_, backend, root, answer) if world.rank == 0 else None
     return _collective_run(algorithm_, backend, root, _start(spec, algorithm_, timeout_s))
@@ -226,7 +228,7 @@ def _sizes(text: str) -> list[float]:
     return quantities
 
 
-def _start(spec: Mapping[str, Any], made: Algorithm, timeout_s: float) -> dict[str, Any]:
+def _start(spec: JsonMapping, made: Algorithm, timeout_s: float) -> JsonObject:
     """Start the ranks and wait for them; when one fails, the others are ended and it is named."""
     with tempfile.TemporaryDirectory(prefix="ridgeline-run-") as folder:
         place = Path(folder)
@@ -241,7 +243,7 @@ def _start(spec: Mapping[str, Any], made: Algorithm, timeout_s: float) -> dict[s
                 with suppress(OSError):
                     process.kill()
                 process.wait()
-        return cast(dict[str, Any], json.loads((place / "found.json").read_text(encoding="utf-8")))
+        return cast(JsonObject, json.loads((place / "found.json").read_text(encoding="utf-8")))
 
 
 def _rank(place: Path, rank: int, ranks: int) -> subprocess.Popen[bytes]:
@@ -270,7 +272,7 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], place: Path, until: float) -
         time.sleep(0.05)
 
 
-def _collective_run(made: Algorithm, backend: str, root: int, found: Mapping[str, Any]) -> CollectiveRun:
+def _collective_run(made: Algorithm, backend: str, root: int, found: JsonMapping) -> CollectiveRun:
     graph = graph_named(f"switch:{made.ranks}", found["bytes_per_s"], 0.0)
     name = made.contract.collective
     return CollectiveRun(

@@ -13,6 +13,7 @@ import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.spec import ModelSpec
 
@@ -55,7 +56,7 @@ def capture(module: nn.Module, example_inputs: Any, *, id: str = "") -> ModelSpe
     raise InputError(capture_problem(type(module).__name__, wrongs[0])) from None
 
 
-def capture_config(data: Mapping[str, Any], *, id: str = "", tokens: int = TOKENS) -> ModelSpec:
+def capture_config(data: JsonMapping, *, id: str = "", tokens: int = TOKENS) -> ModelSpec:
     """The model that a config of transformers describes, captured from the module that transformers builds of it."""
     import torch
     import transformers
@@ -73,7 +74,7 @@ def capture_config(data: Mapping[str, Any], *, id: str = "", tokens: int = TOKEN
     return spec_of(ran.recording, ran.module, id=kind, by=by, tokens=(tokens,), seen=ran.seen)
 
 
-def _arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(given: Any) -> tuple[tuple[Any, ...], JsonObject]:
     """Positions and names of inputs; floats without their values, as the weights are."""
     import torch
     from torch.utils._pytree import tree_map
@@ -87,8 +88,7 @@ def _arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(given), {}) if isinstance(given, (tuple, list)) else ((given,), {})
 
 
-def _media_of(given: Mapping[str, Any]) -> Seen | None:
-    """The image among inputs, if one of them looks like it."""
+def _media_of(given: JsonMapping) -> Seen | None:
     from ridgeline.runtime.capture.assemble import Seen, Shown
 
     image = next((x for x in given.values() if hasattr(x, "shape") and len(x.shape) > 3), None)
@@ -96,7 +96,6 @@ def _media_of(given: Mapping[str, Any]) -> Seen | None:
 
 
 def _on_meta(module: nn.Module) -> nn.Module:
-    """A copy of a module without its values."""
     import torch
 
     weights = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
@@ -107,6 +106,6 @@ def _on_meta(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, memo).eval()
 
 
-def _lengths(args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[int, ...]:
+def _lengths(args: tuple[Any, ...], named: JsonMapping) -> tuple[int, ...]:
     first = next((x for x in (*args, *named.values()) if hasattr(x, "shape") and len(x.shape) > 1), None)
     return (int(first.shape[1]),) if first is not None else ()

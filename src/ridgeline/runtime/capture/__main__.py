@@ -14,15 +14,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.model_file import dimensions_of
 
 
 def main() -> None:
-    """Answer one request."""
     out, sys.stdout = sys.stdout, sys.stderr
     try:
-        answer: dict[str, Any] = {"table": dimensions_of(_capture_request(json.load(sys.stdin)))}
+        answer: JsonObject = {"table": dimensions_of(_capture_request(json.load(sys.stdin)))}
     except InputError as wrong:
         answer = {"problems": [asdict(problem) for problem in wrong.problems]}
     except Exception as wrong:
@@ -32,7 +32,7 @@ def main() -> None:
     out.write(json.dumps(answer))
 
 
-def _capture_request(request: dict[str, Any]) -> Any:
+def _capture_request(request: JsonObject) -> Any:
     from ridgeline.runtime.capture import capture, capture_config
 
     if "reference" in request:

@@ -55,7 +55,6 @@ class Ends:
 
 
 def ends_of(recording: Recording, layers: Layers, shapes: Shapes, hidden: int, tokens: int) -> Ends:
-    """The two ends of a recorded model."""
     first, last = _span(layers, len(recording.nodes))
     graph = LayerGraph(recording, layers.outside, shapes)
     layer_params = {name for layer in layers.calls for name in layer.params}
@@ -258,7 +257,6 @@ def common(calls: Sequence[LayerCall]) -> tuple[int, int]:
 
 
 def add_captured(one: Captured | None, other: Captured | None) -> Captured | None:
-    """Two captured parts as one."""
     if one is None or other is None:
         return one or other
     names = ("products", "scores", "pair_flops", "scan_flops", "streams", "kernels", "params", "saved", "cached")
@@ -363,7 +361,6 @@ def _shapes(module: nn.Module) -> Shapes:
 
 
 def _one_layer(recording: Recording, shapes: Shapes) -> Layers:
-    """A module without repeated parts is one layer."""
     last = max((node.out for node in recording.nodes if node.out), key=prod, default=())
     if not last or not any(node.op in PRODUCTS and node.weights for node in recording.nodes):
         given_text, expected_text = "a forward without products", "a module that multiplies its inputs with weights"
@@ -390,7 +387,6 @@ def _vision(within: Within, module: nn.Module, tower: Layers, text: Layers, seen
 
 
 def _blocks(within: Within, calls: Iterable[LayerCall]) -> list[Block]:
-    """Every layer's block; equal ones are read once."""
     block_by_signature: dict[tuple[object, ...], Block] = {}
     blocks = []
     for layer in calls:
@@ -459,7 +455,6 @@ def _less(block: Block, many: int, hidden: int) -> Block:
 
 
 def _untold(recordings: Sequence[Recording], spec: ModelSpec, ends: Ends, shapes: Shapes) -> Iterable[str]:
-    """What recordings leave open, a sentence each."""
     yield from sorted(set().union(*(recording.guessed for recording in recordings)))
     used = {name for recording in recordings for node in recording.nodes for name in node.weights}
     unused_sizes: Counter[str] = Counter()

@@ -237,7 +237,6 @@ def _assemble_block(within: Within, graph: LayerGraph, layer: LayerCall, parts: 
 
 
 def _without(graph: LayerGraph, ignored: set[int]) -> LayerGraph:
-    """The graph less what a part explains that is no product."""
     kept_places = [place for place in graph.nodes if place not in ignored]
     graph_without = LayerGraph(graph.recording, (), graph.shapes)
     graph_without.nodes = {place: graph.nodes[place] for place in kept_places}

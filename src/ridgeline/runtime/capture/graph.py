@@ -100,7 +100,6 @@ class LayerGraph:
 
     @cached_property
     def readers(self) -> Mapping[int, tuple[int, ...]]:
-        """Who reads a result, inside the layer."""
         readers_of: dict[int, list[int]] = {}
         for place, node in self.nodes.items():
             for source in node.inputs:
@@ -119,16 +118,13 @@ class LayerGraph:
 
     @cached_property
     def by_place(self) -> Mapping[int, Multiplied]:
-        """Products by their place."""
         return {product.node: product for product in self.products}
 
     @property
     def attentions(self) -> tuple[int, ...]:
-        """Places of attentions."""
         return tuple(place for place, node in self.nodes.items() if node.op == ATTEND)
 
     def path(self, place: int) -> str:
-        """The module that ran an op."""
         return self.recording.path(self.nodes[place])
 
     def _stops(self, place: int) -> bool:
@@ -258,7 +254,6 @@ def lists_of(module: nn.Module) -> Mapping[str, int]:
 
 
 def layers_of(recording: Recording, module: nn.Module, shapes: Shapes) -> Layers:
-    """The layers of a recorded forward."""
     lists = lists_of(module)
     in_lists = _gather_layers(recording, shapes, lambda path: _in_list(path, lists))
     if in_lists.calls:

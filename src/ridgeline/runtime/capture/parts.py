@@ -40,7 +40,6 @@ class Heads:
     causal: bool
 
     def attention(self, kv_heads: int, **more: object) -> Attention:
-        """The part with these sizes."""
         return Attention(
             heads=self.heads, kv_heads=kv_heads, head_dim=self.wide,
             v_head_dim=self.deep if self.deep != self.wide else 0, window=self.window, chunked=self.chunked,
@@ -61,7 +60,6 @@ class Found:
 
 
 def heads_of(graph: LayerGraph, place: int) -> Heads:
-    """Sizes of the attention at a place."""
     node = graph.nodes[place]
     query, key, value = node.shapes[:3]
     return Heads(
@@ -128,7 +126,6 @@ def _softmax(
 
 
 def _gates(graph: LayerGraph, out: Multiplied, place: int) -> tuple[Multiplied, ...]:
-    """Products beside attention that its output is multiplied with."""
     places_before = graph.before(graph.nodes[out.node].inputs)
     return tuple(graph.by_place[node] for node in places_before if node in graph.by_place and node != place)
 
@@ -243,7 +240,6 @@ def mlps(graph: LayerGraph, hidden: int, unused: Sequence[Multiplied]) -> list[F
 
 
 def activation(graph: LayerGraph, down: int) -> str:
-    """The name of what stands between up and down."""
     ops = {graph.nodes[at].op.rstrip("_") for at in graph.between(graph.nodes[down].inputs)}
     name = next((name for name in ACTIVATIONS if name in ops), "")
     if name == "relu" and {"pow", "square"} & ops:
@@ -256,7 +252,6 @@ def activation(graph: LayerGraph, down: int) -> str:
 
 
 def experts(graph: LayerGraph, hidden: int, unused: Sequence[Multiplied], lists: Lists) -> FoundMoe | None:
-    """The mixture of experts of a layer, if there is one, with its shared part."""
     experts_of_node = {product.node: size for product in unused if (size := _experts_of(graph, product, lists)) > 1}
     if not experts_of_node or len(set(experts_of_node.values())) != 1:
         return None
@@ -376,7 +371,6 @@ class FoundState:
 
 
 def recurrent_in(modules: Mapping[str, nn.Module], layer: str, shapes: Shapes, hidden: int) -> FoundState | None:
-    """The recurrent mixer under a layer's path."""
     for path, module in modules.items():
         if not path.startswith(f"{layer}."):
             continue

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 
 LARGEST_REAL = 1 << 22  # elements of a tensor that is made for real: masks and positions
@@ -55,11 +56,10 @@ class Node:
     out: tuple[int, ...]
     calls: tuple[int, ...]
     view: bool = False
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: JsonMapping = field(default_factory=dict)
 
     @property
     def elements(self) -> int:
-        """Elements of its result."""
         return prod(self.out)
 
 
@@ -86,7 +86,6 @@ class Recording:
     given: dict[int, str] = field(default_factory=dict)
 
     def path(self, node: Node) -> str:
-        """The path of the module that ran an op."""
         return self.calls[node.calls[-1]].path if node.calls else ""
 
 
@@ -132,9 +131,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return (torch.empty((1, tensors[0].dim()), dtype=torch.int64, device="meta"),)
         return None
 
-    def _place_op(
-        self, name: str, tensors: list[Tensor], args: Any, given: dict[str, Any]
-    ) -> tuple[Any, dict[str, Any]]:
+    def _place_op(self, name: str, tensors: list[Tensor], args: Any, given: JsonObject) -> tuple[Any, JsonObject]:
         """Arguments on one device: all on meta where one is, and small new tensors real."""
         if any(x.is_meta for x in tensors):
             if name in PICKS and any(_masks(x) for x in args[1]):
@@ -183,9 +180,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def add(
         self, op: str, sources: list[int], held: tuple[str, ...], tensors: list[Tensor], outputs: list[Tensor],
-        facts: Mapping[str, Any], view: bool = False,
+        facts: JsonMapping, view: bool = False,
     ) -> None:  # fmt: skip
-        """One more node, whose results are these."""
         node = Node(
             op=op, inputs=tuple(sources), weights=held, shapes=tuple(tuple(x.shape) for x in tensors),
             out=tuple(outputs[0].shape), calls=tuple(self.stack), view=view, facts=facts,
@@ -198,7 +194,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.made.update({id(x): len(self.recording.nodes) - 1 for x in outputs})
 
     def note_inputs(self, inputs: Any) -> None:
-        """What the forward is given: activations that no op made."""
         for name, value in inputs.items() if isinstance(inputs, Mapping) else (("", inputs),):
             for x in tree_leaves(value):
                 if isinstance(x, Tensor):
@@ -236,7 +231,6 @@ def _grouped_product(args: Any) -> Tensor:
 
 
 def _masks(x: Any) -> bool:
-    """Whether it is a mask with values."""
     return isinstance(x, Tensor) and x.dtype == torch.bool and not x.is_meta
 
 
@@ -278,8 +272,6 @@ def _one_format(name: str, args: Any) -> Any:
 
 @contextmanager
 def _follow_modules(module: nn.Module, recorder: Recorder) -> Iterator[None]:
-    """Keep the stack of calls through every forward of a module and its parts."""
-
     def enter(path: str, part: nn.Module, args: Any, kwargs: Any) -> None:
         recorder.stack.append(len(recorder.recording.calls))
         first = next((x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)), None)
@@ -384,7 +376,6 @@ def record_forward(
 
 
 def capture_problem(name: str, wrong: Exception) -> Problem:
-    """Why a forward could not be recorded."""
     message = " ".join(str(wrong).split())[:200]
     return Problem(
         path="module",

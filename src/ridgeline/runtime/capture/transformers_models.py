@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.runtime.capture.assemble import Seen, Shown
 from ridgeline.runtime.capture.recording import PRODUCTS, Recorder, Recording, capture_problem, record_forward
@@ -33,14 +34,14 @@ HEARS = ("audio_config", "audio_encoder_config", "encoder_config", "speech_confi
 QUERIES = ("num_query_tokens", "latent_query_num", "image_seq_length", "num_image_tokens")
 
 
-def text_of(module: nn.Module, tokens: int) -> dict[str, Any]:
+def text_of(module: nn.Module, tokens: int) -> JsonObject:
     """Token ids that a language model is called with; of an encoder and a decoder both."""
     config = getattr(module, "config", None)
     ids = _ids(tokens, int(getattr(_text(config), "vocab_size", 0) or 0))
     books, rows = (getattr(config, name, None) for name in ("num_codebooks", "codebook_vocab_size"))
     if isinstance(books, int) and isinstance(rows, int):
         ids = ids[..., None].expand(-1, -1, books + 1) % max(1, rows - 1)  # a column of text, one of each codebook
-    inputs: dict[str, Any] = {"input_ids": ids, "use_cache": False}
+    inputs: JsonObject = {"input_ids": ids, "use_cache": False}
     if getattr(config, "is_encoder_decoder", False):
         books = getattr(getattr(config, "decoder", None), "num_codebooks", None)
         inputs["decoder_input_ids"] = ids.expand(books, -1).clone() if isinstance(books, int) else ids.clone()
@@ -48,14 +49,13 @@ def text_of(module: nn.Module, tokens: int) -> dict[str, Any]:
 
 
 def _text(config: Any) -> Any:
-    """The config of the language model; of two, the one that writes."""
     try:
         return config.get_text_config() if hasattr(config, "get_text_config") else config
     except ValueError:
         return config.get_text_config(decoder=True)
 
 
-def sets_of(module: nn.Module, tokens: int) -> Iterator[dict[str, Any]]:
+def sets_of(module: nn.Module, tokens: int) -> Iterator[JsonObject]:
     """Inputs that a forward may take, the plainest first."""
     text = text_of(module, tokens)
     yield text
@@ -79,7 +79,7 @@ def sets_of(module: nn.Module, tokens: int) -> Iterator[dict[str, Any]]:
         yield {"inputs_embeds": more["inputs_embeds"], "use_cache": False, **_states(more)}
 
 
-def images_of(module: nn.Module, features: Callable[..., Any]) -> Iterator[dict[str, Any]]:
+def images_of(module: nn.Module, features: Callable[..., Any]) -> Iterator[JsonObject]:
     """What features of one image are asked for with: pixels, or patches with their grid."""
     function = features.forward if isinstance(features, nn.Module) else features
     config, parameters = getattr(module, "config", None), inspect.signature(function).parameters
@@ -100,7 +100,7 @@ def images_of(module: nn.Module, features: Callable[..., Any]) -> Iterator[dict[
         yield {"pixel_values": squares, grid: torch.tensor([[1, across, across]])}
     if image is None:
         return
-    more: dict[str, Any] = {}
+    more: JsonObject = {}
     if "image_sizes" in parameters:
         more["image_sizes"] = torch.tensor([[side, side]])
     if "qformer_input_ids" in parameters:
@@ -115,7 +115,7 @@ def images_of(module: nn.Module, features: Callable[..., Any]) -> Iterator[dict[
         yield {first: pixels, **more}
 
 
-def shown_in(module: nn.Module, inputs: Mapping[str, Any]) -> Shown | None:
+def shown_in(module: nn.Module, inputs: JsonMapping) -> Shown | None:
     """The image among inputs: pixels of its side, and of a patch."""
     config = getattr(module, "config", None)
     patch = _patch(_inner(config, SEES) or config)
@@ -136,7 +136,7 @@ def _patch(vision: Any) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _states(made: Mapping[str, Any]) -> dict[str, Any]:
+def _states(made: JsonMapping) -> JsonObject:
     return {name: value for name, value in made.items() if name in ("shared_kv_states", "position_ids")}
 
 
@@ -144,7 +144,7 @@ def _ids(tokens: int, vocab: int) -> Tensor:
     return (torch.arange(tokens) % max(1, vocab - FIRST_ID - 1) + FIRST_ID).clamp(max=max(0, vocab - 1))[None]
 
 
-def _place_tokens(config: Any, text: Mapping[str, Any]) -> dict[str, Any]:
+def _place_tokens(config: Any, text: JsonMapping) -> JsonObject:
     """Token ids with as many places of an image's tokens in front as the config says that an image has."""
     names = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
     token = next((value for value in (getattr(config, name, None) for name in names) if isinstance(value, int)), None)
@@ -157,13 +157,11 @@ def _place_tokens(config: Any, text: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _config_value(config: Any, name: str) -> Any:
-    """A key of a config or of one of the configs in it."""
     inner = [getattr(config, part, None) for part in (*SEES, "text_config", "qformer_config")]
     return next((getattr(part, name) for part in (config, *inner) if getattr(part, name, None) is not None), None)
 
 
 def _inner(config: Any, names: tuple[str, ...]) -> Any:
-    """The config of a tower, also one level further in."""
     inner = next((getattr(config, name) for name in names if getattr(config, name, None) is not None), None)
     deeper = getattr(inner, names[0], None)
     return deeper if deeper is not None else inner
@@ -267,7 +265,7 @@ AUTOS = (
 )
 
 
-def config_of(data: Mapping[str, Any]) -> Any:
+def config_of(data: JsonMapping) -> Any:
     """The config object of a table; a message where transformers does not know or take it."""
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -320,7 +318,6 @@ class Forward:
 
 
 def forward_of(config: Any, tokens: int, *, told: bool) -> Forward:
-    """The module of a config and its forward over so many tokens, recorded."""
     holder: list[Recorder] = []
     with whole_attention(holder):
         module = built(config, told=told)
@@ -342,7 +339,7 @@ def forward_of(config: Any, tokens: int, *, told: bool) -> Forward:
 
 
 def _run(
-    module: nn.Module, called: Callable[..., Any], named: Mapping[str, Any], holder: list[Recorder], decided: bool
+    module: nn.Module, called: Callable[..., Any], named: JsonMapping, holder: list[Recorder], decided: bool
 ) -> Recording:  # fmt: skip
     def run(recorder: Recorder) -> None:
         holder.append(recorder)
@@ -371,7 +368,6 @@ def _seen_alone(module: nn.Module, called: nn.Module, holder: list[Recorder]) ->
 
 
 def _work(seen: Seen) -> int:
-    """Products with weights that ran."""
     nodes = seen.recording.nodes if seen.recording else ()
     return sum(node.op in PRODUCTS and bool(node.weights) for node in nodes)
 
@@ -429,7 +425,7 @@ def _decode_config(value: Any) -> Any:
     return [_decode_config(entry) for entry in value] if isinstance(value, list) else value
 
 
-def _attention_window(module: nn.Module, named: Mapping[str, Any]) -> tuple[int, bool]:
+def _attention_window(module: nn.Module, named: JsonMapping) -> tuple[int, bool]:
     """Tokens a query sees, 0 for all of them, and whether they are a fixed chunk of the sequence."""
     config = getattr(module, "config", None)
     kinds, place = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)

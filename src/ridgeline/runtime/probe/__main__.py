@@ -7,8 +7,8 @@ import importlib.util
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.runtime.probe.case import GROUPS, Case
 from ridgeline.runtime.probe.ranks import find_world
 from ridgeline.runtime.probe.session import measure_device, measure_ranks
@@ -44,7 +44,7 @@ def main() -> int:
         device=options_.device, minutes=options_.minutes, imports=tuple(options_.imports), seed=options_.seed
     )
     world = find_world()
-    options: dict[str, Any] = {"resume": options_.resume, "only": only, "chip": options_.chip}
+    options: JsonObject = {"resume": options_.resume, "only": only, "chip": options_.chip}
     options["watch"] = _Plain(options_.minutes) if world.rank == 0 else ignore_progress
     try:
         if world.ranks > 1:

@@ -16,10 +16,11 @@ import os
 import platform
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from types import ModuleType
 
 import torch
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.hardware.device_names import chip_id
 
 PLUG_INS = {"npu": "torch_npu", "hpu": "habana_frameworks.torch.core", "xla": "torch_xla", "mlu": "torch_mlu"}
@@ -39,37 +40,36 @@ class Backend:
     name: str
     type: str
     index: int
-    module: Any
-    stream: Any
-    event: Callable[[], Any] | None
-    graph: Any
+    module: ModuleType
+    stream: torch.Stream | None
+    event: Callable[[], torch.Event] | None
+    graph: Callable[[], torch.cuda.CUDAGraph] | None
     cache_bytes: int
 
     def synchronize(self) -> None:
-        """Wait for everything that was enqueued."""
-        wait = getattr(self.module, "synchronize", None)
-        if wait is not None and self.type != "cpu":
-            wait()
+        self._call("synchronize")
+
+    def empty_cache(self) -> None:
+        self._call("empty_cache")
+
+    def _call(self, name: str) -> None:
+        if self.type != "cpu" and hasattr(self.module, name):
+            getattr(self.module, name)()
 
     def free_bytes(self) -> int:
         """Memory that may still be taken."""
-        info = getattr(self.module, "mem_get_info", None)
-        if info is not None and self.type != "cpu":
-            return int(info(self.index)[0])
-        return host_free_bytes()
+        return self._memory()[0]
 
     def memory_bytes(self) -> int:
         """Memory in all, 0 where nobody says."""
-        info = getattr(self.module, "mem_get_info", None)
-        if info is not None and self.type != "cpu":
-            return int(info(self.index)[1])
-        return host_memory("MemTotal")
+        return self._memory()[1]
 
-    def empty_cache(self) -> None:
-        """Give unused memory back to the device."""
-        give = getattr(self.module, "empty_cache", None)
-        if give is not None and self.type != "cpu":
-            give()
+    def _memory(self) -> tuple[int, int]:
+        """Free bytes and all of them; of the host where the module does not tell."""
+        if self.type != "cpu" and hasattr(self.module, "mem_get_info"):
+            free, total = self.module.mem_get_info(self.index)
+            return int(free), int(total)
+        return host_memory("MemAvailable") or 8 << 30, host_memory("MemTotal")
 
 
 def open_backend(name: str, imports: Iterable[str] = ()) -> Backend:
@@ -97,19 +97,13 @@ def open_backend(name: str, imports: Iterable[str] = ()) -> Backend:
         stream = module.Stream()
         module.set_stream(stream)
     graph = next((getattr(module, graph_name) for graph_name in GRAPHS if hasattr(module, graph_name)), None)
-    return Backend(
-        name=name,
-        type=kind,
-        index=index,
-        module=module,
-        stream=stream,
-        event=_event_maker(module, kind),
-        graph=graph if stream is not None and hasattr(module, "graph") else None,
-        cache_bytes=_cache_bytes(module, kind, index),
-    )
+    graph = graph if stream is not None and hasattr(module, "graph") else None
+    cache_bytes = _cache_bytes(module, kind, index)
+    handles = {"module": module, "stream": stream, "event": _event_maker(module, kind), "graph": graph}
+    return Backend(name=name, type=kind, index=index, cache_bytes=cache_bytes, **handles)
 
 
-def _event_maker(module: Any, kind: str) -> Callable[[], Any] | None:
+def _event_maker(module: ModuleType, kind: str) -> Callable[[], torch.Event] | None:
     if kind == "cpu" or not hasattr(module, "Event"):
         return None
     try:
@@ -123,7 +117,7 @@ def _event_maker(module: Any, kind: str) -> Callable[[], Any] | None:
     return lambda: module.Event(enable_timing=True)
 
 
-def _cache_bytes(module: Any, kind: str, index: int) -> int:
+def _cache_bytes(module: ModuleType, kind: str, index: int) -> int:
     with contextlib.suppress(Exception):
         cache_bytes = getattr(module.get_device_properties(index), "L2_cache_size", 0)
         if cache_bytes:
@@ -143,11 +137,6 @@ def host_memory(field: str) -> int:
     return 0
 
 
-def host_free_bytes() -> int:
-    """Memory of the host that may still be taken; 8 GiB where nobody says."""
-    return host_memory("MemAvailable") or 8 << 30
-
-
 SM_CLOCK, MEMORY_CLOCK = 1, 2  # nvmlClockType_t
 ENERGY_FILES = "/sys/class/powercap/intel-rapl:?/energy_uj"
 
@@ -165,11 +154,10 @@ class Meter:
     clock_mhz: Callable[[], int] = lambda: 0
     power_w: Callable[[], float] = lambda: 0.0
     energy_j: Callable[[], float] = lambda: 0.0
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: JsonObject = field(default_factory=dict)
 
 
-def open_meter(kind: str, module: Any, index: int) -> Meter:
-    """The meter of a torch device."""
+def open_meter(kind: str, module: ModuleType, index: int) -> Meter:
     if kind == "cuda":
         with contextlib.suppress(Exception):
             uuid = str(module.get_device_properties(index).uuid)
@@ -189,7 +177,7 @@ def _nvml(uuid: str) -> Meter:
     ):
         return Meter()
 
-    def read(name: str, kind: Any = ctypes.c_uint, *inputs: int) -> int:
+    def read(name: str, kind: type[ctypes.c_uint | ctypes.c_ulonglong] = ctypes.c_uint, *inputs: int) -> int:
         value = kind()
         function = getattr(library, name, None)
         if function is None or function(handle, *inputs, ctypes.byref(value)) != 0:
@@ -204,7 +192,7 @@ def _nvml(uuid: str) -> Meter:
     )
 
 
-def _nvml_facts(library: Any, handle: Any, read: Callable[..., int]) -> dict[str, Any]:
+def _nvml_facts(library: ctypes.CDLL, handle: ctypes.c_void_p, read: Callable[..., int]) -> JsonObject:
     text = ctypes.create_string_buffer(96)
     driver = text.value.decode() if library.nvmlSystemGetDriverVersion(text, 96) == 0 else ""
     current, pending = ctypes.c_uint(), ctypes.c_uint()
@@ -237,7 +225,7 @@ def _rapl() -> Meter:
     return Meter(energy_j=joules)
 
 
-def describe(backend: Backend, meter: Meter) -> dict[str, Any]:
+def describe(backend: Backend, meter: Meter) -> JsonObject:
     """The keys `chip`, `device`, `host` and `software` of a profile."""
     name, memory = device_name(backend), backend.memory_bytes()
     count = getattr(backend.module, "device_count", lambda: 1)
@@ -256,7 +244,6 @@ def describe(backend: Backend, meter: Meter) -> dict[str, Any]:
 
 
 def device_name(backend: Backend) -> str:
-    """What the backend calls the device; a CPU by its model."""
     if backend.type == "cpu":
         return cpu_name()
     with contextlib.suppress(Exception):
@@ -265,7 +252,6 @@ def device_name(backend: Backend) -> str:
 
 
 def cpu_name() -> str:
-    """The processor's model as the kernel prints it."""
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         for line in file:
             if line.startswith(("model name", "Model")):
@@ -273,9 +259,9 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def software(backend: Backend) -> dict[str, Any]:
+def software(backend: Backend) -> JsonObject:
     """Versions that decide which kernels run."""
-    versions: dict[str, Any] = {"torch": torch.__version__, "python": platform.python_version()}
+    versions: JsonObject = {"torch": torch.__version__, "python": platform.python_version()}
     built = {"cuda": torch.version.cuda, "hip": getattr(torch.version, "hip", None)}
     versions |= {key: value for key, value in built.items() if value}
     with contextlib.suppress(Exception):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.ir.kernel import Kernel
 
 RESULTS = (
@@ -47,8 +48,7 @@ class Case:
     def __getitem__(self, name: str) -> Any:
         return self.kernel.dims[name] if name in self.kernel.dims else self.kernel.words[name]
 
-    def identity(self) -> dict[str, Any]:
-        """The keys of the row that say what was measured."""
+    def identity(self) -> JsonObject:
         kernel = self.kernel
         return {"op": kernel.op, "impl": kernel.impl, "dtype": kernel.dtype, **kernel.dims, **kernel.words}
 
@@ -56,30 +56,36 @@ class Case:
         """The identity as text, the same for equal cases."""
         return json.dumps(self.identity(), sort_keys=True)
 
-    def message(self) -> dict[str, Any]:
+    def message(self) -> JsonObject:
         """The case as plain values, which another process turns back with `read_case`."""
         return {"identity": self.identity(), "group": self.group, "tier": self.tier, "limit_s": self.limit_s}
 
 
 def make_case(
-    *, op: str, impl: str, dtype: str, dims: Iterable[tuple[str, Any]], group: str, tier: int = 0, limit_s: float = 60.0
+    *,
+    op: str,
+    impl: str,
+    dtype: str,
+    dims: Iterable[tuple[str, int | str]],
+    group: str,
+    tier: int = 0,
+    limit_s: float = 60.0,
 ) -> Case:
     """A case from its sizes and words in the order they are written."""
     dims_by_name = dict(dims)
     words = {name: value for name, value in dims_by_name.items() if isinstance(value, str)}
-    sizes = {name: value for name, value in dims_by_name.items() if name not in words}
+    sizes = {name: value for name, value in dims_by_name.items() if not isinstance(value, str)}
     kernel = Kernel(op=op, impl=impl, dtype=dtype, dims=sizes, words=words)
     return Case(kernel=kernel, group=group, tier=tier, limit_s=limit_s)
 
 
-def read_case(message: dict[str, Any]) -> Case:
-    """The case that another process wrote as a message."""
+def read_case(message: JsonObject) -> Case:
     op, impl, dtype, *dims = message["identity"].items()
     options = {name: message[name] for name in ("group", "tier", "limit_s")}
     return make_case(op=op[1], impl=impl[1], dtype=dtype[1], dims=dims, **options)
 
 
-def row_key(row: dict[str, Any]) -> str:
+def row_key(row: JsonObject) -> str:
     """What a row measures, whatever its results are; `cold` counts as a result of all but copies, reads and writes.
 
     >>> row_key({"op": "h2d", "bytes": 8, "s": 1.0, "ok": True, "cold": True})
@@ -103,11 +109,10 @@ MOST_SETS = 48
 
 
 def device_cases(cache_bytes: int) -> list[Case]:
-    """All of them, coarse ones in tier 0."""
     return [*_memory(cache_bytes), *_host(), *_overlap(), *_sustained_cases()]
 
 
-def _device_case(op: str, group: str, tier: int, impl: str = "torch", dtype: str = "", **dims: Any) -> Case:
+def _device_case(op: str, group: str, tier: int, impl: str = "torch", dtype: str = "", **dims: int | str) -> Case:
     return make_case(op=op, impl=impl, dtype=dtype, dims=tuple(dims.items()), group=group, tier=tier)
 
 
@@ -177,13 +182,13 @@ def link_cases(ranks: int, nodes: int, backend: str) -> list[Case]:
         else:
             cases.append(_link_case(op, tier, bytes=size, ranks=ranks, nodes=nodes, backend=backend))
     for partner in COLLECTIVES[:4]:
-        dims = {"m": 4096, "n": 8192, "k": 8192, "beside": partner, "bytes": 1 << 28, "ranks": ranks}
+        dims: JsonObject = {"m": 4096, "n": 8192, "k": 8192, "beside": partner, "bytes": 1 << 28, "ranks": ranks}
         dims |= {"nodes": nodes, "backend": backend}
         cases.append(_link_case("overlap", 2, "bf16", **dims))
     return cases
 
 
-def _link_case(op: str, tier: int, dtype: str = "bf16", **dims: Any) -> Case:
+def _link_case(op: str, tier: int, dtype: str = "bf16", **dims: int | str) -> Case:
     return make_case(op=op, impl="torch", dtype=dtype, dims=tuple(dims.items()), group="interconnect", tier=tier)
 
 

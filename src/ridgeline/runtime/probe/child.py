@@ -14,16 +14,15 @@ import json
 import math
 import os
 import sys
-import time
 from collections.abc import Callable
-from typing import Any, TextIO
 
 import torch
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.runtime.probe import registry
 from ridgeline.runtime.probe.backend import Backend, describe, open_backend, open_meter
 from ridgeline.runtime.probe.case import Case, read_case
-from ridgeline.runtime.probe.timing import Bench
+from ridgeline.runtime.probe.timing import Bench, host_seconds
 
 POISONED = 3  # exit code after an error that the device does not recover from
 CROWDED = 0.5  # share of the memory below which unused buffers are given back
@@ -31,15 +30,13 @@ PROBE_SIDE, PROBE_BYTES = 512, 1 << 24
 
 
 def main() -> int:
-    """Serve the parent until it closes the pipe."""
     faulthandler.enable()
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what libraries print must not be taken for a row
+    tell = open_answers()
     request = json.loads(sys.stdin.readline())["open"]
     try:
         backend = open_backend(request["device"], request["imports"])
     except Exception as wrong:
-        _tell(answers, {"refused": registry.reason(wrong)})
+        tell({"refused": registry.reason(wrong)})
         return 0
     bench = open_bench(backend, request["seconds"], request["seed"])
     ready = {
@@ -50,24 +47,23 @@ def main() -> int:
         "rates": rates(backend),
         "extra": [case.message() for case in registry.EXTRA],
     }
-    _tell(answers, {"ready": ready})
+    tell({"ready": ready})
     gc.freeze()  # what is imported stays: collecting after every case looks at its own tensors only
     for line in sys.stdin:
         row, is_poisoned = run(read_case(json.loads(line)["case"]), bench)
-        _tell(answers, {"row": row, "poisoned": is_poisoned})
+        tell({"row": row, "poisoned": is_poisoned})
         if is_poisoned:
             return POISONED
     return 0
 
 
 def open_bench(backend: Backend, seconds: float, seed: int) -> Bench:
-    """Where cases are measured in this process."""
     torch.manual_seed(seed)
     meter = open_meter(backend.type, backend.module, backend.index)
     return Bench(backend=backend, meter=meter, seconds=seconds or (0.08 if backend.event else 0.15), seed=seed)
 
 
-def run(case: Case, bench: Bench) -> tuple[dict[str, Any], bool]:
+def run(case: Case, bench: Bench) -> tuple[JsonObject, bool]:
     """The row of a case, and whether the device is unusable after it."""
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
@@ -99,25 +95,25 @@ def rates(backend: Backend) -> dict[str, float]:
     side, dtype = (PROBE_SIDE, torch.float32) if backend.event is None else (8 * PROBE_SIDE, torch.bfloat16)
     a = torch.randn(side, side, device=backend.name, dtype=dtype)
     b = torch.randn(PROBE_BYTES // 4, device=backend.name)
-    peaks = {}
-    jobs: tuple[tuple[str, Callable[[], Any], float], ...] = (
+    jobs: tuple[tuple[str, Callable[[], object], float], ...] = (
         ("flops", lambda: a @ a, 2.0 * side**3),
         ("bytes", lambda: b.clone(), 2.0 * PROBE_BYTES),
     )
-    for name, call, work in jobs:
+    for _, call, _ in jobs:
         call()
-        backend.synchronize()
-        began = time.perf_counter()
-        for _ in range(5):
-            call()
-        backend.synchronize()
-        peaks[name] = work * 5 / (time.perf_counter() - began)
-    return peaks
+    return {name: work / host_seconds(call, backend, 5) for name, call, work in jobs}
 
 
-def _tell(answers: TextIO, value: dict[str, Any]) -> None:
-    answers.write(json.dumps(value) + "\n")
-    answers.flush()
+def open_answers() -> Callable[[JsonObject], None]:
+    """What tells the parent a line; what libraries print goes to stderr, so that it is not taken for a row."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    def tell(value: JsonObject) -> None:
+        answers.write(json.dumps(value) + "\n")
+        answers.flush()
+
+    return tell
 
 
 if __name__ == "__main__":

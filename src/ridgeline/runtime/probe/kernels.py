@@ -20,15 +20,23 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.runtime.probe.case import Case
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
 from ridgeline.runtime.probe.timing import (
     DTYPES,
     Bench,
+    Call,
     Lacking,
     Prepared,
     random,
@@ -39,6 +47,8 @@ from ridgeline.runtime.probe.timing import (
 )
 
 SAMPLED_ROWS, SAMPLED_COLUMNS = 16, 64
+ProductSet = tuple[Call, Tensor, Tensor, Tensor]
+"""Call, output, and the two factors as [m, k] and [k, n]."""
 
 
 def gemm(case: Case, bench: Bench) -> Prepared:
@@ -62,8 +72,7 @@ def gemm(case: Case, bench: Bench) -> Prepared:
     )
 
 
-def _plain_set(case: Case, bench: Bench) -> tuple[Any, Any, Any, Any]:
-    """Call, output, and the two factors as [m, k] and [k, n]."""
+def _plain_set(case: Case, bench: Bench) -> ProductSet:
     m, n, k, dtype = case["m"], case["n"], case["k"], DTYPES[case.kernel.dtype]
     x = random(bench, *((k, m) if case.kernel.impl == "torch_nt" else (m, k)), dtype=dtype)
     w = random(bench, *((n, k) if case.kernel.impl == "torch" else (k, n)), dtype=dtype)
@@ -73,7 +82,7 @@ def _plain_set(case: Case, bench: Bench) -> tuple[Any, Any, Any, Any]:
     return (lambda: torch.mm(left_operand, right, out=out)), out, left_operand, right
 
 
-def _scaled_set(case: Case, bench: Bench) -> tuple[Any, Any, Any, Any]:
+def _scaled_set(case: Case, bench: Bench) -> ProductSet:
     if DTYPES["fp8"] is None or not hasattr(torch, "_scaled_mm"):
         raise Lacking(f"torch {torch.__version__} has no scaled product of fp8")
     m, n, k = case["m"], case["n"], case["k"]
@@ -81,15 +90,11 @@ def _scaled_set(case: Case, bench: Bench) -> tuple[Any, Any, Any, Any]:
     unit_scale = torch.ones((), device=bench.backend.name)
     out = torch.full((m, n), float("nan"), device=bench.backend.name, dtype=torch.bfloat16)
 
-    def call() -> Any:
-        return torch._scaled_mm(
-            x, w.t(), unit_scale, unit_scale, out_dtype=torch.bfloat16, use_fast_accum=True, out=out
-        )
-
-    return call, out, x, w.t()
+    options = {"out_dtype": torch.bfloat16, "use_fast_accum": True, "out": out}
+    return (lambda: torch._scaled_mm(x, w.t(), unit_scale, unit_scale, **options)), out, x, w.t()
 
 
-def _int_set(case: Case, bench: Bench) -> tuple[Any, Any, Any, Any]:
+def _int_set(case: Case, bench: Bench) -> ProductSet:
     m, n, k = case["m"], case["n"], case["k"]
     draw = {"device": bench.backend.name, "dtype": torch.int8}
     x, w = torch.randint(-127, 128, (m, k), **draw), torch.randint(-127, 128, (n, k), **draw)
@@ -97,7 +102,7 @@ def _int_set(case: Case, bench: Bench) -> tuple[Any, Any, Any, Any]:
     return (lambda: torch._int_mm(x, w.t(), out=out)), out, x, w.t()
 
 
-def _check_product(call: Any, out: Any, left: Any, right: Any) -> float:
+def _check_product(call: Call, out: Tensor, left: Tensor, right: Tensor) -> float:
     """Error of sampled rows and columns against fp64; every element must have been written."""
     call()
     if out.is_floating_point() and not bool(torch.isfinite(out).all()):
@@ -108,12 +113,12 @@ def _check_product(call: Any, out: Any, left: Any, right: Any) -> float:
     )
 
 
-def _pick_rows(values: Any, rows: Any) -> Any:
+def _pick_rows(values: Tensor, rows: Tensor) -> Tensor:
     """Some rows; formats of one byte go by way of bytes, which every backend can index."""
     return values.view(torch.uint8)[rows].view(values.dtype) if values.dtype.itemsize == 1 else values[rows]
 
 
-def _wide(values: Any) -> Any:
+def _wide(values: Tensor) -> Tensor:
     """Values as fp64, by way of fp32 where a format converts no other way; on devices without fp64 they stay fp32."""
     wide = values.float() if values.dtype.itemsize < 4 else values
     try:
@@ -129,7 +134,7 @@ def grouped_gemm(case: Case, bench: Bench) -> Prepared:
     if case.kernel.impl == "grouped_mm" and not hasattr(torch, "_grouped_mm"):
         raise Lacking(f"torch {torch.__version__} has no _grouped_mm")
 
-    def one_set() -> tuple[Any, Any, Any]:
+    def one_set() -> tuple[Callable[[], Tensor], Tensor, Tensor]:
         x = random(bench, groups * m, k, dtype=dtype)
         w = random(bench, groups, n, k, dtype=dtype)
         if case.kernel.impl == "grouped_mm":
@@ -137,7 +142,7 @@ def grouped_gemm(case: Case, bench: Bench) -> Prepared:
             return (lambda: torch._grouped_mm(x, w.transpose(1, 2), offs=ends)), x, w
         out = torch.empty(groups * m, n, device=bench.backend.name, dtype=dtype)
 
-        def loop() -> Any:
+        def loop() -> Tensor:
             for at in range(groups):
                 torch.mm(x[at * m : (at + 1) * m], w[at].t(), out=out[at * m : (at + 1) * m])
             return out
@@ -157,86 +162,50 @@ def grouped_gemm(case: Case, bench: Bench) -> Prepared:
     return Prepared(calls=calls, set_bytes=case.kernel.bytes, check=check, tolerance=tolerance_of(case.kernel.dtype))
 
 
-Function = Callable[..., Any]
 HEAD_DIM = 128  # of the rope case
 WORDS = 32768  # rows of the embedding table
 EPS = 1e-6
 PARAMETER_TENSORS = 8
 
 
-def rmsnorm(x: Any, weight: Any) -> Any:
-    return functional.rms_norm(x, weight.shape, weight, EPS)
-
-
-def layernorm(x: Any, weight: Any) -> Any:
-    return functional.layer_norm(x, weight.shape, weight, weight, EPS)
-
-
-def add_rmsnorm(x: Any, residual: Any, weight: Any) -> Any:
+def _add_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     total = x + residual
     return functional.rms_norm(total, weight.shape, weight, EPS), total
 
 
-def swiglu(gate: Any, up: Any) -> Any:
-    return functional.silu(gate) * up
-
-
-def rope(x: Any, cos: Any, sin: Any) -> Any:
+def _rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
-def softmax(x: Any) -> Any:
-    return x.softmax(-1)
-
-
-def cross_entropy(x: Any, target: Any) -> Any:
-    return functional.cross_entropy(x.float(), target)
-
-
-def add(x: Any, y: Any) -> Any:
-    return x + y
-
-
-def embedding(table: Any, tokens: Any) -> Any:
-    return functional.embedding(tokens, table)
-
-
-FUNCTIONS: dict[str, Function] = {
-    "rmsnorm": rmsnorm,
-    "layernorm": layernorm,
-    "add_rmsnorm": add_rmsnorm,
-    "swiglu": swiglu,
-    "rope": rope,
-    "softmax": softmax,
-    "cross_entropy": cross_entropy,
-    "embedding": embedding,
-    "add": add,
+FUNCTIONS: dict[str, Callable[..., Tensor | tuple[Tensor, Tensor]]] = {
+    "rmsnorm": lambda x, weight: functional.rms_norm(x, weight.shape, weight, EPS),
+    "layernorm": lambda x, weight: functional.layer_norm(x, weight.shape, weight, weight, EPS),
+    "add_rmsnorm": _add_rmsnorm,
+    "swiglu": lambda gate, up: functional.silu(gate) * up,
+    "rope": _rope,
+    "softmax": lambda x: x.softmax(-1),
+    "cross_entropy": lambda x, target: functional.cross_entropy(x.float(), target),
+    "embedding": lambda table, tokens: functional.embedding(tokens, table),
+    "add": lambda x, y: x + y,
 }
 
 
 def row_op(case: Case, bench: Bench) -> Prepared:
-    """A row op ready to run."""
-    function = FUNCTIONS[case.kernel.op]
+    run = FUNCTIONS[case.kernel.op]
     if case.kernel.impl == "compiled":
         torch._dynamo.reset()
-        run: Function = torch.compile(function, dynamic=False)
-    else:
-        run = function
+        run = torch.compile(run, dynamic=False)
     sets = [_row_inputs(case, bench) for _ in range(sets_for(bench, case.kernel.bytes))]
-
-    def bind(inputs: Sequence[Any]) -> Callable[[], Any]:
-        return lambda: run(*inputs)
-
     return Prepared(
-        calls=[bind(inputs) for inputs in sets],
+        calls=[partial(run, *inputs) for inputs in sets],
         set_bytes=case.kernel.bytes,
         check=lambda: _check_rows(case, run(*sets[0]), sets[0]),
         tolerance=tolerance_of(case.kernel.dtype),
     )
 
 
-def _row_inputs(case: Case, bench: Bench) -> list[Any]:
+def _row_inputs(case: Case, bench: Bench) -> list[Tensor]:
     rows, columns, dtype, device = case["rows"], case["columns"], DTYPES[case.kernel.dtype], bench.backend.name
     if case.kernel.op == "embedding":
         table = random(bench, WORDS, columns, dtype=dtype)
@@ -256,7 +225,7 @@ def _row_inputs(case: Case, bench: Bench) -> list[Any]:
     return [x, random(bench, rows, columns, dtype=dtype), weight] if case.kernel.op == "add_rmsnorm" else [x, weight]
 
 
-def _check_rows(case: Case, found: Any, inputs: Sequence[Any]) -> float:
+def _check_rows(case: Case, found: Tensor, inputs: Sequence[Tensor]) -> float:
     """Sampled rows against the same function in fp32; the loss whole."""
     if case.kernel.op == "cross_entropy":
         return relative_error(found, functional.cross_entropy(inputs[0].double(), inputs[1]))
@@ -276,7 +245,7 @@ def adamw(case: Case, bench: Bench) -> Prepared:
     for parameter in parameters:
         parameter.grad = torch.randn_like(parameter)
     is_fused = case.kernel.impl == "fused"
-    settings: dict[str, Any] = {"lr": 1e-3, "weight_decay": 0.1, "betas": (0.9, 0.95), "eps": 1e-8}
+    settings: JsonObject = {"lr": 1e-3, "weight_decay": 0.1, "betas": (0.9, 0.95), "eps": 1e-8}
     capturable = bench.backend.graph is not None
     try:
         optimizer = torch.optim.AdamW(
@@ -312,7 +281,7 @@ def attention_forward(case: Case, bench: Bench) -> Prepared:
     run = _runner(case)
     sets = [_attention_inputs(case, bench) for _ in range(sets_for(bench, case.kernel.bytes))]
     return Prepared(
-        calls=[_bind(run, inputs) for inputs in sets],
+        calls=[partial(torch.no_grad()(run), *inputs) for inputs in sets],
         set_bytes=case.kernel.bytes,
         check=lambda: _check_forward(run(*sets[0]), *sets[0], causal=case["causal"]),
         tolerance=tolerance_of(case.kernel.dtype),
@@ -327,27 +296,15 @@ def attention_backward(case: Case, bench: Bench) -> Prepared:
         leaves = [tensor.detach().requires_grad_() for tensor in _attention_inputs(case, bench)]
         out = run(*leaves)
         backward_sets.append((out, leaves, torch.randn_like(out)))
-
-    def bind(out: Any, leaves: Any, grad: Any) -> Callable[[], Any]:
-        return lambda: torch.autograd.grad(out, leaves, grad, retain_graph=True)
-
     return Prepared(
-        calls=[bind(*backward_set) for backward_set in backward_sets],
+        calls=[partial(torch.autograd.grad, *backward_set, retain_graph=True) for backward_set in backward_sets],
         set_bytes=case.kernel.bytes,
         check=lambda: _check_backward(case, *backward_sets[0]),
         tolerance=2 * tolerance_of(case.kernel.dtype),
     )
 
 
-def _bind(run: Callable[..., Any], inputs: Any) -> Callable[[], Any]:
-    def call() -> Any:
-        with torch.no_grad():
-            return run(*inputs)
-
-    return call
-
-
-def _attention_inputs(case: Case, bench: Bench) -> list[Any]:
+def _attention_inputs(case: Case, bench: Bench) -> list[Tensor]:
     batch, head_dim = case["batch"], case["head_dim"]
     heads = ((case["query"], case["heads"]), (case["key"], case["kv_heads"]), (case["key"], case["kv_heads"]))
     options = {"device": bench.backend.name, "dtype": DTYPES[case.kernel.dtype]}
@@ -356,7 +313,7 @@ def _attention_inputs(case: Case, bench: Bench) -> list[Any]:
     return [torch.randn(batch, tokens, count, head_dim, **options).transpose(1, 2) for tokens, count in heads]
 
 
-def _runner(case: Case) -> Callable[..., Any]:
+def _runner(case: Case) -> Callable[..., Tensor]:
     causal, is_grouped = case["causal"], case["heads"] != case["kv_heads"]
     if case.kernel.impl == "flex":
         return _flex(causal, is_grouped)
@@ -368,24 +325,24 @@ def _runner(case: Case) -> Callable[..., Any]:
         raise Lacking(f"torch {torch.__version__} has no attention backend {case.kernel.impl!r}") from None
     extra = {"enable_gqa": True} if is_grouped else {}
 
-    def run(q: Any, k: Any, v: Any) -> Any:
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with sdpa_kernel([chosen]):
             return functional.scaled_dot_product_attention(q, k, v, is_causal=causal, **extra)
 
     return run
 
 
-def _causal_mask(_batch: Any, _head: Any, query: Any, key: Any) -> Any:
+def _causal_mask(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
     return query >= key
 
 
-def _flex(causal: bool, grouped: bool) -> Callable[..., Any]:
+def _flex(causal: bool, grouped: bool) -> Callable[..., Tensor]:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     flex = torch.compile(flex_attention, dynamic=False)
-    masks: dict[tuple[int, int], Any] = {}
+    masks: dict[tuple[int, int], BlockMask] = {}
 
-    def run(q: Any, k: Any, v: Any) -> Any:
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         size = (q.shape[2], k.shape[2])
         if causal and size not in masks:
             masks[size] = create_block_mask(_causal_mask, None, None, *size, device=str(q.device))
@@ -394,22 +351,16 @@ def _flex(causal: bool, grouped: bool) -> Callable[..., Any]:
     return run
 
 
-def _head(case_heads: int, kv_heads: int) -> tuple[int, int]:
-    """The last query head and the key-value head it attends with."""
-    return case_heads - 1, kv_heads - 1
-
-
-def _check_forward(out: Any, q: Any, k: Any, v: Any, *, causal: bool) -> float:
-    """Sampled query rows of the last head in fp64."""
+def _check_forward(out: Tensor, q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> float:
     if not bool(torch.isfinite(out).all()):
         return math.inf
-    head, kv = _head(q.shape[1], k.shape[1])
+    head, kv = q.shape[1] - 1, k.shape[1] - 1  # the last query head and the one it attends with
     rows = sorted({0, q.shape[2] // 2, q.shape[2] - 1, int(torch.randint(q.shape[2], ()))})
     _, probabilities = _probabilities(q[-1, head], k[-1, kv], rows, causal)
     return relative_error(out[-1, head][rows], probabilities @ v[-1, kv].double())
 
 
-def _probabilities(q: Any, k: Any, rows: list[int], causal: bool) -> tuple[float, Any]:
+def _probabilities(q: Tensor, k: Tensor, rows: list[int], causal: bool) -> tuple[float, Tensor]:
     scale = 1 / math.sqrt(q.shape[-1])
     scores = q[rows].double() @ k.double().t() * scale
     if causal:
@@ -418,13 +369,13 @@ def _probabilities(q: Any, k: Any, rows: list[int], causal: bool) -> tuple[float
     return scale, scores.softmax(-1)
 
 
-def _check_backward(case: Case, out: Any, leaves: Any, grad: Any) -> float:
+def _check_backward(case: Case, out: Tensor, leaves: Sequence[Tensor], grad: Tensor) -> float:
     """Gradient of sampled queries in fp64, and of all keys and values of one head where the square is affordable."""
     q, k, v = (tensor.detach() for tensor in leaves)
     gradients = torch.autograd.grad(out, leaves, grad, retain_graph=True)
     if not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
         return math.inf
-    head, kv = _head(case["heads"], case["kv_heads"])
+    head, kv = case["heads"] - 1, case["kv_heads"] - 1
     rows = sorted({0, q.shape[2] // 2, q.shape[2] - 1})
     scale, p = _probabilities(q[-1, head], k[-1, kv], rows, case["causal"])
     down = grad[-1, head][rows].double()
@@ -436,7 +387,7 @@ def _check_backward(case: Case, out: Any, leaves: Any, grad: Any) -> float:
     return error
 
 
-def _whole_head(case: Case, inputs: Any, grad: Any, found: Any) -> float:
+def _whole_head(case: Case, inputs: Sequence[Tensor], grad: Tensor, found: Sequence[Tensor]) -> float:
     """Errors of dk and dv of the last key-value head, every query head that shares it counted."""
     q, k, v = inputs
     share = case["heads"] // case["kv_heads"]

@@ -13,17 +13,17 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.runtime.probe import machine, registry
 from ridgeline.runtime.probe.backend import Backend, open_backend
 from ridgeline.runtime.probe.case import Case, read_case
-from ridgeline.runtime.probe.child import open_bench
+from ridgeline.runtime.probe.child import open_answers, open_bench
 from ridgeline.runtime.probe.session import BROKEN
-from ridgeline.runtime.probe.timing import Bench, Lacking, summary
+from ridgeline.runtime.probe.timing import Bench, Lacking, host_seconds, summary, summary_row
 
 BACKENDS = {"cuda": "nccl", "cpu": "gloo", "npu": "hccl", "xpu": "xccl", "hpu": "hccl", "mlu": "cncl", "musa": "mccl"}
 LIMIT_S, STORE_LIMIT_S = 60.0, 1800.0
@@ -33,13 +33,7 @@ END = "end"
 
 def main() -> int:
     """Serve one rank until rank 0 says that it is enough."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-
-    def tell(value: dict[str, Any]) -> None:
-        answers.write(json.dumps(value) + "\n")
-        answers.flush()
-
+    tell = open_answers()
     request = json.loads(sys.stdin.readline())["open"]
     try:
         backend = open_backend(request["device"], request["imports"])
@@ -57,7 +51,7 @@ def main() -> int:
     return 0
 
 
-def join(backend: Backend, attempt: int, name: str) -> tuple[str, Any, int]:
+def join(backend: Backend, attempt: int, name: str) -> tuple[str, dist.Store, int]:
     """Enter the process group: its backend, its store, and the attempt that rank 0 has begun."""
     name = name or BACKENDS.get(backend.type, "gloo")
     store, rank, ranks = next(iter(dist.rendezvous("env://", timeout=datetime.timedelta(seconds=STORE_LIMIT_S))))
@@ -74,7 +68,7 @@ def join(backend: Backend, attempt: int, name: str) -> tuple[str, Any, int]:
     return name, prefix_store, attempt
 
 
-def _lead(bench: Bench, store: Any, tell: Callable[[dict[str, Any]], None]) -> None:
+def _lead(bench: Bench, store: dist.Store, tell: Callable[[JsonObject], None]) -> None:
     for place, line in enumerate(sys.stdin):
         table = json.loads(line).get("case")
         store.set(f"case/{place}", json.dumps(table) if table else END)
@@ -84,7 +78,7 @@ def _lead(bench: Bench, store: Any, tell: Callable[[dict[str, Any]], None]) -> N
         tell({"row": {**case.identity(), **_take(case, bench)}, "poisoned": False})
 
 
-def _follow(bench: Bench, store: Any) -> None:
+def _follow(bench: Bench, store: dist.Store) -> None:
     place = 0
     while True:
         store.wait([f"case/{place}"], datetime.timedelta(seconds=STORE_LIMIT_S))
@@ -95,12 +89,11 @@ def _follow(bench: Bench, store: Any) -> None:
         place += 1
 
 
-def _take(case: Case, bench: Bench) -> dict[str, Any]:
+def _take(case: Case, bench: Bench) -> JsonObject:
     """Results of a case that all ranks run; what the backend lacks all of them lack."""
     try:
         if case.kernel.op == "overlap":
-            size = case["bytes"]
-            call = collective(case["beside"], size, bench)[0]
+            call = collective(case["beside"], case["bytes"], bench)[0]
             return machine.overlap(case, bench, call, agree=lambda value: _slowest(value, bench))
         if case.kernel.op == "send_recv":
             return _send_recv(case, bench)
@@ -112,19 +105,14 @@ def _take(case: Case, bench: Bench) -> dict[str, Any]:
         return time_together(call, bench)
     except Exception as wrong:
         why = registry.reason(wrong)
-    _expect_peers()
+    try:
+        dist.barrier()  # go on if all ranks still answer, else end this process, so that a new group can form
+    except Exception:
+        sys.exit(BROKEN)
     return {"ok": False, "why": why}
 
 
-def _expect_peers() -> None:
-    """After an error: go on if all ranks still answer, else end this process, so that a new group can form."""
-    try:
-        dist.barrier()
-    except Exception:
-        sys.exit(BROKEN)
-
-
-def collective(op: str, size: int, bench: Bench) -> tuple[Callable[[], Any], Callable[[], bool]]:
+def collective(op: str, size: int, bench: Bench) -> tuple[Callable[[], object], Callable[[], bool]]:
     """A collective over `size` bytes of bf16, payload as nccl-tests counts it, and the check of its result."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
     count = max(1, size // 2 // ranks) * ranks
@@ -149,27 +137,17 @@ def collective(op: str, size: int, bench: Bench) -> tuple[Callable[[], Any], Cal
     raise Lacking(f"no collective {op!r}")
 
 
-def time_together(call: Callable[[], Any], bench: Bench) -> dict[str, Any]:
+def time_together(call: Callable[[], object], bench: Bench) -> JsonObject:
     """Seconds of a call that every rank makes equally often; the slowest rank's median counts."""
     for _ in range(WARM_UPS):
         call()
-    bench.backend.synchronize()
-    began = time.perf_counter()
-    call()
-    bench.backend.synchronize()
-    once = _slowest(time.perf_counter() - began, bench)
+    once = _slowest(host_seconds(call, bench.backend), bench)
     inner = max(1, min(MOST_INNER, int(RUN_S / once)))
     samples = []
     for _ in range(RUNS):
         dist.barrier()
-        bench.backend.synchronize()
-        began = time.perf_counter()
-        for _ in range(inner):
-            call()
-        bench.backend.synchronize()
-        samples.append((time.perf_counter() - began) / inner)
-    middle, relative_spread = summary(samples)
-    return {"s": float(f"{_slowest(middle, bench):.5g}"), "spread": round(relative_spread, 4), "runs": RUNS, "ok": True}
+        samples.append(host_seconds(call, bench.backend, inner))
+    return {**summary_row(samples), "s": float(f"{_slowest(summary(samples)[0], bench):.5g}")}
 
 
 def _slowest(value: float, bench: Bench) -> float:
@@ -178,14 +156,12 @@ def _slowest(value: float, bench: Bench) -> float:
     return float(seconds[0])
 
 
-def _send_recv(case: Case, bench: Bench) -> dict[str, Any]:
+def _send_recv(case: Case, bench: Bench) -> JsonObject:
     """Half a round trip between rank 0 and a peer: the next rank, or the first of the next node."""
     peer = 1 if case["nodes"] == 1 else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    rank = dist.get_rank()
-    samples = ping_pong(0, peer, case["bytes"], bench) if rank in (0, peer) else [0.0]
+    samples = ping_pong(0, peer, case["bytes"], bench) if dist.get_rank() in (0, peer) else [0.0]
     dist.barrier()
-    middle, relative_spread = summary(samples)
-    return {"s": float(f"{middle:.5g}"), "spread": round(relative_spread, 4), "runs": RUNS, "ok": True}
+    return {**summary_row(samples), "runs": RUNS}
 
 
 def ping_pong(first: int, second: int, size: int, bench: Bench) -> list[float]:
@@ -201,19 +177,10 @@ def ping_pong(first: int, second: int, size: int, bench: Bench) -> list[float]:
             dist.recv(x, first)
             dist.send(x, first)
 
-    samples = []
-    for run in range(RUNS + 1):
-        bench.backend.synchronize()
-        began = time.perf_counter()
-        for _ in range(3):
-            round_trip()
-        bench.backend.synchronize()
-        if run:
-            samples.append((time.perf_counter() - began) / 6)
-    return samples
+    return [host_seconds(round_trip, bench.backend, 3) / 2 for _ in range(RUNS + 1)][1:]
 
 
-def _gather(store: Any, path: str) -> list[str]:
+def _gather(store: dist.Store, path: str) -> list[str]:
     """Every rank's own profile as text, at rank 0; through the store, so that no disk need be shared."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     with open(path, encoding="utf-8") as file:

@@ -24,10 +24,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
+from torch import Tensor
 
+from ridgeline.core.documents import JsonObject
+from ridgeline.runtime.probe.backend import Backend
 from ridgeline.runtime.probe.case import Case
 from ridgeline.runtime.probe.kernels import gemm
 from ridgeline.runtime.probe.timing import (
@@ -36,24 +38,26 @@ from ridgeline.runtime.probe.timing import (
     Call,
     Lacking,
     Prepared,
+    event_seconds,
+    host_seconds,
     is_cold,
     measure,
     random,
     sets_for,
     summary,
+    summary_row,
     time_calls,
 )
 
 SUM_ERROR = 1e-2  # of a sum of normal numbers, over the root of their count
 
 
-def traffic(case: Case, bench: Bench) -> dict[str, Any]:
-    """The row of a copy, read or write on the device."""
+def traffic(case: Case, bench: Bench) -> JsonObject:
     size = case["bytes"] // 4
     per_set = case["bytes"] * (2 if case.kernel.op == "copy" else 1)
     count = sets_for(bench, per_set) if case["cold"] else 1
     sources = [torch.randn(size, device=bench.backend.name) for _ in range(count)]
-    calls: list[Call]
+    calls: list[Callable[[], Tensor]]
     if case.kernel.op == "copy":
         targets = [torch.full_like(source, float("nan")) for source in sources]
         calls = [partial(torch.mul, source, 1.0, out=out) for source, out in zip(sources, targets, strict=True)]
@@ -75,8 +79,7 @@ def traffic(case: Case, bench: Bench) -> dict[str, Any]:
     return row
 
 
-def host_copy(case: Case, bench: Bench) -> dict[str, Any]:
-    """The row of a copy between host and device."""
+def host_copy(case: Case, bench: Bench) -> JsonObject:
     if bench.backend.type == "cpu":
         raise Lacking("host and device share their memory")
     size, is_pinned = case["bytes"], case["pinned"]
@@ -89,20 +92,14 @@ def host_copy(case: Case, bench: Bench) -> dict[str, Any]:
     if not torch.equal(host, device.cpu()):
         return {"ok": False, "error": 1.0, "why": "wrong result: the copy differs from its source"}
     if is_pinned:
-        row = time_calls(
-            [lambda: target.copy_(source, non_blocking=True)], bench.backend, seconds=bench.seconds, graph=False
-        ).row()
+        calls = [lambda: target.copy_(source, non_blocking=True)]
+        row = time_calls(calls, bench.backend, seconds=bench.seconds, graph=False).row()
         return {**row, "ok": True, "error": 0.0, "cold": True}
     samples: list[float] = []
     until = time.perf_counter() + bench.seconds
     while len(samples) < 5 or (time.perf_counter() < until and len(samples) < 40):
-        began = time.perf_counter()
-        target.copy_(source)
-        bench.backend.synchronize()
-        samples.append(time.perf_counter() - began)
-    middle, relative_spread = summary(samples)
-    copy_row = {"s": float(f"{middle:.5g}"), "spread": round(relative_spread, 4), "runs": len(samples)}
-    return {**copy_row, "ok": True, "error": 0.0, "cold": True}
+        samples.append(host_seconds(lambda: target.copy_(source), bench.backend))
+    return {**summary_row(samples), "error": 0.0, "cold": True}
 
 
 INNER, RUNS = 500, 15
@@ -110,19 +107,18 @@ EAGER_CALLS = 10000
 NODES = 500
 
 
-def launch(case: Case, bench: Bench) -> dict[str, Any]:
-    """Host seconds of one call of a kind."""
+def launch(case: Case, bench: Bench) -> JsonObject:
     kind = case["kind"]
     if kind == "eager":
-        return _eager(bench)
+        x = torch.randn(1024, device=bench.backend.name)
+        return summary_row([host_seconds(lambda: x.add_(1.0), bench.backend, EAGER_CALLS) for _ in range(6)][1:])
     calls = _calls(bench)
     if kind not in calls:
         raise Lacking(f"{bench.backend.name} has no call of kind {kind!r}")
-    wait_each = kind in ("roundtrip", "sync")
-    return _host_row(_host_seconds(calls[kind], bench, 1 if wait_each else INNER))
+    return summary_row(_enqueue_seconds(calls[kind], bench, 1 if kind in ("roundtrip", "sync") else INNER))
 
 
-def _calls(bench: Bench) -> dict[str, Callable[[], Any]]:
+def _calls(bench: Bench) -> dict[str, Callable[[], object]]:
     device = bench.backend.name
     x, y = torch.randn(1024, device=device), torch.randn(1024, device=device)
     a = torch.randn(64, 64, device=device)
@@ -133,57 +129,31 @@ def _calls(bench: Bench) -> dict[str, Callable[[], Any]]:
         x.add_(1.0)
         bench.backend.synchronize()
 
-    def autograd() -> None:
-        (x * w).backward(y)
-
-    calls: dict[str, Callable[[], Any]] = {
+    calls: dict[str, Call] = {
         "kernel": lambda: x.add_(1.0),
         "matmul": lambda: torch.mm(a, a),
         "linear": lambda: linear(a),
         "copy": lambda: x.copy_(y),
         "view": lambda: x.view(32, 32),
         "empty": lambda: torch.empty(1024, device=device),
-        "autograd": autograd,
+        "autograd": lambda: (x * w).backward(y),
         "roundtrip": roundtrip,
     }
     if bench.backend.type != "cpu":
         calls["sync"] = bench.backend.synchronize
     if bench.backend.event is not None:
-        mark = bench.backend.event()
-        calls["event"] = mark.record
+        calls["event"] = bench.backend.event().record
     return calls
 
 
-def _host_seconds(call: Callable[[], Any], bench: Bench, inner: int) -> list[float]:
+def _enqueue_seconds(call: Call, bench: Bench, inner: int) -> list[float]:
     """Samples of host time a call, the device idle before each so that no queue is full."""
-    samples = []
-    for run in range(RUNS + 2):
-        bench.backend.synchronize()
-        began = time.perf_counter()
-        for _ in range(inner):
-            call()
-        run_seconds = time.perf_counter() - began
-        if run >= 2:
-            samples.append(run_seconds / inner)
+    samples = [host_seconds(call, bench.backend, inner, wait=False) for _ in range(RUNS + 2)][2:]
     bench.backend.synchronize()
     return samples
 
 
-def _eager(bench: Bench) -> dict[str, Any]:
-    x = torch.randn(1024, device=bench.backend.name)
-    samples = []
-    for run in range(6):
-        bench.backend.synchronize()
-        began = time.perf_counter()
-        for _ in range(EAGER_CALLS):
-            x.add_(1.0)
-        bench.backend.synchronize()
-        if run:
-            samples.append((time.perf_counter() - began) / EAGER_CALLS)
-    return _host_row(samples)
-
-
-def graph_cost(case: Case, bench: Bench) -> dict[str, Any]:
+def graph_cost(case: Case, bench: Bench) -> JsonObject:
     """Seconds of a graph's node on the device, or of the host that enqueues a graph."""
     if bench.backend.graph is None:
         raise Lacking(f"{bench.backend.name} has no graphs")
@@ -199,22 +169,8 @@ def graph_cost(case: Case, bench: Bench) -> dict[str, Any]:
     graph_.replay()
     bench.backend.synchronize()
     if case["kind"] == "launch":
-        return _host_row(_host_seconds(graph_.replay, bench, 50))
-    assert bench.backend.event is not None
-    samples = []
-    for _ in range(RUNS):
-        first, last = bench.backend.event(), bench.backend.event()
-        first.record()
-        graph_.replay()
-        last.record()
-        bench.backend.synchronize()
-        samples.append(first.elapsed_time(last) * 1e-3 / count)
-    return _host_row(samples)
-
-
-def _host_row(samples: list[float]) -> dict[str, Any]:
-    middle, relative_spread = summary(samples)
-    return {"s": float(f"{middle:.5g}"), "spread": round(relative_spread, 4), "runs": len(samples), "ok": True}
+        return summary_row(_enqueue_seconds(graph_.replay, bench, 50))
+    return summary_row([event_seconds(graph_.replay, bench.backend) / count for _ in range(RUNS)])
 
 
 REST_S, BURST_S, STEADY_S, COUNTED_S = 1.0, 0.02, 4.5, 3.0
@@ -222,14 +178,9 @@ TOGETHER_S = 0.05
 REPEATS = 5
 
 
-def as_measured(value: float) -> float:
-    """Seconds as this rank measured them."""
-    return value
-
-
 def overlap(
-    case: Case, bench: Bench, partner: Call | None = None, agree: Callable[[float], float] = as_measured
-) -> dict[str, Any]:
+    case: Case, bench: Bench, partner: Call | None = None, agree: Callable[[float], float] = float
+) -> JsonObject:
     """What a product and its partner lose to each other; `partner` enqueues on the current stream.
 
     agree   seconds of this rank -> seconds that all ranks count calls by, where the partner is a collective
@@ -243,21 +194,14 @@ def overlap(
     partner = partner or _copy(case, bench)
     side_stream = backend.module.Stream()
 
-    def product() -> Any:
+    def product() -> Tensor:
         return torch.mm(x, w, out=out)
 
     product_s, partner_s = (agree(_single_seconds(call, backend)) for call in (product, partner))
     first = [_seconds_of_both(product, product_s, partner, partner_s, side_stream, backend) for _ in range(REPEATS)]
     second = [_seconds_of_both(partner, partner_s, product, product_s, side_stream, backend) for _ in range(REPEATS)]
-    middle, relative_spread = summary(first)
-    return {
-        "s": float(f"{middle:.5g}"),
-        "spread": round(relative_spread, 4),
-        "runs": REPEATS,
-        "ok": True,
-        "slowdown": round(middle / product_s, 4),
-        "beside_slowdown": round(summary(second)[0] / partner_s, 4),
-    }
+    slowdowns = {"slowdown": round(summary(first)[0] / product_s, 4)}
+    return {**summary_row(first), **slowdowns, "beside_slowdown": round(summary(second)[0] / partner_s, 4)}
 
 
 def _copy(case: Case, bench: Bench) -> Call:
@@ -274,41 +218,27 @@ def _copy(case: Case, bench: Bench) -> Call:
     raise Lacking(f"{case['beside']} needs a process group")
 
 
-def _single_seconds(call: Call, backend: Any) -> float:
+def _single_seconds(call: Call, backend: Backend) -> float:
     for _ in range(3):
         call()
     backend.synchronize()
-    samples = []
-    for _ in range(REPEATS):
-        first, last = backend.event(), backend.event()
-        first.record()
-        for _ in range(5):
-            call()
-        last.record()
-        backend.synchronize()
-        samples.append(first.elapsed_time(last) * 1e-3 / 5)
-    return summary(samples)[0]
+    return summary([event_seconds(call, backend, 5) for _ in range(REPEATS)])[0]
 
 
-def _seconds_of_both(timed: Call, timed_s: float, other: Call, other_s: float, stream: Any, backend: Any) -> float:
+def _seconds_of_both(
+    timed: Call, timed_s: float, other: Call, other_s: float, stream: torch.Stream, backend: Backend
+) -> float:
     """Seconds of a call of `timed` while `other` keeps a second stream busy from before to after."""
     count = max(3, int(TOGETHER_S / timed_s))
     partner_calls = max(4, int(2.5 * count * timed_s / other_s) + 2)
     backend.synchronize()
-    first, last = backend.event(), backend.event()
     with backend.module.stream(stream):
         for _ in range(min(partner_calls, 400)):
             other()
-    first.record()
-    for _ in range(count):
-        timed()
-    last.record()
-    backend.synchronize()
-    return float(first.elapsed_time(last)) * 1e-3 / count
+    return event_seconds(timed, backend, count)
 
 
-def sustained_rate(case: Case, bench: Bench) -> dict[str, Any]:
-    """A product or a copy from rest, or for seconds on end."""
+def sustained_rate(case: Case, bench: Bench) -> JsonObject:
     calls = _long_calls(case, bench)
     backend, meter = bench.backend, bench.meter
     for call in calls:
@@ -319,12 +249,10 @@ def sustained_rate(case: Case, bench: Bench) -> dict[str, Any]:
         for _ in range(3):
             time.sleep(REST_S)
             samples += _loop(calls, bench, BURST_S)[0]
-        middle, relative_spread = summary(samples)
-        return {"s": float(f"{middle:.5g}"), "spread": round(relative_spread, 4), "runs": len(samples), "ok": True}
+        return summary_row(samples)
     _loop(calls, bench, STEADY_S - COUNTED_S)
     samples, joules, seconds, count, mhz = _loop(calls, bench, COUNTED_S)
-    middle, relative_spread = summary(samples)
-    row = {"s": float(f"{middle:.5g}"), "spread": round(relative_spread, 4), "runs": len(samples), "ok": True}
+    row = summary_row(samples)
     if joules > 0:
         row |= {"power_w": round(joules / seconds, 1), "energy_j": float(f"{joules / count:.4g}")}
     elif meter.power_w() > 0:

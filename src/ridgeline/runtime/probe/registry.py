@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.runtime.probe import kernels, machine
 from ridgeline.runtime.probe.case import Case
 from ridgeline.runtime.probe.timing import Bench, Prepared, measure
@@ -18,7 +18,7 @@ KERNELS: dict[str, Callable[[Case, Bench], Prepared]] = {
     "adamw": kernels.adamw,
     **dict.fromkeys(kernels.FUNCTIONS, kernels.row_op),
 }
-MEASURES: dict[str, Callable[[Case, Bench], dict[str, Any]]] = {
+MEASURES: dict[str, Callable[[Case, Bench], JsonObject]] = {
     "copy": machine.traffic,
     "read": machine.traffic,
     "write": machine.traffic,
@@ -35,7 +35,7 @@ EXTRA: list[Case] = []
 """Cases that a plug-in named by `--import` adds; it adds the ops they name to KERNELS or MEASURES."""
 
 
-def take(case: Case, bench: Bench) -> dict[str, Any]:
+def take(case: Case, bench: Bench) -> JsonObject:
     """The results of one case; whatever it raises is its caller's to report."""
     if case.kernel.op in KERNELS:
         return measure(KERNELS[case.kernel.op](case, bench), bench)

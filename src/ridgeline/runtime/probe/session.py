@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.ir.kernel import OPS
 from ridgeline.runtime.probe.case import Case, cases, link_cases, read_case
 from ridgeline.runtime.probe.ranks import World
@@ -35,7 +35,6 @@ VERSION = 1
 
 
 def journal_path(profile: Path) -> Path:
-    """Where the rows of a run that has not ended are."""
     return profile.with_name(profile.name + ".journal")
 
 
@@ -49,13 +48,12 @@ class Journal:
         if not resume:
             path.unlink(missing_ok=True)
 
-    def append(self, key: str, row: dict[str, Any]) -> None:
-        """Keep the row of a case."""
+    def append(self, key: str, row: JsonObject) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"case": key, "row": row}) + "\n")
 
 
-def _read_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
+def _read_rows(path: Path) -> Iterable[tuple[str, JsonObject]]:
     """Cases and rows of a journal; a last line that a crash cut short is left out."""
     if not path.exists():
         return
@@ -67,11 +65,11 @@ def _read_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
                     yield str(row.get("case")), row["row"]
 
 
-def profile_text(head: dict[str, Any], rows: Iterable[dict[str, Any]]) -> str:
+def profile_text(head: JsonObject, rows: Iterable[JsonObject]) -> str:
     """A profile as text: the head, then one row a line, in an order that does not depend on when each was taken."""
     order = {op: place for place, op in enumerate(OPS)}
 
-    def place(row: dict[str, Any]) -> tuple[Any, ...]:
+    def place(row: JsonObject) -> tuple[object, ...]:
         numbers = [value for value in row.values() if isinstance(value, int) and not isinstance(value, bool)]
         return (
             order.get(row["op"], len(OPS)),
@@ -87,13 +85,11 @@ def profile_text(head: dict[str, Any], rows: Iterable[dict[str, Any]]) -> str:
     return "{\n" + ",\n".join(top) + ',\n  "rows": [\n    ' + ",\n    ".join(lines) + "\n  ]\n}\n"
 
 
-def write_profile(path: Path, head: dict[str, Any], rows: Iterable[dict[str, Any]]) -> None:
-    """Write a profile whole or not at all."""
+def write_profile(path: Path, head: JsonObject, rows: Iterable[JsonObject]) -> None:
     replace_file(path, profile_text(head, rows).encode())
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put a file in the place of another in one step."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -107,8 +103,8 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def merge_rows(
-    heads: Sequence[dict[str, Any]], rows: Sequence[Iterable[dict[str, Any]]]
-) -> tuple[dict[str, Any], list[Any]]:
+    heads: Sequence[JsonObject], rows: Sequence[Iterable[JsonObject]]
+) -> tuple[JsonObject, list[JsonObject]]:
     """The head and rows of a system's profile, from those of its ranks in order.
 
     The head is the first rank's, with `ranks`: the node, device and driver of each. Rows that already have a rank, and
@@ -129,12 +125,12 @@ def merge_rows(
 class Outcome:
     """What a run brought: the head of the profile, its rows, and how many planned cases the time did not allow."""
 
-    head: dict[str, Any]
-    rows: tuple[dict[str, Any], ...]
+    head: JsonObject
+    rows: tuple[JsonObject, ...]
     left: int
 
     @property
-    def failures(self) -> tuple[dict[str, Any], ...]:
+    def failures(self) -> tuple[JsonObject, ...]:
         """Rows of what the device lacks, computes wrong or dies of."""
         return tuple(row for row in self.rows if not row.get("ok"))
 
@@ -153,7 +149,7 @@ def measure_device(
     began = time.monotonic()
     journal = Journal(journal_path(output), resume)
 
-    def plan(ready: dict[str, Any]) -> Sequence[Case]:
+    def plan(ready: JsonObject) -> Sequence[Case]:
         extra = [read_case(text) for text in ready["extra"]]
         own_cases = (
             list(chosen) if chosen is not None else cases(ready["cache_bytes"], only, ready["head"]["device"]["type"])
@@ -168,8 +164,7 @@ def measure_device(
     return outcome
 
 
-def head_of(ready: dict[str, Any], settings: Settings, chip: str | None, minutes: float) -> dict[str, Any]:
-    """The keys of a profile before its rows."""
+def head_of(ready: JsonObject, settings: Settings, chip: str | None, minutes: float) -> JsonObject:
     head = dict(ready["head"])
     return {
         **head,
@@ -213,7 +208,7 @@ def measure_ranks(
     found = measure_device(
         rank_settings, path, resume=resume, only=only, chip=chip, watch=watch, chosen=() if skip_own else None
     )
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonObject] = []
     profiles: list[str] = []
     if not only or "interconnect" in only:
         until = began + settings.minutes * 60
@@ -232,15 +227,15 @@ def _rank_files(output: Path, ranks: int) -> list[Path]:
     return [path for path in (rank_path(output, rank) for rank in range(ranks)) if path.exists()]
 
 
-def _head(table: dict[str, Any]) -> dict[str, Any]:
+def _head(table: JsonObject) -> JsonObject:
     return {key: value for key, value in table.items() if key not in ("rows", "ridgeline_profile")}
 
 
 def _links(
     settings: Settings, world: World, path: Path, until: float, group_backend: str, watch: Watch
-) -> tuple[list[dict[str, Any]], list[str]]:
+) -> tuple[list[JsonObject], list[str]]:
     """Rows of the links and every rank's profile as text, at rank 0; nothing at the others."""
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonObject] = []
     remaining_cases: list[Case] | None = None
     attempt = 1
     while attempt <= MOST_ATTEMPTS:
@@ -262,7 +257,7 @@ def _links(
     return rows, []
 
 
-def _lead(child: Child, left: list[Case], rows: list[dict[str, Any]], until: float, watch: Watch) -> list[str] | None:
+def _lead(child: Child, left: list[Case], rows: list[JsonObject], until: float, watch: Watch) -> list[str] | None:
     """Hand cases to rank 0's child until the time is up; None when it died, its case taken off the list."""
     total = len(left) + len(rows)
     while left and time.monotonic() < until:
@@ -286,7 +281,7 @@ def _wait(child: Child) -> list[str] | None:
     return None if isinstance(answer, str) else []
 
 
-Reader = Callable[[Path], dict[str, Any]]
+Reader = Callable[[Path], JsonObject]
 
 
 def merge_files(paths: Iterable[Path], output: Path, read: Reader) -> Outcome:

@@ -14,8 +14,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import IO
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.runtime.probe.case import Case, buffer_bytes_of
 
 START_LIMIT_S = 300.0
@@ -25,11 +26,11 @@ MEMORY_SHARE = 0.6  # of the free memory that a case may hold
 ENTRY = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {module} import main; sys.exit(main())"
 CHILD = "ridgeline.runtime.probe.child"
 
-Keep = Callable[[str, dict[str, Any]], None]  # the case's key, its row
+Keep = Callable[[str, JsonObject], None]  # the case's key, its row
 Watch = Callable[[int, int, Case], None]  # cases done, cases planned, the next one
 
 
-def unkept(key: str, row: dict[str, Any]) -> None:
+def unkept(key: str, row: JsonObject) -> None:
     """Nobody keeps a row before the end."""
 
 
@@ -58,9 +59,9 @@ class Child:
 
     process: subprocess.Popen[str]
     lines: queue.Queue[str | None]
-    errors: Any
+    errors: IO[str]
 
-    def send(self, value: dict[str, Any]) -> None:
+    def send(self, value: JsonObject) -> None:
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(value) + "\n")
@@ -68,7 +69,7 @@ class Child:
         except OSError:  # it is gone; the next receive says of what
             return
 
-    def receive(self, limit_s: float) -> dict[str, Any] | str:
+    def receive(self, limit_s: float) -> JsonObject | str:
         """The next answer, or why there is none."""
         try:
             line = self.lines.get(timeout=limit_s)
@@ -77,7 +78,7 @@ class Child:
             return f"no answer within {limit_s:.0f} s; the process was ended"
         if line is None:
             return self._death()
-        answer: dict[str, Any] = json.loads(line)
+        answer: JsonObject = json.loads(line)
         return answer
 
     def _death(self) -> str:
@@ -90,7 +91,6 @@ class Child:
         return f"the process ended with code {code}" + (f": {last}"[:160] if last else "")
 
     def close(self) -> None:
-        """End it, kindly first."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -126,15 +126,14 @@ class Run:
     settings: Settings
     keep: Keep
     done: set[str]
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    ready: dict[str, Any] = field(default_factory=dict)
+    rows: list[JsonObject] = field(default_factory=list)
+    ready: JsonObject = field(default_factory=dict)
     successes: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     failures: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     deaths: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     left: int = 0
 
     def open(self) -> Child:
-        """A child that is ready for cases."""
         child = start_child()
         child.send({"open": asdict(self.settings)})
         answer = child.receive(START_LIMIT_S)
@@ -152,8 +151,7 @@ class Run:
         hopeless = self.successes[family] == 0 and self.failures[family] >= REFUSALS
         return not (case.key() in self.done or hopeless or self.deaths[family] >= DEATHS)
 
-    def note(self, case: Case, row: dict[str, Any], died: bool = False) -> None:
-        """Keep a row, and what it says about its kind."""
+    def note(self, case: Case, row: JsonObject, died: bool = False) -> None:
         family = (case.kernel.op, case.kernel.impl, case.kernel.dtype)
         self.rows.append(row)
         self.done.add(case.key())
@@ -164,7 +162,7 @@ class Run:
 
 def supervise(
     settings: Settings,
-    plan: Callable[[dict[str, Any]], Sequence[Case]],
+    plan: Callable[[JsonObject], Sequence[Case]],
     *,
     keep: Keep = unkept,
     done: Iterable[str] = (),

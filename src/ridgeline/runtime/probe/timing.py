@@ -20,10 +20,11 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch import Tensor
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.runtime.probe.backend import Backend, Meter
 
 NS = 1e-9
@@ -41,7 +42,6 @@ class RunDelay:
                         self._files.append(os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY))
 
     def read(self) -> list[float]:
-        """Seconds that each thread has waited so far."""
         return [self._of(file) for file in self._files]
 
     @staticmethod
@@ -52,7 +52,6 @@ class RunDelay:
             return 0.0
 
     def close(self) -> None:
-        """Give the files back."""
         for file in self._files:
             os.close(file)
         self._files = []
@@ -67,7 +66,7 @@ def longest_wait(before: list[float], after: list[float]) -> float:
     return max((b - a for a, b in zip(before, after, strict=True)), default=0.0)
 
 
-Call = Callable[[], Any]
+Call = Callable[[], object]
 GRAPH_S = 2e-3  # seconds a graph should last, so that the edges of a replay do not show
 MOST_NODES = 1024
 CALLS = 250  # calls of a measurement, as far as its shortest and longest time allow
@@ -91,18 +90,12 @@ class Timing:
     left_out: int = 0
     waited: float = 0.0
 
-    def row(self) -> dict[str, Any]:
-        """As keys of a row."""
-        row: dict[str, Any] = {"s": float(f"{self.s:.5g}"), "spread": round(self.spread, 4), "runs": self.runs}
-        if self.clock_mhz:
-            row["clock_mhz"] = self.clock_mhz
-        if abs(self.burst_s - self.s) > BURST * self.s and self.burst_s:
-            row["burst_s"] = float(f"{self.burst_s:.5g}")
-        if self.left_out:
-            row["left_out"] = self.left_out
-        if self.waited:
-            row["waited"] = round(self.waited, 3)
-        return row
+    def row(self) -> JsonObject:
+        burst_differs = abs(self.burst_s - self.s) > BURST * self.s
+        more = {"clock_mhz": self.clock_mhz, "burst_s": float(f"{self.burst_s:.5g}") if burst_differs else 0}
+        row = {"s": float(f"{self.s:.5g}"), "spread": round(self.spread, 4), "runs": self.runs}
+        row |= {name: value for name, value in {**more, "left_out": self.left_out}.items() if value}
+        return row | ({"waited": round(self.waited, 3)} if self.waited else {})
 
 
 def summary(samples: Sequence[float]) -> tuple[float, float]:
@@ -118,13 +111,37 @@ def summary(samples: Sequence[float]) -> tuple[float, float]:
     return middle, (high - low) / middle
 
 
+def summary_row(samples: Sequence[float]) -> JsonObject:
+    """The keys of a row that is right, from seconds of one call, run by run."""
+    middle, relative_spread = summary(samples)
+    return {"s": float(f"{middle:.5g}"), "spread": round(relative_spread, 4), "runs": len(samples), "ok": True}
+
+
+def host_seconds(call: Call, backend: Backend, inner: int = 1, *, wait: bool = True) -> float:
+    """Seconds of one of `inner` calls by the host's clock, on a device that is idle before; and behind, with `wait`."""
+    backend.synchronize()
+    began = time.perf_counter()
+    for _ in range(inner):
+        call()
+    if wait:
+        backend.synchronize()
+    return (time.perf_counter() - began) / inner
+
+
+def event_seconds(call: Call, backend: Backend, inner: int = 1) -> float:
+    """Seconds of one of `inner` calls between two events of the device."""
+    assert backend.event is not None
+    first, last = backend.event(), backend.event()
+    first.record()
+    for _ in range(inner):
+        call()
+    last.record()
+    backend.synchronize()
+    return float(first.elapsed_time(last)) * 1e-3 / inner
+
+
 def time_calls(
-    calls: Sequence[Call],
-    backend: Backend,
-    *,
-    seconds: float,
-    graph: bool = True,
-    clock: Callable[[], int] = lambda: 0,
+    calls: Sequence[Call], backend: Backend, *, seconds: float, graph: bool = True, clock: Callable[[], int] = int
 ) -> Timing:
     """Seconds of one call; `calls` are the same op on different buffers, taken in turn."""
     once = _warm_up(calls, backend, seconds)
@@ -142,11 +159,7 @@ def _warm_up(calls: Sequence[Call], backend: Backend, seconds: float) -> float:
     backend.synchronize()
     for call in calls[: 1 if backend.event is None else len(calls)]:
         call()
-    backend.synchronize()
-    began = time.perf_counter()
-    calls[0]()
-    backend.synchronize()
-    first = time.perf_counter() - began
+    first = host_seconds(calls[0], backend)
     if backend.event is None and first > seconds:
         return max(first, 1e-9)
     count = max(1, min(500, int(0.3 * seconds / max(first, 1e-6))))
@@ -161,6 +174,7 @@ def _capture(calls: Sequence[Call], backend: Backend, once: float) -> tuple[Call
     """A graph that holds every call at least once, as a call of its own."""
     nodes = max(len(calls), min(MOST_NODES // 4, math.ceil(GRAPH_S / once)))
     nodes = min(MOST_NODES, math.ceil(nodes / len(calls)) * len(calls))
+    assert backend.graph is not None
     try:
         graph = backend.graph()
         with backend.module.graph(graph, stream=backend.stream):
@@ -175,23 +189,12 @@ def _capture(calls: Sequence[Call], backend: Backend, once: float) -> tuple[Call
 
 
 def _by_events(
-    calls: Sequence[Call],
-    backend: Backend,
-    once: float,
-    nodes: int,
-    timer: str,
-    clock: Callable[[], int],
+    calls: Sequence[Call], backend: Backend, once: float, nodes: int, timer: str, clock: Callable[[], int]
 ) -> Timing:
     """Runs one after the other without a pause, the clock read while the later half of them is under way."""
     assert backend.event is not None
     marks = backend.event
-    for call in calls[:1]:
-        first, last = marks(), marks()
-        first.record()
-        call()
-        last.record()
-        backend.synchronize()
-        once = min(once, max(first.elapsed_time(last) * 1e-3, 1e-7))
+    once = min(once, max(event_seconds(calls[0], backend), 1e-7))
     window = min(LONGEST_S, max(SHORTEST_S, CALLS * once / nodes))
     inner = 1 if timer == "graph" else max(1, min(50, int(GRAPH_S / once)))
     runs = max(FEWEST_RUNS, min(MOST_RUNS, int(window / (once * inner))))
@@ -242,14 +245,8 @@ def _by_host(calls: Sequence[Call], backend: Backend, seconds: float, once: floa
     quiet_runs = undisturbed_runs(runs)
     middle, relative_spread = summary([run.s for run in quiet_runs])
     still = sum(run.waited > DISTURBED for run in quiet_runs) / len(quiet_runs)
-    return Timing(
-        s=middle,
-        spread=relative_spread,
-        runs=len(quiet_runs),
-        timer="host",
-        left_out=len(runs) - len(quiet_runs),
-        waited=still,
-    )
+    left_out = len(runs) - len(quiet_runs)
+    return Timing(s=middle, spread=relative_spread, runs=len(quiet_runs), timer="host", left_out=left_out, waited=still)
 
 
 def undisturbed_runs(runs: Sequence[_Run]) -> Sequence[_Run]:
@@ -259,7 +256,7 @@ def undisturbed_runs(runs: Sequence[_Run]) -> Sequence[_Run]:
     return quiet if len(quiet) >= few else sorted(runs, key=lambda run: run.waited)[:few]
 
 
-DTYPES: dict[str, Any] = {
+DTYPES: JsonObject = {
     "fp64": torch.float64,
     "fp32": torch.float32,
     "tf32": torch.float32,
@@ -317,7 +314,7 @@ def is_cold(bench: Bench, prepared: Prepared) -> bool:
     return len(prepared.calls) * prepared.set_bytes >= 2 * bench.backend.cache_bytes
 
 
-def measure(prepared: Prepared, bench: Bench) -> dict[str, Any]:
+def measure(prepared: Prepared, bench: Bench) -> JsonObject:
     """The results of a row: seconds first, then whether the kernel computes the right thing."""
     error = prepared.check()
     if not error <= prepared.tolerance:
@@ -334,7 +331,7 @@ def measure(prepared: Prepared, bench: Bench) -> dict[str, Any]:
     return row
 
 
-def relative_error(found: Any, reference: Any) -> float:
+def relative_error(found: Tensor, reference: Tensor) -> float:
     """Norm of the difference over the norm of the reference, in fp64; infinite for NaN."""
     found, reference = found.double(), reference.double()
     if not bool(torch.isfinite(found).all()):
@@ -343,7 +340,7 @@ def relative_error(found: Any, reference: Any) -> float:
     return float((found - reference).norm()) / scale if scale > 0 else float(found.norm())
 
 
-def random(bench: Bench, *shape: int, dtype: Any, scale: float = 1.0) -> Any:
+def random(bench: Bench, *shape: int, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
     """Fresh normal numbers: zeros would hide unwritten outputs and draw less power.
 
     A CPU draws slowly: beyond `DRAWN` numbers it repeats them, and no two rows of a product are alike all the same.
@@ -359,7 +356,7 @@ def random(bench: Bench, *shape: int, dtype: Any, scale: float = 1.0) -> Any:
     return values.to(dtype)
 
 
-def some(size: int, count: int) -> Any:
+def some(size: int, count: int) -> Tensor:
     """A few indices below size, the last one among them: tails are where kernels go wrong."""
     places = torch.randperm(size)[:count] if size <= 1 << 20 else torch.randint(size, (count,))
     places[0] = size - 1
@@ -367,5 +364,4 @@ def some(size: int, count: int) -> Any:
 
 
 def tolerance_of(dtype: str) -> float:
-    """Relative error above which a kernel counts as wrong."""
     return TOLERANCE.get(dtype, 2e-2)

@@ -50,7 +50,6 @@ STALE_S = 3600.0  # no build takes so long
 
 
 def load_extension() -> ModuleType:
-    """The backend's module, built if this machine has not yet built it."""
     if sys.platform != "linux":
         raise _refuse_build(sys.platform, "Linux", "take gloo here")
     place = cache_directory() / _key()
@@ -81,7 +80,6 @@ def _key() -> str:
 
 
 def _processor() -> str:
-    """The instructions that this processor has."""
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         for line in file:
             if line.startswith(("flags", "Features")):
@@ -149,7 +147,6 @@ def _ninja_in_path() -> Iterator[None]:
 
 
 def _remove_stale(parent: Path) -> None:
-    """What builds that were killed have left."""
     for leftover in parent.glob(f"{BUILDING}*"):
         with contextlib.suppress(OSError):
             if time.time() - leftover.stat().st_mtime > STALE_S:

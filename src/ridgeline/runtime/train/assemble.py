@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.dtype import DType
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.plan import Plan, Precision
@@ -63,7 +64,6 @@ class Assembly:
 
     @property
     def virtual_stages(self) -> int:
-        """Of the whole model."""
         return len(self.blueprint.placement)
 
     @property
@@ -83,7 +83,6 @@ class Assembly:
 
 
 def assemble(blueprint: Blueprint, layout: Layout) -> Assembly:
-    """The stages of this rank with their first weights."""
     plan = blueprint.plan
     make = Maker(
         layout=layout, numerics=blueprint.numerics, dtype=TORCH_DTYPES[plan.precision.weights.id],
@@ -140,7 +139,7 @@ def _shard(stage: Stage, blueprint: Blueprint, layout: Layout) -> None:
     """FSDP2 on every layer and on the stage; gradients are summed, not averaged: the loss is already a mean."""
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-    fsdp_options: dict[str, Any] = {
+    fsdp_options: JsonObject = {
         "reshard_after_forward": blueprint.plan.sharding.shard == "zero3" and layout.pp.degree == 1,
         "mp_policy": MixedPrecisionPolicy(reduce_dtype=TORCH_DTYPES[blueprint.gradients.id]),
     }

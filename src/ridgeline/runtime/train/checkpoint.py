@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 from ridgeline.runtime.train.assemble import Assembly
@@ -33,16 +34,14 @@ KEPT = 2  # checkpoints: the newest, and the one before it should that be damage
 
 
 def part(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step is written."""
     return folder / f".step-{step:08d}.part"
 
 
 def checkpoint_folder(folder: Path, step: int) -> Path:
-    """Where it stands once it is whole."""
     return folder / f"step-{step:08d}"
 
 
-def publish(folder: Path, step: int, facts: dict[str, Any]) -> Path:
+def publish(folder: Path, step: int, facts: JsonObject) -> Path:
     """Make a written checkpoint count: note its files, rename it, and let go of old ones."""
     written, final = part(folder, step), checkpoint_folder(folder, step)
     files = {path.name: _seal(path) for path in sorted(written.iterdir()) if path.name != SOUND}
@@ -79,14 +78,12 @@ def newest_sound(folder: Path) -> tuple[Path | None, int, list[str]]:
     return None, 0, skipped_steps
 
 
-def facts_of(checkpoint: Path) -> dict[str, Any]:
-    """What was noted beside a sound checkpoint."""
-    facts: dict[str, Any] = json.loads((checkpoint / SOUND).read_text(encoding="utf-8"))
+def facts_of(checkpoint: Path) -> JsonObject:
+    facts: JsonObject = json.loads((checkpoint / SOUND).read_text(encoding="utf-8"))
     return {name: value for name, value in facts.items() if name != "files"}
 
 
 def damage(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint, or None."""
     try:
         facts = json.loads((checkpoint / SOUND).read_text(encoding="utf-8"))
         files = dict(facts["files"])
@@ -104,7 +101,7 @@ def damage(checkpoint: Path) -> str | None:
     return None
 
 
-def _seal(path: Path) -> dict[str, Any]:
+def _seal(path: Path) -> JsonObject:
     with path.open("rb") as stream:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
 
@@ -128,14 +125,14 @@ class Checkpoints:
         if many:
             dist.barrier(self.group)
 
-    def save(self, step: int, facts: dict[str, Any]) -> None:
+    def save(self, step: int, facts: JsonObject) -> None:
         """Begin to write the state behind a step; the one before it is finished first."""
         from torch.distributed.checkpoint import FileSystemWriter, async_save
 
         self.finish()
         self.facts = facts
         writer = FileSystemWriter(part(self.folder, step))
-        group_options: dict[str, Any] = {"process_group": self.group} if self.group else {"no_dist": True}
+        group_options: JsonObject = {"process_group": self.group} if self.group else {"no_dist": True}
         state = {name: value.clone() for name, value in self._state().items()}
         self.pending = step, async_save(state, storage_writer=writer, **group_options)
 
@@ -169,7 +166,7 @@ class Checkpoints:
         saved_steps = steps(self.folder)
         return f"that of step {saved_steps[0]}" if saved_steps else "none"
 
-    def load(self, facts: dict[str, Any]) -> tuple[int, list[str]]:
+    def load(self, facts: JsonObject) -> tuple[int, list[str]]:
         """Go on from the newest sound checkpoint: the step it was taken behind, and what was passed over or differs."""
         from torch.distributed.checkpoint import FileSystemReader, load
 
@@ -185,7 +182,7 @@ class Checkpoints:
         if path is None:
             return 0, []
         state = self._state()
-        group_options: dict[str, Any] = {"process_group": self.group} if self.group else {"no_dist": True}
+        group_options: JsonObject = {"process_group": self.group} if self.group else {"no_dist": True}
         load(state, storage_reader=FileSystemReader(path), **group_options)
         self._restore(step)
         return step, skipped_steps
@@ -215,7 +212,7 @@ class Checkpoints:
             self.update.copy_state(copy, "embedding.weight")
 
 
-def _newest(folder: Path, facts: dict[str, Any]) -> tuple[Path | None, int, list[str]]:
+def _newest(folder: Path, facts: JsonObject) -> tuple[Path | None, int, list[str]]:
     """The newest sound checkpoint, and notes: damaged ones, and what of the data's order is not as it was."""
     path, step, skipped_steps = newest_sound(folder)
     before = facts_of(path) if path else {}

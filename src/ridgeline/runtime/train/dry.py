@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.ir.kernel import PRODUCT_OPERANDS, Kernel
 from ridgeline.ir.rank_ops import attention_size, collective_size, grouped_size, product_size
 from ridgeline.models.spec import ModelSpec
@@ -74,7 +75,7 @@ class TracedOps(TorchDispatchMode):  # type: ignore[misc]
             self.seen[size] += 1
         return out
 
-    def _size(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Kernel | None:
+    def _size(self, name: str, args: Sequence[Any], kwargs: JsonMapping) -> Kernel | None:
         space, _, op = name.partition("::")
         if space != "aten":
             return self._collective(name, args)
@@ -168,7 +169,6 @@ class TracedStage:
 
 
 def trace_step(request: Request, blueprint: Blueprint) -> tuple[TracedStage, ...]:
-    """One traced rank of every distinct stage of the pipeline."""
     plan, ranks_of_work = blueprint.plan, dict[Any, list[int]]()
     stages_of_rank = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
     for rank, stages in enumerate(stages_of_rank):
@@ -284,7 +284,6 @@ def _trace_pipeline(assembly: Assembly, request: Request) -> Counter[Kernel]:
 
 
 def _flat(actions: Any) -> Iterator[Any]:
-    """Actions one by one: a forward and a backward that overlap are two."""
     for action in actions:
         yield from action.sub_actions or (action,)
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
 
@@ -54,7 +55,6 @@ def loss_and_slope(logits: Tensor, targets: Tensor, scale: float) -> Tensor:
 
 
 def sum_of_squares(tensors: list[Tensor]) -> Tensor:
-    """Of all elements of all tensors, in 32 bits."""
     if has_kernels(tensors[0]):
         from ridgeline.runtime.train import kernels
 
@@ -64,14 +64,14 @@ def sum_of_squares(tensors: list[Tensor]) -> Tensor:
 
 class _Turned(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         from ridgeline.runtime.train import kernels
 
         ctx.save_for_backward(cos, sin)
         return kernels.rotate(x, cos, sin, 1.0)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:
         from ridgeline.runtime.train import kernels
 
         cos, sin = ctx.saved_tensors
@@ -89,14 +89,14 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor, *, fused: bool) -> Tensor:
 
 class _Gated(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, gate: Tensor, up: Tensor) -> Tensor:
         from ridgeline.runtime.train import kernels
 
         ctx.save_for_backward(gate, up)
         return kernels.gated_activation(gate, up)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, Tensor]:
         from ridgeline.runtime.train import kernels
 
         gate, up = ctx.saved_tensors
@@ -104,7 +104,6 @@ class _Gated(torch.autograd.Function):  # type: ignore[misc]
 
 
 def gated_activation(gate: Tensor, up: Tensor, *, fused: bool) -> Tensor:
-    """silu(gate) up (SwiGLU)."""
     return _Gated.apply(gate, up) if fused and has_kernels(gate) else functional.silu(gate) * up
 
 
@@ -142,7 +141,7 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
         return loss
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
         if not ctx.whole:
             gradients = [
                 tensor.mul_(gradient.to(tensor.dtype)) for tensor in ctx.saved_tensors
@@ -165,14 +164,14 @@ def linear_cross_entropy(
 
 class _CrossEntropy(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, scale: float) -> Tensor:
+    def forward(ctx: FunctionCtx, logits: Tensor, targets: Tensor, scale: float) -> Tensor:
         slope = logits.detach().clone()
         loss = loss_and_slope(slope, targets, scale)
         ctx.save_for_backward(slope)
         return loss
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:
         (slope,) = ctx.saved_tensors
         return slope * gradient.to(slope.dtype), None, None
 
@@ -201,7 +200,6 @@ def _transpose_cast(cast: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _product(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], like: Tensor, *, fast: bool) -> Tensor:
-    """[m, k] times [n, k]^T."""
     (a, a_scale), (b, b_scale) = one, other
     return torch._scaled_mm(
         a, b.t(), scale_a=a_scale, scale_b=b_scale if b_scale.dim() == 0 else b_scale.t(), out_dtype=like.dtype,
@@ -211,13 +209,13 @@ def _product(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], like: Ten
 
 class _ScaledLinear(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, rows: bool) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, rows: bool) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.rows = rows
         return _product(_cast(x, VALUES, rows=rows), _cast(weight, VALUES, rows=rows), x, fast=True)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight = ctx.saved_tensors
         if ctx.rows:  # another scale for each row of what is turned; the reach of e4m3 is enough then
             back, transposes = (

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 from ridgeline.models.spec import Attention, Block, LatentAttention, ModelSpec, Moe
@@ -179,7 +180,6 @@ def _stored_tensors(assembly: Assembly) -> dict[str, Tensor]:
 
 
 def _gather_objects(own: Any, layout: Layout) -> list[Any]:
-    """What every rank has, by rank."""
     objects: list[Any] = [own] * layout.ranks
     if layout.ranks > 1:
         dist.all_gather_object(objects, own)
@@ -206,7 +206,7 @@ class _Files:
     """The safetensors files of a folder, opened as they are needed."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.open = folder, dict[str, Any]()
+        self.folder, self.open = folder, JsonObject()
         index = folder / INDEX
         try:
             self.places = json.loads(index.read_text(encoding="utf-8"))["weight_map"] if index.exists() else None
@@ -222,7 +222,6 @@ class _Files:
         self.open.clear()
 
     def has(self, name: str) -> bool:
-        """Whether a tensor of this name is there."""
         try:
             self.read(name)
         except InputError:
@@ -230,7 +229,6 @@ class _Files:
         return True
 
     def read(self, name: str) -> Tensor:
-        """One tensor by its name in the files."""
         from safetensors import SafetensorError, safe_open
 
         file = SINGLE if self.places is None else str(self.places.get(name, ""))

@@ -13,12 +13,12 @@ formulas in torch where it has not.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from ridgeline.core.documents import JsonObject
 
 WIDE = 4096  # values of a row that a program of cross_entropy holds at a time
 FLAT = 2048  # values of a flat tensor that a program works on
@@ -114,7 +114,6 @@ def _gated_back(gate, up, d_out, d_gate, d_up, size, BLOCK: tl.constexpr):  # ty
 
 
 def gated_activation(gate: Tensor, up: Tensor) -> Tensor:
-    """silu(gate) up."""
     gate, up = gate.contiguous(), up.contiguous()
     out = torch.empty_like(gate)
     _gated_activation[(triton.cdiv(gate.numel(), FLAT),)](gate, up, out, gate.numel(), BLOCK=FLAT, num_warps=8)
@@ -122,7 +121,6 @@ def gated_activation(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def gated_back(gate: Tensor, up: Tensor, d_out: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of gate and up."""
     gate, up, d_out = gate.contiguous(), up.contiguous(), d_out.contiguous()
     d_gate, d_up = torch.empty_like(gate), torch.empty_like(up)
     grid = (triton.cdiv(gate.numel(), FLAT),)
@@ -178,7 +176,7 @@ def _adamw(  # type: ignore[no-untyped-def]
 
 def adamw(
     weight: Tensor, master: Tensor, gradient: Tensor, moments: tuple[Tensor, Tensor], device: tuple[Tensor, Tensor],
-    told: dict[str, Any],
+    told: JsonObject,
 ) -> None:  # fmt: skip
     """One tensor's update; `device` holds the factor on gradients and the count of steps, both on the chip.
 

@@ -102,7 +102,6 @@ def run_with_restarts(request: Request, listener: Listener, replan: Replan | Non
 
 
 def fit_request(request: Request, ranks: int, replan: Replan | None) -> Request:
-    """The request with the best plan for so many ranks."""
     best = replan(ranks) if replan is not None else None
     if best is None:
         todo = "free memory with recompute or offload, or wait for the lost ranks"

@@ -32,9 +32,11 @@ from typing import Any, assert_never
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.models import spec
 from ridgeline.runtime.train.fused import apply_rotary, gated_activation
 from ridgeline.runtime.train.layout import (
@@ -102,7 +104,9 @@ def _scores(q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
 
 class _Ring(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, axis: Axis, spans: list[Tensor], window: int) -> Tensor:
+    def forward(
+        ctx: FunctionCtx, q: Tensor, k: Tensor, v: Tensor, axis: Axis, spans: list[Tensor], window: int
+    ) -> Tensor:
         wide = q.float()
         out = wide.new_zeros((*q.shape[:-1], v.shape[-1]))
         lse = wide.new_full((*q.shape[:-1], 1), float("-inf"))
@@ -120,7 +124,7 @@ class _Ring(torch.autograd.Function):  # type: ignore[misc]
         return out.to(q.dtype)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
         axis, wide, d_out = ctx.axis, q.float(), gradient.float()
         delta = (d_out * out).sum(-1, keepdim=True)
@@ -251,7 +255,6 @@ class MultiHeadLatentAttention(nn.Module):  # type: ignore[misc]
         self.rotary = Rotary(make, mla.rope_dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[batch, tokens, hidden] in and out."""
         mla = self.mla
         queries = self.query_norm(self.query_down(x)) if mla.q_rank else x
         latent, latent_key = self.latent(x).split((mla.kv_rank, mla.rope_dim), -1)
@@ -284,7 +287,7 @@ def make_mixer(make: Maker, mixer: spec.Mixer, hidden: int, norm: spec.Norm) -> 
             assert_never(mixer)
 
 
-ACTIVATIONS: dict[str, Any] = {
+ACTIVATIONS: JsonObject = {
     "silu": functional.silu,
     "swish": functional.silu,
     "swiglu": functional.silu,
@@ -379,7 +382,6 @@ class MixtureOfExperts(nn.Module):  # type: ignore[misc]
             self.shared_gate = Matrix(make, 1, hidden, "none", inside=False) if moe.shared_gate else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """[batch, tokens, hidden] in and out."""
         layout = self.layout
         is_replicated = layout.tp.group is not None and not layout.sequence_parallel
         rows = x.flatten(0, 1)
@@ -449,7 +451,6 @@ class MixtureOfExperts(nn.Module):  # type: ignore[misc]
 
 
 def make_ffn(make: Maker, ffn: spec.Ffn, hidden: int) -> nn.Module:
-    """The module of a feed-forward part."""
     match ffn:
         case spec.Mlp():
             return FeedForward(make, ffn, hidden)

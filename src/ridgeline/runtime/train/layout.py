@@ -28,7 +28,9 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.plan.mesh import DP_LAST, Mesh
 from ridgeline.plan.plan import Plan
 
@@ -95,7 +97,7 @@ def make_layout(plan: Plan, *, experts: bool, device: str = "cpu") -> Layout:
     experts   the model has some: where tensor ranks are not expert ranks they are replicas of experts
     """
     mesh = plan.mesh
-    told: dict[str, Any] = {
+    told: JsonObject = {
         "device": device,
         "sequence_parallel": plan.sequence_parallel and mesh.tp > 1,
         "cp_kind": plan.switches.cp_kind,
@@ -108,7 +110,7 @@ def make_layout(plan: Plan, *, experts: bool, device: str = "cpu") -> Layout:
     dense = _mesh(device, mesh, {"pp": mesh.pp, "dp": mesh.dp, "cp": mesh.cp, "tp": mesh.tp})
     sizes = {"pp": mesh.pp, "replicate": mesh.dp * mesh.cp // shard, "shard": shard, "tp": mesh.tp}
     state = _mesh(device, mesh, sizes)
-    axes: dict[str, Any] = {name: _axis(dense, name) for name in ("pp", "dp", "cp", "tp")}
+    axes: JsonObject = {name: _axis(dense, name) for name in ("pp", "dp", "cp", "tp")}
     if experts and (mesh.tp > 1 or mesh.ep * mesh.etp > 1):
         few = gcd(mesh.edp, shard)
         sizes = {"pp": mesh.pp, "replicate": mesh.edp // few, "shard": few, "ep": mesh.ep, "etp": mesh.etp}
@@ -150,7 +152,6 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 
 def sum_over(x: Tensor, axis: Axis) -> Tensor:
-    """All-reduce, into a new tensor."""
     x = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(x, group=axis.group)
     return x
@@ -186,12 +187,12 @@ class _Exchange(torch.autograd.Function):  # type: ignore[misc]
     """A collective on the way forward and its transpose on the way back."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, there: Any, back: Any, axis: Axis, dim: int) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor, there: Any, back: Any, axis: Axis, dim: int) -> Tensor:
         ctx.back, ctx.axis, ctx.dim = back, axis, dim
         return there(x, axis, dim)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
         return ctx.back(gradient, ctx.axis, ctx.dim), None, None, None, None
 
 
@@ -212,12 +213,12 @@ merge = _function(_gather_dim, _own_part)
 
 class _AllToAll(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, x: Tensor, sends: list[int], receives: list[int], group: Any) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor, sends: list[int], receives: list[int], group: Any) -> Tensor:
         ctx.sends, ctx.receives, ctx.group = sends, receives, group
         return _swap_rows(x, sends, receives, group)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         return _swap_rows(gradient, ctx.receives, ctx.sends, ctx.group), None, None, None
 
 

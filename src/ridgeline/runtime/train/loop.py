@@ -67,12 +67,10 @@ class Tracer:
         self.profiler.start()
 
     def step(self) -> None:
-        """A step has ended."""
         if self.profiler is not None:
             self.profiler.step()
 
     def end(self) -> None:
-        """Write what there is."""
         if self.profiler is not None:
             self.profiler.stop()
             self.profiler = None
@@ -120,7 +118,6 @@ def train(request: Request, world: World, listener: Listener, stop: Callable[[],
 
 
 def compare(request: Request, world: World) -> Verification | None:
-    """`verify` on this rank."""
     workload, options = request.train, request.options
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # gathers in several steps
     with join_ranks(request, world) as layout:
@@ -129,7 +126,6 @@ def compare(request: Request, world: World) -> Verification | None:
 
 
 def blueprint_of(request: Request) -> Blueprint:
-    """What every rank must know alike."""
     scenario, decisions = request.scenario, resolve(request.scenario)
     return Blueprint(
         model=scenario.model,
@@ -269,7 +265,6 @@ def _fullest(held: dict[str, int], layout: Layout) -> dict[str, int]:
 
 
 def _memory(device: str) -> int:
-    """The most bytes so far."""
     if device.startswith("cpu"):
         import resource
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, schedules
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.plan.schedules import Action, Overlap, Phase, ScheduleTable, Step
 from ridgeline.runtime.train.assemble import TORCH_DTYPES, Assembly
 
@@ -56,7 +57,7 @@ def pipeline(
     return runtime
 
 
-def stage_shapes(assembly: Assembly, index: int, shape: tuple[int, int]) -> dict[str, Any]:
+def stage_shapes(assembly: Assembly, index: int, shape: tuple[int, int]) -> JsonObject:
     """What a stage is given and gives, so that torch need not run it to find out."""
     layout, blueprint = assembly.layout, assembly.blueprint
     split = layout.tp.degree if layout.sequence_parallel else 1

@@ -12,10 +12,10 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.runtime.probe.ranks import find_world
 from ridgeline.runtime.train.launch import Starter, reason, work
@@ -35,17 +35,14 @@ class Mailbox:
         self.stopped = False
 
     def say(self, kind: str, value: Any) -> bool:
-        """Leave a message; whether to stop."""
         self.said.append((kind, value))
         return self.stopped
 
     def take(self) -> list[tuple[str, Any]]:
-        """All messages since the last time."""
         messages, self.said = self.said, []
         return messages
 
     def stop(self) -> None:
-        """Ask the ranks to end in order."""
         self.stopped = True
 
 
@@ -144,7 +141,6 @@ class Cluster(Starter):
         return min(self._room(), self._room_before - bool(gone))
 
     def _room(self) -> int:
-        """Chips of all nodes that are alive."""
         import ray
 
         alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
@@ -165,11 +161,11 @@ def _absolute(request: Request) -> Request:
     paths = {item.name: getattr(options, item.name) for item in fields(options) if item.name in PATHS}
     if os.path.exists(options.data):
         paths["data"] = options.data
-    absolute_paths: dict[str, Any] = {name: os.path.abspath(path) for name, path in paths.items() if path}
+    absolute_paths: JsonObject = {name: os.path.abspath(path) for name, path in paths.items() if path}
     return replace(request, options=replace(options, **absolute_paths))
 
 
-def _rank(told: Mapping[str, Any]) -> None:
+def _rank(told: JsonMapping) -> None:
     """The main function of a rank, in a process of Ray; its environment is as torchrun would have it."""
     import ray
 

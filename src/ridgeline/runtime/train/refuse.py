@@ -43,7 +43,6 @@ def capability() -> Capability:
 
 
 def _undeclared_values(scenario: Scenario) -> Iterator[Problem]:
-    """The rows of the table that the plan breaks."""
     facts = PlanFacts.of(scenario)
     for limit, broken in capability().broken(facts):
         if broken:
@@ -95,7 +94,6 @@ def _prediction(scenario: Scenario, mtp: Mtp) -> Iterator[Problem]:
 
 
 def _block(block: Block) -> Iterator[str]:
-    """What of a layer is not implemented."""
     mixer, ffn = block.mixer, block.ffn
     if block.captured is not None:
         yield "captured layers, of which ops are known and not the code"

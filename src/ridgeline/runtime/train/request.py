@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem, RidgelineError
 from ridgeline.core.files import read_table
 from ridgeline.models.spec import Block, ModelSpec, Moe
@@ -51,13 +52,13 @@ def usual_numerics(model: ModelSpec) -> Numerics:
     return Numerics(scoring="sigmoid" if has_groups else "softmax")
 
 
-def config_numerics(config: Mapping[str, Any]) -> Numerics:
+def config_numerics(config: JsonMapping) -> Numerics:
     """The constants of a Hugging Face config; an `InputError` where it asks for what is not implemented.
 
     >>> config_numerics({"model_type": "llama", "rms_norm_eps": 1e-5, "rope_theta": 500000.0}).rope_theta
     500000.0
     """
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope: JsonMapping = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         todo = "remove the scaling, or train at the original context"

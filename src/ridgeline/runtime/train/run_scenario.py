@@ -74,7 +74,6 @@ class Metrics:
         self.listener.step(row)
 
     def _complain(self, wrong: OSError) -> None:
-        """Once, until a line goes through again."""
         if not self.failed:
             self.listener.note(f"{self.path}: {wrong.strerror}; steps are not written")
         self.failed = True
@@ -171,12 +170,10 @@ def trace_plan(scenario: Scenario) -> tuple[TracedStage, ...]:
 
 
 def _numerics(options: Options) -> Numerics | None:
-    """Of the folder that weights come from, where it says."""
     return folder_numerics(Path(options.weights)) if options.weights else None
 
 
 def _options(options: Options) -> list[Problem]:
-    """What of the options cannot be."""
     problems: list[Problem] = []
     for name, value, least in (
         ("steps", options.steps, 1),

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
 from ridgeline.models.spec import Block, ModelSpec, Mtp
@@ -87,7 +88,6 @@ class Layer(nn.Module):  # type: ignore[misc]
         return self.has[0] and self.mixer.rotary is not None
 
     def forward(self, x: Tensor) -> Tensor:
-        """The residual stream behind this layer."""
         return maybe_recompute(self._layer, x, again="layer" in self.again)
 
     def _layer(self, x: Tensor) -> Tensor:
@@ -251,7 +251,7 @@ class _ParallelCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
     """Sum over tokens of log sum exp(logits) - logit of the target, for logits split over tensor ranks."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, axis: Axis) -> Tensor:
+    def forward(ctx: FunctionCtx, logits: Tensor, targets: Tensor, axis: Axis) -> Tensor:
         wide = logits.float()
         top = wide.amax(-1, keepdim=True)
         dist.all_reduce(top, op=dist.ReduceOp.MAX, group=axis.group)
@@ -264,7 +264,7 @@ class _ParallelCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
         return (total.log().squeeze(-1) + top.squeeze(-1) - sum_over(target_logits, axis)).sum()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:
         softmax, local_targets, here = ctx.saved_tensors
         d_logits = softmax.float()
         d_logits.scatter_add_(-1, (local_targets * here).unsqueeze(-1), -here.unsqueeze(-1).float())

@@ -219,7 +219,6 @@ class WholeStep:
         self.stepper.scale = FIRST_SCALE if half else 1.0
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Train on a batch."""
         self.done += 1
         if not self.wanted:
             return self._issue_step(batch)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.plan.workload import Optimizer
 from ridgeline.runtime.train.assemble import TORCH_DTYPES, Assembly
 from ridgeline.runtime.train.fused import has_kernels
@@ -89,7 +90,6 @@ class Update:
             self.slots.finish()
 
     def apply(self, held: Held, gradient: Tensor, factor: Tensor) -> None:
-        """Update one tensor, or a piece of one."""
         weight, master, states = held.weight, held.master, held.states
         adam_options = {"rate": self.rate, "decay": held.decay, "betas": BETAS, "epsilon": EPSILON}
         if self.fused and has_kernels(weight):
@@ -115,17 +115,14 @@ class Update:
         return Held(weight=weight, master=self.masters[name], states=self.states[name], decay=decay)
 
     def refresh_masters(self) -> None:
-        """Master copies as the weights are now."""
         for name, master in self.masters.items():
             if master is not self.shards[name]:
                 master.copy_(self.shards[name])
 
     def moment(self, name: str, which: str) -> Tensor:
-        """A moment of a parameter's shard."""
         return self.states[name][MOMENTS.index(which)]
 
     def set_steps(self, steps: int) -> None:
-        """How many steps the moments have seen."""
         self.count.fill_(steps)
 
     def copy_state(self, to: str, source: str) -> None:
@@ -141,10 +138,7 @@ def shard_of(tensor: Any) -> Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def _loose(
-    master: Tensor, gradient: Tensor, states: tuple[Tensor, Tensor], count: Tensor, told: dict[str, Any]
-) -> None:
-    """The formula op by op."""
+def _loose(master: Tensor, gradient: Tensor, states: tuple[Tensor, Tensor], count: Tensor, told: JsonObject) -> None:
     (beta1, beta2), rate = told["betas"], told["rate"]
     first = states[0].float().lerp_(gradient, 1 - beta1)
     second = states[1].float().lerp_(gradient.square(), 1 - beta2)
@@ -173,7 +167,6 @@ class _Pinned:
         self.pinned = device.type != "cpu"
 
     def empty(self, like: Tensor, *, dtype: torch.dtype) -> Tensor:
-        """Uninitialised, of that shape."""
         return torch.empty(like.shape, dtype=dtype, device="cpu", pin_memory=self.pinned)
 
 

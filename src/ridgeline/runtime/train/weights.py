@@ -118,7 +118,6 @@ class Norm(nn.Module):  # type: ignore[misc]
         self.bias = make.weight(width, cut=None) if norm.bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalised over the last dim."""
         weight, bias = (
             None if parameter is None else local(parameter, partial=self.summand)
             for parameter in (self.weight, self.bias)
