@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TOKENS = 72  # of a recorded sequence: no usual size of a head, so that a dim of it is the sequence
 
 
-def capture(module: nn.Module, example_inputs: Any, *, id: str = "") -> ModelSpec:
+def capture(module: nn.Module, example_inputs: object, *, id: str = "") -> ModelSpec:
     """The model that a module is: layers, products, attention, parameters, cache, from one forward on the meta device.
 
     `example_inputs` is a tensor, a tuple or a dict that the module is called with. The module stays as it is.
@@ -74,12 +74,12 @@ def capture_config(data: JsonMapping, *, id: str = "", tokens: int = TOKENS) -> 
     return spec_of(ran.recording, ran.module, id=kind, by=by, tokens=(tokens,), seen=ran.seen)
 
 
-def _arguments(given: Any) -> tuple[tuple[Any, ...], JsonObject]:
+def _arguments(given: Any) -> tuple[tuple[object, ...], JsonObject]:
     """Positions and names of inputs; floats without their values, as the weights are."""
     import torch
     from torch.utils._pytree import tree_map
 
-    def empty_tensor(x: Any) -> Any:
+    def empty_tensor(x: object) -> object:
         return x.to("meta") if isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
     given = tree_map(empty_tensor, dict(given) if isinstance(given, Mapping) else given)
@@ -99,13 +99,13 @@ def _on_meta(module: nn.Module) -> nn.Module:
     import torch
 
     weights = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
-    memo: dict[int, Any] = {}
+    memo: dict[int, object] = {}
     for key, tensor in weights.items():
         empty = torch.empty_like(tensor, device="meta")
         memo[key] = torch.nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else empty
     return copy.deepcopy(module, memo).eval()
 
 
-def _lengths(args: tuple[Any, ...], named: JsonMapping) -> tuple[int, ...]:
+def _lengths(args: tuple[object, ...], named: JsonMapping) -> tuple[int, ...]:
     first = next((x for x in (*args, *named.values()) if hasattr(x, "shape") and len(x.shape) > 1), None)
     return (int(first.shape[1]),) if first is not None else ()

@@ -12,11 +12,11 @@ import json
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from typing import Any
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.model_file import dimensions_of
+from ridgeline.models.spec import ModelSpec
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
     out.write(json.dumps(answer))
 
 
-def _capture_request(request: JsonObject) -> Any:
+def _capture_request(request: JsonObject) -> ModelSpec:
     from ridgeline.runtime.capture import capture, capture_config
 
     if "reference" in request:
@@ -46,7 +46,7 @@ def _capture_request(request: JsonObject) -> Any:
     return capture_config(request["config"], id=str(request.get("id", "")))
 
 
-def _elsewhere() -> AbstractContextManager[Any]:
+def _elsewhere() -> AbstractContextManager[object]:
     """The meta device in the place of an accelerator that is not there; of one that is, itself."""
     import torch
 

@@ -88,13 +88,14 @@ def _unweighted_products(
             pairs += product.flops / tokens**2
         else:
             rows_per_group = product.rows / product.groups / tokens
+            inputs, outputs, groups = product.inputs, product.outputs, product.groups
             rows.append(
                 Product(
                     label="activations",
-                    inputs=product.inputs,
-                    outputs=product.outputs,
+                    inputs=inputs,
+                    outputs=outputs,
                     rows=rows_per_group,
-                    groups=product.groups,
+                    groups=groups,
                     weights=False,
                 )
             )
@@ -178,8 +179,8 @@ def _parts(within: Within, graph: LayerGraph, layer: LayerCall) -> _Parts:
     parts = _Parts(used=set(), attended=set(), ignored=set())
     state = recurrent_in(within.modules, layer.path, within.shapes, within.hidden)
     if state is not None:
-        parts.beside = state.part
-        inside = {place for place in graph.nodes if f"{graph.path(place)}.".startswith(f"{state.path}.")}
+        parts.beside, path = state
+        inside = {place for place in graph.nodes if f"{graph.path(place)}.".startswith(f"{path}.")}
         parts.used |= {product.node for product in graph.products if product.node in inside}
         parts.ignored |= inside
         weighted_nodes = [product.node for product in graph.products if product.node in inside and product.weight]
@@ -210,27 +211,18 @@ def _parts(within: Within, graph: LayerGraph, layer: LayerCall) -> _Parts:
 def _assemble_block(within: Within, graph: LayerGraph, layer: LayerCall, parts: _Parts, total: int) -> Block | None:
     norm, norms = _norms(within, graph, layer, parts)
     parallel = bool(parts.mixer and parts.ffn and parts.leaves >= 0 and parts.leaves not in graph.above(parts.enters))
-    block = Block(
-        mixer=parts.mixer, beside=parts.beside, ffn=parts.ffn, norm=norm, norms=norms, parallel=parallel
-    )  # fmt: skip
-    fitting = _within_its_parameters(block, within.hidden, total)
-    if fitting is None:
+    full_block = Block(mixer=parts.mixer, beside=parts.beside, ffn=parts.ffn, norm=norm, norms=norms, parallel=parallel)
+    block = _within_its_parameters(full_block, within.hidden, total)
+    if block is None:
         return None
-    block = fitting
     missing_params = total - block_params(block, within.hidden)
     unused_names = {
         name for product in graph.products if product.node not in parts.used for name in (product.weight, product.bias)
     }
     owned_params = sum(prod(within.shapes[name]) for name in unused_names if name in layer.params)
     taken_params = min(owned_params, missing_params)
-    captured_part = remainder(
-        _without(graph, parts.ignored - parts.attended),
-        within.tokens,
-        parts.used,
-        taken_params,
-        streams=False,
-        attended=parts.attended,
-    )
+    outside = _without(graph, parts.ignored - parts.attended)
+    captured_part = remainder(outside, within.tokens, parts.used, taken_params, streams=False, attended=parts.attended)
     if captured_part is None or not (captured_part.products or captured_part.mixes):
         captured_part, taken_params = None, 0
     return replace(block, captured=captured_part, extra=missing_params - taken_params)

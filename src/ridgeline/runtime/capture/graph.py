@@ -10,7 +10,6 @@ Softmax of scores between two products of activations is one attention, as a fus
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,6 +24,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 SOFTMAX = frozenset({"_softmax", "softmax", "_safe_softmax"})
 MOVES = frozenset({"_unsafe_view", "clone", "_to_copy", "copy_", "contiguous", "expand", "lift_fresh", "detach"})
 GATHERS = frozenset({"embedding", "input"})
+FARTHEST = 40  # ops between a softmax and the products of its attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,28 +65,16 @@ def multiply_node(place: int, node: Node, shapes: Shapes) -> Multiplied:
         )  # fmt: skip
     (left_shape, first), (right, second) = tensors[:2]
     if node.op in ("_grouped_mm", "grouped_mm_fallback"):
+        rows, (groups, inputs, outputs), weight = left_shape[0], right, weight_name
         return Multiplied(
-            node=place,
-            rows=left_shape[0],
-            inputs=right[-2],
-            outputs=right[-1],
-            groups=right[0],
-            weight=weight_name,
-            bias=bias,
+            node=place, rows=rows, inputs=inputs, outputs=outputs, groups=groups, weight=weight, bias=bias
         )
     groups = left_shape[0] if len(left_shape) == 3 else 1
     weight = weight_name if first < 0 or second < 0 else ""
     if first < 0 and weight:  # the matrix stands left
         left_shape, right = (*right[:-2], right[-1], right[-2]), (*left_shape[:-2], left_shape[-1], left_shape[-2])
-    return Multiplied(
-        node=place,
-        rows=groups * left_shape[-2],
-        inputs=left_shape[-1],
-        outputs=right[-1],
-        groups=groups,
-        weight=weight,
-        bias=bias,
-    )
+    rows, inputs, outputs = groups * left_shape[-2], left_shape[-1], right[-1]
+    return Multiplied(node=place, rows=rows, inputs=inputs, outputs=outputs, groups=groups, weight=weight, bias=bias)
 
 
 class LayerGraph:
@@ -135,47 +123,50 @@ class LayerGraph:
 
     def before(self, places: Iterable[int]) -> tuple[int, ...]:
         """Products with weights and attentions that results were made of, the nearest ones."""
-        return tuple(sorted(set(self._walk(places, lambda place: self.nodes[place].inputs, True))))
+        return tuple(sorted(place for place in self._walk(places, self._sources) if self._stops(place)))
 
     def behind(self, place: int) -> tuple[int, ...]:
         """Products with weights and attentions that read a result, the nearest ones."""
-        return tuple(sorted(set(self._walk(self.readers.get(place, ()), lambda at: self.readers.get(at, ()), True))))
+        walk = self._walk(self._readers(place), lambda at: () if self._stops(at) else self._readers(at))
+        return tuple(sorted(reader for reader in walk if self._stops(reader)))
 
     def above(self, places: Iterable[int]) -> frozenset[int]:
         """Everything in the layer that results were made of, through products too."""
-        return frozenset(self._walk(places, lambda place: self.nodes[place].inputs, False))
+        return frozenset(self._walk(places, lambda place: self.nodes[place].inputs))
 
     def between(self, places: Iterable[int]) -> frozenset[int]:
         """Pointwise ops that stand before results, up to the products that made them."""
-        return frozenset(
-            place for place in self._walk(places, self._sources, False) if place not in self.by_place
-        )  # fmt: skip
+        return frozenset(place for place in self._walk(places, self._sources) if place not in self.by_place)
+
+    def leads_to(self, place: int, found: Callable[[Node], bool]) -> bool:
+        """Whether such an op follows a product without another product between them."""
+        walk = self._walk(self._readers(place), lambda at: () if at in self.by_place else self._readers(at))
+        return any(found(self.nodes[at]) for at in walk if at not in self.by_place)
 
     def _sources(self, place: int) -> tuple[int, ...]:
         return () if self._stops(place) else self.nodes[place].inputs
 
-    def _walk(self, places: Iterable[int], step: object, stop: bool) -> Iterator[int]:
-        ahead, visited_nodes = [place for place in places if place in self.nodes], set[int]()
+    def _readers(self, place: int) -> tuple[int, ...]:
+        return self.readers.get(place, ())
+
+    def _walk(self, places: Iterable[int], step: Callable[[int], Iterable[int]]) -> Iterator[int]:
+        """Places that `step` leads to from these, each once, these among them."""
+        ahead, visited_nodes = list(places), set[int]()
         while ahead:
             place = ahead.pop()
-            if place in visited_nodes:
-                continue
-            visited_nodes.add(place)
-            if stop and self._stops(place):
+            if place in self.nodes and place not in visited_nodes:
+                visited_nodes.add(place)
                 yield place
-                continue
-            if not stop:
-                yield place
-            ahead += [near for near in step(place) if near in self.nodes]  # type: ignore[operator]
+                ahead += step(place)
 
     def _join_attentions(self) -> None:
         """Softmax between two products of activations becomes one op."""
         for place, node in list(self.nodes.items()):
             if node.op not in SOFTMAX or len(node.out) < 3:
                 continue
-            scores = self._scores_before(place)
-            values = self._values_behind(place)
-            if scores is None or values is None:
+            scores = self._nearest_product([place], lambda at: self.nodes[at].inputs)
+            values = self._nearest_product(self._readers(place), self._readers)
+            if scores is None or values is None or min(self.nodes[scores].inputs[-2:]) < 0:
                 continue
             first, second = self.nodes[scores], self.nodes[values]
             query, key = first.inputs[-2:]
@@ -189,35 +180,14 @@ class LayerGraph:
             self.scored |= {scores}
         self.__dict__.pop("readers", None)
 
-    def _scores_before(self, place: int) -> int | None:
-        """The product of queries and keys before a softmax, through pointwise ops."""
-        ahead, visited_nodes = [place], set[int]()
-        while ahead:
-            here = ahead.pop()
-            if here in visited_nodes or here not in self.nodes:
-                continue
-            visited_nodes.add(here)
-            node = self.nodes[here]
+    def _nearest_product(self, places: Iterable[int], step: Callable[[int], Iterable[int]]) -> int | None:
+        """The product that pointwise ops lead to, if it is one of activations and near."""
+        for count, place in enumerate(self._walk(places, step), 1):
+            node = self.nodes[place]
             if node.op in PRODUCTS:
-                return here if not node.weights and all(source >= 0 for source in node.inputs[-2:]) else None
-            if len(visited_nodes) > 40:
-                return None
-            ahead += [source for source in node.inputs if source >= 0]
-        return None
-
-    def _values_behind(self, place: int) -> int | None:
-        ahead, visited_nodes = list(self.readers.get(place, ())), set[int]()
-        while ahead:
-            here = ahead.pop()
-            if here in visited_nodes:
-                continue
-            visited_nodes.add(here)
-            node = self.nodes[here]
-            if node.op in PRODUCTS:
-                return here if not node.weights else None
-            if len(visited_nodes) > 40:
-                return None
-            ahead += self.readers.get(here, ())
+                return place if not node.weights else None
+            if count > FARTHEST:
+                break
         return None
 
 
@@ -244,12 +214,10 @@ def lists_of(module: nn.Module) -> Mapping[str, int]:
     """Paths of lists of modules that have parts, with their lengths; sequences count where they repeat one."""
     lengths: dict[str, int] = {}
     for path, part in module.named_modules():
-        if isinstance(part, nn.ModuleList) and any(next(child.children(), None) is not None for child in part):
+        repeats = isinstance(part, nn.Sequential) and len(part) > 1 and len({type(child) for child in part}) == 1
+        is_list = isinstance(part, nn.ModuleList) or repeats
+        if is_list and any(next(child.children(), None) is not None for child in part):
             lengths[path] = len(part)
-        elif isinstance(part, nn.Sequential) and len(part) > 1:
-            kinds = Counter(type(child) for child in part)
-            if len(kinds) == 1 and any(next(child.children(), None) is not None for child in part):
-                lengths[path] = len(part)
     return lengths
 
 
@@ -308,10 +276,7 @@ def _layer(recording: Recording, call: int, places: list[int], shapes: Shapes, c
     weight_names = [name for place in places for name in recording.nodes[place].weights]
     params = tuple(name for name in dict.fromkeys((*under, *weight_names)) if name in shapes and name not in claimed)
     claimed.update(params)
-    rows = 1
-    for size in out[:-1]:
-        rows *= size
-    return LayerCall(path=path, places=tuple(places), params=params, width=out[-1] if out else 0, rows=rows)
+    return LayerCall(path=path, places=tuple(places), params=params, width=out[-1] if out else 0, rows=prod(out[:-1]))
 
 
 def signature(recording: Recording, layer: LayerCall, shapes: Shapes) -> tuple[object, ...]:

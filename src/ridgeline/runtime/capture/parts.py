@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Generic, TypeVar
 
 from torch import nn
 
@@ -48,15 +48,21 @@ class Heads:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A part, the products it explains, and where its results enter and leave."""
+P = TypeVar("P")
 
-    part: Attention | LatentAttention
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownPart(Generic[P]):
+    """A part of a model, the products it explains, where its results enter and leave, and ops that are its norms."""
+
+    part: P
     used: frozenset[int]
     enters: tuple[int, ...]
-    leaves: int
+    leaves: int = -1
     norms: frozenset[int] = frozenset()
+
+
+KnownAttention = KnownPart[Attention] | KnownPart[LatentAttention]
 
 
 def heads_of(graph: LayerGraph, place: int) -> Heads:
@@ -73,7 +79,7 @@ def heads_of(graph: LayerGraph, place: int) -> Heads:
     )
 
 
-def attention_at(graph: LayerGraph, place: int, hidden: int) -> Found | None:
+def attention_at(graph: LayerGraph, place: int, hidden: int) -> KnownAttention | None:
     """What the attention at a place is; None where its products say otherwise."""
     behind = [graph.by_place[node] for node in graph.behind(place) if node in graph.by_place]
     heads = heads_of(graph, place)
@@ -88,16 +94,14 @@ def attention_at(graph: LayerGraph, place: int, hidden: int) -> Found | None:
 
 def _products(graph: LayerGraph, places: Sequence[int]) -> tuple[Multiplied, ...]:
     places_before = graph.before(places)
-    return (
-        tuple(graph.by_place[node] for node in places_before)
-        if all(node in graph.by_place for node in places_before)
-        else ()
-    )
+    if not all(node in graph.by_place for node in places_before):
+        return ()
+    return tuple(graph.by_place[node] for node in places_before)
 
 
 def _softmax(
     graph: LayerGraph, place: int, hidden: int, sources: list[tuple[Multiplied, ...]], out: Multiplied
-) -> Found | None:
+) -> KnownAttention | None:
     heads, into = heads_of(graph, place), {product.node: product for source in sources for product in source}
     if any(product.inputs != hidden for product in into.values()):
         return None
@@ -120,7 +124,7 @@ def _softmax(
         positions="rope" if rotations else "none",
         qkv_bias=all(product.bias for product in into.values()), out_bias=bool(out.bias),
     )  # fmt: skip
-    return Found(
+    return KnownPart(
         part=part, used=frozenset({*into, out.node}), enters=tuple(into), leaves=out.node, norms=between
     )  # fmt: skip
 
@@ -138,19 +142,16 @@ def _solve_grouping(heads: Heads, sources: list[tuple[Multiplied, ...]]) -> tupl
         surplus = sum(query.values()) - wide
         for gate in (False, True):
             shared_width = surplus - gate * wide
-            if (
-                shared_width > 0
-                and shared_width % key_and_value == 0
-                and heads.heads % (shared_width // key_and_value) == 0
-            ):
-                return shared_width // key_and_value, gate, False
+            groups, remainder = divmod(shared_width, key_and_value)
+            if groups > 0 and remainder == 0 and heads.heads % groups == 0:
+                return groups, gate, False
         return None
     gate = sum(query.values()) == 2 * wide
     if sum(query.values()) != wide * (1 + gate):
         return None
     keys = sum(key.values())
     if key.keys() == value.keys():
-        shared = (keys == heads.keys * heads.wide and keys % key_and_value != 0) or keys == heads.keys * heads.wide
+        shared = keys == heads.keys * heads.wide
         size = heads.wide if shared else key_and_value
         return (keys // size, gate, shared) if keys % size == 0 and heads.heads % (keys // size) == 0 else None
     if keys % heads.wide or sum(value.values()) * heads.wide != keys * heads.deep:
@@ -161,7 +162,7 @@ def _solve_grouping(heads: Heads, sources: list[tuple[Multiplied, ...]]) -> tupl
 
 def _latent(
     graph: LayerGraph, place: int, hidden: int, sources: list[tuple[Multiplied, ...]], out: Multiplied
-) -> Found | None:
+) -> KnownAttention | None:
     """Keys and values expanded from one latent, which also holds the rotated part of a key."""
     heads, (query, key, value) = heads_of(graph, place), sources
     if len(query) != 1 or len(value) != 1 or query[0].outputs != heads.heads * heads.wide:
@@ -189,7 +190,7 @@ def _latent(
     chain = graph.between(
         [*graph.nodes[place].inputs, *graph.nodes[up.node].inputs, *graph.nodes[query[0].node].inputs]
     )
-    return Found(part=part, used=frozenset(used), enters=enters, leaves=out.node, norms=chain)
+    return KnownPart(part=part, used=frozenset(used), enters=enters, leaves=out.node, norms=chain)
 
 
 ACTIVATIONS = ("silu", "gelu", "relu", "sigmoid", "tanh", "elu", "softplus", "hardswish", "mish")
@@ -197,28 +198,9 @@ Lists = Mapping[str, int]
 """Lists of modules by path, with their length."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundMlp:
-    """A dense feed-forward with the products it explains."""
-
-    part: Mlp
-    used: frozenset[int]
-    enters: tuple[int, ...]
-    leaves: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundMoe:
-    """Experts with router, shared part and the products they explain."""
-
-    part: Moe
-    used: frozenset[int]
-    enters: tuple[int, ...]
-
-
-def mlps(graph: LayerGraph, hidden: int, unused: Sequence[Multiplied]) -> list[FoundMlp]:
+def mlps(graph: LayerGraph, hidden: int, unused: Sequence[Multiplied]) -> list[KnownPart[Mlp]]:
     """Every pair of up and down products of the hidden width."""
-    mlps_: list[FoundMlp] = []
+    mlps_: list[KnownPart[Mlp]] = []
     free = {product.node for product in unused}
     for down in unused:
         if down.outputs != hidden or down.groups != 1 or down.depthwise:
@@ -235,7 +217,7 @@ def mlps(graph: LayerGraph, hidden: int, unused: Sequence[Multiplied]) -> list[F
             activation=activation(graph, down.node),
         )  # fmt: skip
         used = frozenset({down.node, *(up.node for up in ups)})
-        mlps_.append(FoundMlp(part=part, used=used, enters=tuple(up.node for up in ups), leaves=down.node))
+        mlps_.append(KnownPart(part=part, used=used, enters=tuple(up.node for up in ups), leaves=down.node))
     return mlps_
 
 
@@ -251,7 +233,7 @@ def activation(graph: LayerGraph, down: int) -> str:
     return name or "identity"
 
 
-def experts(graph: LayerGraph, hidden: int, unused: Sequence[Multiplied], lists: Lists) -> FoundMoe | None:
+def experts(graph: LayerGraph, hidden: int, unused: Sequence[Multiplied], lists: Lists) -> KnownPart[Moe] | None:
     experts_of_node = {product.node: size for product in unused if (size := _experts_of(graph, product, lists)) > 1}
     if not experts_of_node or len(set(experts_of_node.values())) != 1:
         return None
@@ -266,30 +248,22 @@ def experts(graph: LayerGraph, hidden: int, unused: Sequence[Multiplied], lists:
     wide, width = sum(up.outputs for up in ups), downs[0].inputs
     if wide not in (width, 2 * width):
         return None
-    routers = [
-        product
-        for product in unused
-        if product.outputs == count and product.inputs == hidden and product.node not in experts_of_node
-    ]
-    routers = [router for router in routers if _leads_to_choice(graph, router.node)] or routers
+    others = [product for product in unused if product.node not in experts_of_node]
+    routers = [product for product in others if product.outputs == count and product.inputs == hidden]
+    routers = [router for router in routers if graph.leads_to(router.node, lambda node: "k" in node.facts)] or routers
     if not routers:
         return None
-    used = {*experts_of_node, routers[0].node}
-    latent = 0
+    used, latent = {*experts_of_node, routers[0].node}, 0
     if inner != hidden:
-        latent_products = [
-            product
-            for product in unused
-            if {product.inputs, product.outputs} == {hidden, inner} and product.node not in used
-        ]
+        others = [product for product in unused if product.node not in used]
+        latent_products = [product for product in others if {product.inputs, product.outputs} == {hidden, inner}]
         if len(latent_products) != 2:
             return None
         latent, used = inner, used | {product.node for product in latent_products}
     topk, groups, group_topk = _chosen(graph, count, routers[0], products)
-    shared = mlps(graph, hidden, [product for product in unused if product.node not in used])
-    gates = [
-        product for product in unused if product.outputs == 1 and product.inputs == hidden and product.node not in used
-    ]
+    others = [product for product in unused if product.node not in used]
+    shared = mlps(graph, hidden, others)
+    gates = [product for product in others if product.outputs == 1 and product.inputs == hidden]
     part = Moe(
         experts=count,
         topk=topk,
@@ -305,7 +279,7 @@ def experts(graph: LayerGraph, hidden: int, unused: Sequence[Multiplied], lists:
         group_topk=group_topk,
     )
     used |= {node for mlp in shared for node in mlp.used} | ({gates[0].node} if part.shared_gate else set())
-    return FoundMoe(part=part, used=frozenset(used), enters=(routers[0].node,))
+    return KnownPart(part=part, used=frozenset(used), enters=(routers[0].node,))
 
 
 def _experts_of(graph: LayerGraph, one: Multiplied, lists: Lists) -> int:
@@ -333,20 +307,6 @@ def _stacked_biases(graph: LayerGraph, count: int, products: Sequence[Multiplied
     return any(graph.shapes.get(name) in widths for name in names)
 
 
-def _leads_to_choice(graph: LayerGraph, place: int) -> bool:
-    """Whether a top-k follows a product without another product between them."""
-    ahead, visited_nodes = list(graph.readers.get(place, ())), set[int]()
-    while ahead:
-        here = ahead.pop()
-        if here in visited_nodes or here in graph.by_place:
-            continue
-        visited_nodes.add(here)
-        if "k" in graph.nodes[here].facts:
-            return True
-        ahead += graph.readers.get(here, ())
-    return False
-
-
 def _chosen(graph: LayerGraph, count: int, router: Multiplied, products: Sequence[Multiplied]) -> tuple[int, int, int]:
     """Experts of a token; groups of experts, and how many of them are chosen first."""
     picks = [(node.shapes[0], int(node.facts["k"])) for node in graph.nodes.values() if "k" in node.facts]
@@ -362,15 +322,7 @@ def _chosen(graph: LayerGraph, count: int, router: Multiplied, products: Sequenc
 State = Mamba2 | GatedDeltaNet | Recurrence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundState:
-    """A recurrent mixer and the module that it is."""
-
-    part: State
-    path: str
-
-
-def recurrent_in(modules: Mapping[str, nn.Module], layer: str, shapes: Shapes, hidden: int) -> FoundState | None:
+def recurrent_in(modules: Mapping[str, nn.Module], layer: str, shapes: Shapes, hidden: int) -> tuple[State, str] | None:
     for path, module in modules.items():
         if not path.startswith(f"{layer}."):
             continue
@@ -378,7 +330,7 @@ def recurrent_in(modules: Mapping[str, nn.Module], layer: str, shapes: Shapes, h
         for form in FORMS:
             part = next((mixer for mixer in form(module) if total == mixer_parts(mixer, hidden).params), None)
             if part is not None:
-                return FoundState(part=part, path=path)
+                return part, path
     return None
 
 
@@ -386,7 +338,7 @@ def _sizes(module: nn.Module, *names: tuple[str, ...]) -> list[int]:
     """The first attribute of each tuple of names; nothing where one is no count."""
     sizes: list[int] = []
     for options in names:
-        value: Any = next((getattr(module, option) for option in options if hasattr(module, option)), None)
+        value: object = next((getattr(module, option) for option in options if hasattr(module, option)), None)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             return []
         sizes.append(value)

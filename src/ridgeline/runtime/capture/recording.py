@@ -10,7 +10,7 @@ and comparisons are no, both with values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -36,6 +37,8 @@ GROUPED = frozenset({"_grouped_mm", "grouped_mm_fallback"})
 PICKS = frozenset({"index", "index_put", "index_put_", "_unsafe_index"})
 COMPARES = frozenset({"gt", "lt", "ge", "le", "eq", "ne"})
 ATTEND = "attend"
+Arguments = Sequence[Any]
+"""Of an op: tensors, numbers, lists of them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,9 +103,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.made: dict[int, int] = {}  # tensor -> node
         self.weights: dict[int, tuple[str, ...]] = {key: (name,) for key, name in names.items()}
         self.bases: dict[int, int] = {}  # view -> what it is a view of
-        self.alive: list[Any] = []  # a tensor that is gone would lend its number to another
+        self.alive: list[object] = []  # a tensor that is gone would lend its number to another
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: Arguments = (), kwargs: JsonMapping | None = None
+    ) -> object:
         keywords = dict(kwargs or {})
         name = func.overloadpacket.__name__
         tensors = [x for x in tree_leaves((args, keywords)) if isinstance(x, Tensor)]
@@ -116,7 +121,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._note(func, name, tensors, result, args)
         return result
 
-    def _answer_query(self, name: str, tensors: list[Tensor]) -> tuple[Any] | None:
+    def _answer_query(self, name: str, tensors: list[Tensor]) -> tuple[object] | None:
         """What a meta tensor cannot tell: numbers are 0, comparisons are no, the first element is the one."""
         if not tensors or not tensors[0].is_meta:
             return None
@@ -131,7 +136,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return (torch.empty((1, tensors[0].dim()), dtype=torch.int64, device="meta"),)
         return None
 
-    def _place_op(self, name: str, tensors: list[Tensor], args: Any, given: JsonObject) -> tuple[Any, JsonObject]:
+    def _place_op(
+        self, name: str, tensors: list[Tensor], args: Arguments, given: JsonObject
+    ) -> tuple[Arguments, JsonObject]:
         """Arguments on one device: all on meta where one is, and small new tensors real."""
         if any(x.is_meta for x in tensors):
             if name in PICKS and any(_masks(x) for x in args[1]):
@@ -150,7 +157,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 given["device"] = torch.device("cpu")
         return args, given
 
-    def _note(self, func: Any, name: str, tensors: list[Tensor], result: Any, args: Any) -> None:
+    def _note(self, func: OpOverload, name: str, tensors: list[Tensor], result: object, args: Arguments) -> None:
         outputs = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
         self.alive.append((outputs, tensors))
         if not outputs or name == "new_empty":
@@ -179,11 +186,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             base = self.bases.get(base)
 
     def add(
-        self, op: str, sources: list[int], held: tuple[str, ...], tensors: list[Tensor], outputs: list[Tensor],
+        self, op: str, sources: list[int], weights: tuple[str, ...], tensors: list[Tensor], outputs: list[Tensor],
         facts: JsonMapping, view: bool = False,
     ) -> None:  # fmt: skip
         node = Node(
-            op=op, inputs=tuple(sources), weights=held, shapes=tuple(tuple(x.shape) for x in tensors),
+            op=op, inputs=tuple(sources), weights=weights, shapes=tuple(tuple(x.shape) for x in tensors),
             out=tuple(outputs[0].shape), calls=tuple(self.stack), view=view, facts=facts,
         )  # fmt: skip
         self.recording.nodes.append(node)
@@ -193,7 +200,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             )
         self.made.update({id(x): len(self.recording.nodes) - 1 for x in outputs})
 
-    def note_inputs(self, inputs: Any) -> None:
+    def note_inputs(self, inputs: object) -> None:
         for name, value in inputs.items() if isinstance(inputs, Mapping) else (("", inputs),):
             for x in tree_leaves(value):
                 if isinstance(x, Tensor):
@@ -201,7 +208,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                     self.recording.given[len(self.recording.nodes)] = _sort(name, x)
                     self.add("input", [], (), [], [x], {})
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, **facts: Any) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, **facts: object) -> Tensor:
         """Softmax attention as one op: heads are the second dim from the front, or the third from behind."""
         out = query.new_empty((*query.shape[:-1], value.shape[-1]))
         self.alive.append((query, key, value, out))
@@ -224,22 +231,22 @@ def _sort(name: str, x: Tensor) -> str:
     return "image" if x.is_floating_point() and x.dim() > 3 else "text"
 
 
-def _grouped_product(args: Any) -> Tensor:
+def _grouped_product(args: Arguments) -> Tensor:
     """The result of a product by groups, whose kernel would ask for aligned rows."""
     left_operand, right = args[:2]
     return torch.empty((left_operand.shape[0], right.shape[-1]), dtype=left_operand.dtype, device="meta")
 
 
-def _masks(x: Any) -> bool:
+def _masks(x: object) -> bool:
     return isinstance(x, Tensor) and x.dtype == torch.bool and not x.is_meta
 
 
-def _places(masks: Any) -> list[Tensor | None]:
+def _places(masks: Arguments) -> list[Tensor | None]:
     """What picks elements, with masks that have values as the places that they pick."""
     return [place for x in masks for place in (x.nonzero(as_tuple=True) if _masks(x) else (x,))]
 
 
-def _decide_result(name: str, tensors: list[Tensor], result: Any) -> Any:
+def _decide_result(name: str, tensors: list[Tensor], result: Tensor) -> Tensor | tuple[Tensor, Tensor]:
     """A decision of activations with values: choices one after the other, comparisons no."""
     if not tensors or not tensors[0].is_meta or not tensors[0].is_floating_point():
         return result
@@ -253,7 +260,7 @@ def _decide_result(name: str, tensors: list[Tensor], result: Any) -> Any:
     return result
 
 
-def _index_shape(args: Any) -> Any:
+def _index_shape(args: Arguments) -> Arguments:
     """A mask that picks elements, without values: it picks all of them."""
     places: list[Tensor | None] = []
     for index in args[1]:
@@ -262,7 +269,7 @@ def _index_shape(args: Any) -> Any:
     return (args[0], places, *args[2:])
 
 
-def _one_format(name: str, args: Any) -> Any:
+def _one_format(name: str, args: Arguments) -> Arguments:
     """Factors of a product in the format of the first: no value is lost where there are none."""
     if name not in PRODUCTS:
         return args
@@ -272,13 +279,13 @@ def _one_format(name: str, args: Any) -> Any:
 
 @contextmanager
 def _follow_modules(module: nn.Module, recorder: Recorder) -> Iterator[None]:
-    def enter(path: str, part: nn.Module, args: Any, kwargs: Any) -> None:
+    def enter(path: str, part: nn.Module, args: object, kwargs: object) -> None:
         recorder.stack.append(len(recorder.recording.calls))
         first = next((x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)), None)
         read = tuple(first.shape) if first is not None else ()
         recorder.recording.calls.append(Call(path=path, kind=type(part).__name__, read=read))
 
-    def leave(_part: nn.Module, _args: Any, output: Any) -> None:
+    def leave(_part: nn.Module, _args: object, output: object) -> None:
         first = next((x for x in tree_leaves(output) if isinstance(x, Tensor)), None)
         call = recorder.stack.pop()
         recorder.recording.calls[call].out = tuple(first.shape) if first is not None else ()
@@ -300,7 +307,7 @@ def _whole_attention(recorder: Recorder) -> Iterator[None]:
     functional = nn.functional
     own_attention: Callable[..., Tensor] = functional.scaled_dot_product_attention
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *_: Any, **named: Any) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *_: object, **named: Any) -> Tensor:
         mask = named.get("attn_mask", mask)
         return recorder.attend(q, k, v, causal=bool(named.get("is_causal")) or mask is not None, window=0)
 
@@ -320,7 +327,9 @@ def _whole_attention(recorder: Recorder) -> Iterator[None]:
 class Elsewhere(TorchFunctionMode):  # type: ignore[misc]
     """Sends what asks for an accelerator to the meta device: none is needed where there are no values."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., object], types: object, args: Arguments = (), kwargs: JsonMapping | None = None
+    ) -> object:
         keywords = dict(kwargs or {})
         if func is Tensor.cuda:
             return args[0].to("meta")
@@ -330,13 +339,13 @@ class Elsewhere(TorchFunctionMode):  # type: ignore[misc]
         return func(*args, **keywords)
 
 
-def _accelerator(x: Any) -> bool:
+def _accelerator(x: object) -> bool:
     """Whether it names a device that is neither the host nor empty."""
     kind = x.type if isinstance(x, torch.device) else x.partition(":")[0] if isinstance(x, str) else ""
     return kind in ("cuda", "npu", "xpu", "mps", "hpu", "xla")
 
 
-def _meta_for(x: Any) -> Any:
+def _meta_for(x: object) -> object:
     return torch.device("meta") if _accelerator(x) else x
 
 
@@ -345,10 +354,10 @@ def _whole_recurrences() -> Iterator[None]:
     """torch's recurrent networks take a first state from where their inputs are, while this lasts."""
     own_functions = {name: getattr(torch._VF, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
 
-    def moved_function(name: str) -> Callable[..., Any]:
-        def run(x: Tensor, state: Any, *rest: Any) -> Any:
+    def moved_function(name: str) -> Callable[..., Tensor]:
+        def run(x: Tensor, state: object, *more: object) -> Tensor:
             return own_functions[name](
-                x, tree_map(lambda one: one.to(x.device) if isinstance(one, Tensor) else one, state), *rest
+                x, tree_map(lambda leaf: leaf.to(x.device) if isinstance(leaf, Tensor) else leaf, state), *more
             )
 
         return run
@@ -363,7 +372,7 @@ def _whole_recurrences() -> Iterator[None]:
 
 
 def record_forward(
-    module: nn.Module, run: Callable[[Recorder], Any], inputs: Any, *, decided: bool = False
+    module: nn.Module, run: Callable[[Recorder], object], inputs: object, *, decided: bool = False
 ) -> Recording:  # fmt: skip
     """One forward of a module on the meta device, written down; `run` calls it under the recorder."""
     names = {id(weight): name for name, weight in module.named_parameters()}

@@ -65,10 +65,10 @@ def sets_of(module: nn.Module, tokens: int) -> Iterator[JsonObject]:
     more = {name: value for name, value in made_inputs.items() if value is not None}
     if not more:
         return
-    media_inputs = {**text, **_place_tokens(config, text), **more}
+    media_inputs: JsonObject = {**text, **_place_tokens(config, text), **more}
     yield media_inputs
     if "pixel_values" in more:
-        yield {**media_inputs, "pixel_values": more["pixel_values"][None]}
+        yield {**media_inputs, "pixel_values": media_inputs["pixel_values"][None]}
     for ids in (None, "decoder_input_ids"):
         if ids is None or ids in parameters:
             embedding_inputs = {
@@ -79,7 +79,7 @@ def sets_of(module: nn.Module, tokens: int) -> Iterator[JsonObject]:
         yield {"inputs_embeds": more["inputs_embeds"], "use_cache": False, **_states(more)}
 
 
-def images_of(module: nn.Module, features: Callable[..., Any]) -> Iterator[JsonObject]:
+def images_of(module: nn.Module, features: Callable[..., object]) -> Iterator[JsonObject]:
     """What features of one image are asked for with: pixels, or patches with their grid."""
     function = features.forward if isinstance(features, nn.Module) else features
     config, parameters = getattr(module, "config", None), inspect.signature(function).parameters
@@ -130,7 +130,7 @@ def shown_in(module: nn.Module, inputs: JsonMapping) -> Shown | None:
     return Shown(image=round(rows.shape[-2] ** 0.5) * max(1, patch), patch=patch)
 
 
-def _patch(vision: Any) -> int:
+def _patch(vision: object) -> int:
     size = getattr(vision, "patch_size", 0)
     size = size[-1] if isinstance(size, (list, tuple)) and size else size
     return size if isinstance(size, int) else 0
@@ -144,7 +144,7 @@ def _ids(tokens: int, vocab: int) -> Tensor:
     return (torch.arange(tokens) % max(1, vocab - FIRST_ID - 1) + FIRST_ID).clamp(max=max(0, vocab - 1))[None]
 
 
-def _place_tokens(config: Any, text: JsonMapping) -> JsonObject:
+def _place_tokens(config: object, text: JsonMapping) -> JsonObject:
     """Token ids with as many places of an image's tokens in front as the config says that an image has."""
     names = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
     token = next((value for value in (getattr(config, name, None) for name in names) if isinstance(value, int)), None)
@@ -156,18 +156,18 @@ def _place_tokens(config: Any, text: JsonMapping) -> JsonObject:
     return {"input_ids": ids}
 
 
-def _config_value(config: Any, name: str) -> Any:
+def _config_value(config: object, name: str) -> Any:
     inner = [getattr(config, part, None) for part in (*SEES, "text_config", "qformer_config")]
     return next((getattr(part, name) for part in (config, *inner) if getattr(part, name, None) is not None), None)
 
 
-def _inner(config: Any, names: tuple[str, ...]) -> Any:
+def _inner(config: object, names: tuple[str, ...]) -> object:
     inner = next((getattr(config, name) for name in names if getattr(config, name, None) is not None), None)
     deeper = getattr(inner, names[0], None)
     return deeper if deeper is not None else inner
 
 
-def image_of(config: Any, _tokens: int = 0) -> Tensor | None:
+def image_of(config: object, _tokens: int = 0) -> Tensor | None:
     """One image of the size that the config of a model or of its tower says."""
     vision = _inner(config, SEES) or config
     sizes = (getattr(part, "image_size", None) for part in (vision, config))
@@ -179,13 +179,13 @@ def image_of(config: Any, _tokens: int = 0) -> Tensor | None:
     return torch.zeros((1, int(channels or 3), *sides), dtype=torch.bfloat16, device="meta")
 
 
-def _patches(config: Any, _tokens: int) -> Tensor:
+def _patches(config: object, _tokens: int) -> Tensor:
     vision = _inner(config, SEES) or config
     size = int(getattr(vision, "patch_embed_hidden_size", 0) or 3 * int(getattr(vision, "patch_size", 16)) ** 2)
     return torch.zeros((1, PATCHES, size + 2), dtype=torch.bfloat16, device="meta")
 
 
-def _sound(config: Any, tokens: int) -> Tensor | None:
+def _sound(config: object, tokens: int) -> Tensor | None:
     """A spectrogram as long as the tokens are, where one stands for so many of its frames."""
     audio = _inner(config, HEARS)
     bins = getattr(audio, "num_mel_bins", None)
@@ -195,28 +195,28 @@ def _sound(config: Any, tokens: int) -> Tensor | None:
     return torch.zeros((1, bins, frames), dtype=torch.bfloat16, device="meta")
 
 
-def _places(config: Any, tokens: int) -> Tensor:
+def _places(config: object, tokens: int) -> Tensor:
     """Which tokens an image's tokens stand in the place of: the first."""
     mask = torch.zeros((1, tokens), dtype=torch.bool)
     mask[:, : int(_config_value(config, "latent_query_num") or 0)] = True
     return mask
 
 
-def _state(config: Any, _tokens: int) -> Tensor:
+def _state(config: object, _tokens: int) -> Tensor:
     return torch.zeros((1, int(getattr(config, "max_state_dim", 32))), dtype=torch.bfloat16, device="meta")
 
 
-def _cameras(config: Any, _tokens: int) -> Tensor | None:
+def _cameras(config: object, _tokens: int) -> Tensor | None:
     return torch.ones((1, 1), dtype=torch.bool) if hasattr(config, "max_state_dim") else None
 
 
-def _backbone(config: Any, tokens: int) -> Tensor | None:
+def _backbone(config: object, tokens: int) -> Tensor | None:
     """Hidden states of another model, which an assistant drafts from: its last token's and an embedding."""
     width = getattr(config, "backbone_hidden_size", None)
     return torch.zeros((1, tokens, 2 * width), dtype=torch.bfloat16, device="meta") if width else None
 
 
-def _shared(config: Any, tokens: int) -> dict[str, tuple[Tensor, Tensor]] | None:
+def _shared(config: object, tokens: int) -> dict[str, tuple[Tensor, Tensor]] | None:
     """Keys and values of another model's last layers, one pair for each kind of attention."""
     if getattr(config, "backbone_hidden_size", None) is None:
         return None
@@ -232,7 +232,7 @@ def _shared(config: Any, tokens: int) -> dict[str, tuple[Tensor, Tensor]] | None
     return pairs
 
 
-MAKERS: Mapping[str, Callable[[Any, int], Any]] = MappingProxyType(
+MAKERS: Mapping[str, Callable[[object, int], object]] = MappingProxyType(
     {
         "pixel_values": image_of,
         "flattened_patches": _patches,
@@ -284,7 +284,7 @@ def config_of(data: JsonMapping) -> Any:
         raise _refuse_type("config", wrong) from None
 
 
-def built(config: Any, *, told: bool = True) -> nn.Module:
+def built(config: object, *, told: bool = True) -> nn.Module:
     """The module that a config describes, on the meta device and in bf16; `told`: with attention told whole."""
     import transformers
 
@@ -317,7 +317,7 @@ class Forward:
     seen: Seen | None = None
 
 
-def forward_of(config: Any, tokens: int, *, told: bool) -> Forward:
+def forward_of(config: object, tokens: int, *, told: bool) -> Forward:
     holder: list[Recorder] = []
     with whole_attention(holder):
         module = built(config, told=told)
@@ -339,7 +339,7 @@ def forward_of(config: Any, tokens: int, *, told: bool) -> Forward:
 
 
 def _run(
-    module: nn.Module, called: Callable[..., Any], named: JsonMapping, holder: list[Recorder], decided: bool
+    module: nn.Module, called: Callable[..., object], named: JsonMapping, holder: list[Recorder], decided: bool
 ) -> Recording:  # fmt: skip
     def run(recorder: Recorder) -> None:
         holder.append(recorder)
@@ -372,7 +372,7 @@ def _work(seen: Seen) -> int:
     return sum(node.op in PRODUCTS and bool(node.weights) for node in nodes)
 
 
-def _seeing(module: nn.Module) -> Iterator[Callable[..., Any]]:
+def _seeing(module: nn.Module) -> Iterator[Callable[..., object]]:
     """What makes features of an image: a method of the model, or its tower by its usual name."""
     for part in module.modules():
         if hasattr(part, "get_image_features"):
@@ -398,7 +398,9 @@ def whole_attention(holder: list[Recorder]) -> Iterator[None]:
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **named: Any) -> tuple[Any, None]:
+    def attend(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: object, **named: Any
+    ) -> tuple[Tensor, None]:
         window, is_chunked = _attention_window(module, named)
         causal = named.get("is_causal")
         causal = bool(getattr(module, "is_causal", True)) if causal is None else bool(causal)
@@ -416,7 +418,7 @@ def whole_attention(holder: list[Recorder]) -> Iterator[None]:
             type(table)._global_mapping.pop(NAME, None)
 
 
-def _decode_config(value: Any) -> Any:
+def _decode_config(value: object) -> object:
     """A value of a config as transformers wrote it: floats that JSON has no word for are tables of one."""
     if isinstance(value, Mapping):
         if set(value) == {"__float__"}:

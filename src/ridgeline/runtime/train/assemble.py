@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,9 @@ from ridgeline.runtime.train.offload import ActivationOffload
 from ridgeline.runtime.train.request import Numerics, recomputed_parts
 from ridgeline.runtime.train.stage import Stage
 from ridgeline.runtime.train.weights import Maker, begin, fill, first_value
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -162,7 +165,7 @@ def _shard(stage: Stage, blueprint: Blueprint, layout: Layout) -> None:
             module.set_force_sum_reduction_for_comms(True)
 
 
-def shard_groups(module: nn.Module) -> Iterator[Any]:
+def shard_groups(module: nn.Module) -> Iterator[FSDPParamGroup]:
     """Parameter groups of a module and of all modules inside it that are sharded."""
     from torch.distributed.fsdp import FSDPModule
 

@@ -16,8 +16,8 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -115,11 +115,12 @@ class Checkpoints:
 
     def __init__(self, folder: Path, assembly: Assembly, update: Update, note: Callable[[str], None]) -> None:
         self.folder, self.assembly, self.update, self.note = folder / "checkpoints", assembly, update, note
-        self.pending: tuple[int, Any] | None = None
+        self.pending: tuple[int, Future[object]] | None = None
         self.last = ""
         self.unsaved = False
         many = assembly.layout.ranks > 1
         self.group = dist.new_group(backend="gloo") if many else None  # beside the run's own collectives
+        self.group_options: JsonObject = {"process_group": self.group} if self.group else {"no_dist": True}
         if assembly.layout.rank == 0:
             forget_parts(self.folder)
         if many:
@@ -132,9 +133,8 @@ class Checkpoints:
         self.finish()
         self.facts = facts
         writer = FileSystemWriter(part(self.folder, step))
-        group_options: JsonObject = {"process_group": self.group} if self.group else {"no_dist": True}
         state = {name: value.clone() for name, value in self._state().items()}
-        self.pending = step, async_save(state, storage_writer=writer, **group_options)
+        self.pending = step, async_save(state, storage_writer=writer, **self.group_options)
 
     def look(self) -> None:
         """Make count what has been written meanwhile; costs nothing where it has not."""
@@ -159,18 +159,14 @@ class Checkpoints:
             self.unsaved = True
             if self.assembly.layout.rank == 0:
                 forget_parts(self.folder)
-                self.note(f"checkpoint of step {step} was not written: {_cause(wrong)}; {self._instead()} counts")
-
-    def _instead(self) -> str:
-        """The checkpoint that a resumed run would take now."""
-        saved_steps = steps(self.folder)
-        return f"that of step {saved_steps[0]}" if saved_steps else "none"
+                instead = next((f"that of step {saved_step}" for saved_step in steps(self.folder)), "none")
+                self.note(f"checkpoint of step {step} was not written: {_cause(wrong)}; {instead} counts")
 
     def load(self, facts: JsonObject) -> tuple[int, list[str]]:
         """Go on from the newest sound checkpoint: the step it was taken behind, and what was passed over or differs."""
         from torch.distributed.checkpoint import FileSystemReader, load
 
-        newest: list[Any] = [_newest(self.folder, facts) if self.assembly.layout.rank == 0 else None]
+        newest = [_newest(self.folder, facts) if self.assembly.layout.rank == 0 else (None, 0, [])]
         if self.group is not None:
             dist.broadcast_object_list(newest, group=self.group)
         path, step, skipped_steps = newest[0]
@@ -182,8 +178,7 @@ class Checkpoints:
         if path is None:
             return 0, []
         state = self._state()
-        group_options: JsonObject = {"process_group": self.group} if self.group else {"no_dist": True}
-        load(state, storage_reader=FileSystemReader(path), **group_options)
+        load(state, storage_reader=FileSystemReader(path), **self.group_options)
         self._restore(step)
         return step, skipped_steps
 
@@ -232,7 +227,7 @@ def _cause(wrong: BaseException) -> str:
     return f"{type(wrong).__name__}: {(str(wrong).strip().splitlines() or [''])[0][:200]}"
 
 
-def _as(parameter: Any, local: Tensor) -> Tensor:
+def _as(parameter: Tensor, local: Tensor) -> Tensor:
     """A shard beside a parameter's, placed as the parameter is."""
     if not hasattr(parameter, "placements"):
         return local

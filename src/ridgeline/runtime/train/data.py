@@ -43,18 +43,13 @@ def open_source(name: str, vocab: int, seed: int) -> Source:
         if vocab < BYTES:
             todo = "use --set model.vocab=256"
             raise InputError(Problem(path="model.vocab", given=str(vocab), expected="256 or more: bytes", todo=todo))
-        stream = torch.frombuffer(bytearray(_own_source()), dtype=torch.uint8)
+        files = sorted(Path(ridgeline.__file__).parent.rglob("*.py"))
+        stream = torch.frombuffer(bytearray(b"".join(path.read_bytes() for path in files)), dtype=torch.uint8)
         return Source(
             name=name, read=lambda index, length, further=0: _shuffled_window(stream, index, (length, further), seed)
         )
-    files = open_tokens(Path(name))
-    return Source(name=name, read=lambda *asked: _check_tokens(torch.from_numpy(files.read(*asked)), vocab, name))
-
-
-def _own_source() -> bytes:
-    """The text that ships: Ridgeline's own source, file after file by name."""
-    root = Path(ridgeline.__file__).parent
-    return b"".join(path.read_bytes() for path in sorted(root.rglob("*.py")))
+    tokens = open_tokens(Path(name))
+    return Source(name=name, read=lambda *place: _check_tokens(torch.from_numpy(tokens.read(*place)), vocab, name))
 
 
 def _random(index: int, length: int, vocab: int, seed: int) -> Tensor:

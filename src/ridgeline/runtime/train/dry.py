@@ -20,11 +20,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._ops import OpOverload
+from torch.distributed.pipelining import PipelineStage
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ridgeline.core.documents import JsonMapping
@@ -34,7 +35,7 @@ from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.schedules import build, virtual_stages_by_rank
 from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble, padded_elements
 from ridgeline.runtime.train.data import further_tokens
-from ridgeline.runtime.train.layout import Layout, make_layout
+from ridgeline.runtime.train.layout import make_layout
 from ridgeline.runtime.train.pipeline import pipeline, stage_shapes
 from ridgeline.runtime.train.request import Request, has_experts
 from ridgeline.runtime.train.step import Batch, Stepper, finish_gradients
@@ -67,7 +68,9 @@ class TracedOps(TorchDispatchMode):  # type: ignore[misc]
         self.seen: Counter[Kernel] = Counter()
         self.padded = padded or {}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: Sequence[Tensor] = (), kwargs: JsonMapping | None = None
+    ) -> Tensor:
         name = func._schema.name
         out = _grouped_output(*args, **(kwargs or {})) if name == GROUPED else func(*args, **(kwargs or {}))
         size = self._size(name, args, kwargs or {})
@@ -75,7 +78,7 @@ class TracedOps(TorchDispatchMode):  # type: ignore[misc]
             self.seen[size] += 1
         return out
 
-    def _size(self, name: str, args: Sequence[Any], kwargs: JsonMapping) -> Kernel | None:
+    def _size(self, name: str, args: Sequence[Tensor], kwargs: JsonMapping) -> Kernel | None:
         space, _, op = name.partition("::")
         if space != "aten":
             return self._collective(name, args)
@@ -88,7 +91,7 @@ class TracedOps(TorchDispatchMode):  # type: ignore[misc]
             return _attention(args, backward=op.endswith("backward"))
         return None
 
-    def _collective(self, name: str, args: Sequence[Any]) -> Kernel | None:
+    def _collective(self, name: str, args: Sequence[Tensor]) -> Kernel | None:
         if name not in COLLECTIVES:
             return None
         kind, full_operand = COLLECTIVES[name]
@@ -122,7 +125,7 @@ def _grouped_product(left: Tensor, right: Tensor, ends: Tensor | None) -> Kernel
     return grouped_size(groups, left.shape[1], left.shape[0], right.shape[1], weights=True)
 
 
-def _grouped_output(left: Tensor, right: Tensor, offs: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
+def _grouped_output(left: Tensor, right: Tensor, offs: Tensor | None = None, *_: object, **__: object) -> Tensor:
     """What a grouped product gives, by shape alone; torch's own fake kernel knows 16-bit formats only."""
     if right.dim() == 3:
         return left.new_empty(left.shape[0], right.shape[2])
@@ -130,13 +133,13 @@ def _grouped_output(left: Tensor, right: Tensor, offs: Tensor | None = None, *_:
     return left.new_empty(offs.shape[0], left.shape[0], right.shape[1])
 
 
-def _attention(args: Sequence[Any], *, backward: bool) -> Kernel:
+def _attention(args: Sequence[Tensor], *, backward: bool) -> Kernel:
     q, k, v = args[1:4] if backward else args[:3]
     batch, heads, queries, wide = q.shape
     return attention_size(batch * heads, (queries, k.shape[2]), (wide, v.shape[3]), backward=backward)
 
 
-def _tensors(args: Sequence[Any]) -> list[Tensor]:
+def _tensors(args: Sequence[Tensor]) -> list[Tensor]:
     tensors: list[Tensor] = []
     for arg in args:
         if isinstance(arg, Tensor):
@@ -146,7 +149,7 @@ def _tensors(args: Sequence[Any]) -> list[Tensor]:
     return tensors
 
 
-def _ranks(args: Sequence[Any]) -> list[int]:
+def _ranks(args: Sequence[Tensor]) -> list[int]:
     """Ranks of the group a collective runs in, which it is handed as an object or by name."""
     for arg in args:
         if isinstance(arg, torch.ScriptObject):
@@ -169,7 +172,7 @@ class TracedStage:
 
 
 def trace_step(request: Request, blueprint: Blueprint) -> tuple[TracedStage, ...]:
-    plan, ranks_of_work = blueprint.plan, dict[Any, list[int]]()
+    plan, ranks_of_work = blueprint.plan, dict[tuple[object, ...], list[int]]()
     stages_of_rank = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
     for rank, stages in enumerate(stages_of_rank):
         ranks_of_work.setdefault(tuple(_work(blueprint, stage, stages) for stage in stages), []).append(rank)
@@ -195,11 +198,11 @@ def trace_rank(request: Request, blueprint: Blueprint, stage: int) -> Counter[Ke
     with _pretend_assembly(blueprint, stage) as assembly:
         if assembly.layout.pp.degree > 1:
             return _trace_pipeline(assembly, request)
-        once = _plain(assembly, request, 1)
+        once = _trace_plain(assembly, request, 1)
     if many == 1:
         return once
     with _pretend_assembly(blueprint, stage) as assembly:
-        twice = _plain(assembly, request, 2)
+        twice = _trace_plain(assembly, request, 2)
     more = Counter(twice)
     more.subtract(once)
     return Counter({size: count for size in twice if (count := once[size] + (many - 1) * more[size])})
@@ -219,9 +222,7 @@ def _pretend_assembly(blueprint: Blueprint, stage: int) -> Iterator[Assembly]:
         layout = replace(make_layout(blueprint.plan, experts=has_experts(blueprint.model)), even=True)
         assembly = assemble(replace(blueprint, compiled=False), replace(layout, device="meta"))
         with FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", message=".*returned a view tensor"
-            )  # nothing writes into a stage's output
+            warnings.filterwarnings("ignore", message=".*returned a view tensor")  # nothing writes into an output
             for stage_module in assembly.stages.values():
                 stage_module.to_empty(device="cpu")
             assembly.layout = layout
@@ -236,32 +237,21 @@ def _forget_meshes() -> None:
     """What torch remembers of shardings and redistributions names process groups of a world that is gone."""
     from torch.distributed.tensor import DTensor, _redistribute
 
-    caches: list[Any] = [
-        *vars(_redistribute).values(),
-        DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding,
-    ]
-    for cache in caches:
+    for cache in (*vars(_redistribute).values(), DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding):
         if hasattr(cache, "cache_clear"):
             cache.cache_clear()
-    for where, name in (
-        (_redistribute, "clear_redistribute_planner_cache"),
-        (torch._C, "_clear_DTensor_sharding_propagator_cache"),
-    ):
-        getattr(where, name, lambda: None)()
+    getattr(_redistribute, "clear_redistribute_planner_cache", lambda: None)()
+    getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", lambda: None)()
 
 
-def _plain(assembly: Assembly, request: Request, microbatches: int) -> Counter[Kernel]:
-    stepper = Stepper(assembly=assembly, microbatches=microbatches)
+def _trace_plain(assembly: Assembly, request: Request, microbatches: int) -> Counter[Kernel]:
+    work, layout = request.train, assembly.layout
+    shape = (microbatches * request.scenario.plan.microbatch, work.seq // layout.cp.degree)
+    targets, tokens = _targets(request.scenario.model, shape), torch.zeros(shape, dtype=torch.int64)
     with TracedOps(_padding(assembly)) as tracer:
-        stepper.gradients(_batch(request, assembly.layout, microbatches))
+        stepper = Stepper(assembly=assembly, microbatches=microbatches)
+        stepper.gradients(Batch(tokens=tokens, targets=targets, total=work.tokens))
     return Counter(tracer.seen)
-
-
-def _batch(request: Request, layout: Layout, microbatches: int) -> Batch:
-    work, plan = request.train, request.scenario.plan
-    shape = (microbatches * plan.microbatch, work.seq // layout.cp.degree)
-    tokens = torch.zeros(shape, dtype=torch.int64)
-    return Batch(tokens=tokens, targets=_targets(request.scenario.model, shape), total=work.tokens)
 
 
 def _trace_pipeline(assembly: Assembly, request: Request) -> Counter[Kernel]:
@@ -275,21 +265,17 @@ def _trace_pipeline(assembly: Assembly, request: Request) -> Counter[Kernel]:
     kernels: Counter[Kernel] = Counter()
     for stage in runtime._stages:
         actions = _stage_actions(assembly, stage, shape, stepper)
-        for action in _flat(runtime.pipeline_order_with_comms[layout.pp.index]):
-            if action.stage_index == stage.stage_index:
-                kernels.update(actions.get(action.computation_type.name, {}))
+        for overlap in runtime.pipeline_order_with_comms[layout.pp.index]:
+            for action in overlap.sub_actions or (overlap,):  # a forward and a backward that overlap are two
+                if action.stage_index == stage.stage_index:
+                    kernels.update(actions.get(action.computation_type.name, {}))
     with TracedOps(_padding(assembly)) as tracer:
         finish_gradients(assembly)
     return kernels + Counter(tracer.seen)
 
 
-def _flat(actions: Any) -> Iterator[Any]:
-    for action in actions:
-        yield from action.sub_actions or (action,)
-
-
 def _stage_actions(
-    assembly: Assembly, stage: Any, shape: tuple[int, int], stepper: Stepper
+    assembly: Assembly, stage: PipelineStage, shape: tuple[int, int], stepper: Stepper
 ) -> Mapping[str, Counter[Kernel]]:
     """Ops of each kind of action of one virtual stage; a whole backward counts with its weights' half."""
     module, padding = stage.submod, _padding(assembly)

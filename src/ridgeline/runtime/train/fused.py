@@ -19,6 +19,7 @@ Inside a compiled layer the formulas stand as they are: the compiler makes kerne
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -29,21 +30,20 @@ from torch.nn import functional
 
 
 @cache
-def _there() -> bool:
-    return find_spec("triton") is not None
+def _kernels() -> Any:
+    """Ridgeline's own kernels; None where there is no Triton."""
+    return import_module("ridgeline.runtime.train.kernels") if find_spec("triton") is not None else None
 
 
 def has_kernels(x: Tensor) -> bool:
     """Whether Ridgeline's own kernels run where this tensor is."""
-    return x.is_cuda and _there()
+    return x.is_cuda and _kernels() is not None
 
 
 def loss_and_slope(logits: Tensor, targets: Tensor, scale: float) -> Tensor:
     """Summed cross-entropy of [tokens, vocabulary] times `scale`; the logits become the gradient of that."""
     if has_kernels(logits):
-        from ridgeline.runtime.train import kernels
-
-        return kernels.cross_entropy(logits, targets, scale).sum() * scale
+        return _kernels().cross_entropy(logits, targets, scale).sum() * scale
     wide = logits.float()
     sums = wide.logsumexp(-1, keepdim=True)
     target_column = targets.unsqueeze(-1)
@@ -56,55 +56,46 @@ def loss_and_slope(logits: Tensor, targets: Tensor, scale: float) -> Tensor:
 
 def sum_of_squares(tensors: list[Tensor]) -> Tensor:
     if has_kernels(tensors[0]):
-        from ridgeline.runtime.train import kernels
-
-        return kernels.sums_of_squares([tensor.contiguous() for tensor in tensors])
+        return _kernels().sums_of_squares([tensor.contiguous() for tensor in tensors])
     return torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float32)).square().sum()
 
 
-class _Turned(torch.autograd.Function):  # type: ignore[misc]
+class _Rotary(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        from ridgeline.runtime.train import kernels
-
         ctx.save_for_backward(cos, sin)
-        return kernels.rotate(x, cos, sin, 1.0)
+        return _kernels().rotate(x, cos, sin, 1.0)
 
     @staticmethod
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:
-        from ridgeline.runtime.train import kernels
-
         cos, sin = ctx.saved_tensors
-        return kernels.rotate(gradient, cos, sin, -1.0), None, None
+        return _kernels().rotate(gradient, cos, sin, -1.0), None, None
 
 
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor, *, fused: bool) -> Tensor:
     """Pairs (i, i + width / 2) of each head turned by the angle of their token; angles [tokens, width / 2], 32 bits."""
     if fused and has_kernels(x):
-        return _Turned.apply(x, cos, sin)
+        return _Rotary.apply(x, cos, sin)
     first, second = x.float().chunk(2, -1)
     cos, sin = cos[:, None, :], sin[:, None, :]
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
 
 
-class _Gated(torch.autograd.Function):  # type: ignore[misc]
+class _GatedActivation(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: FunctionCtx, gate: Tensor, up: Tensor) -> Tensor:
-        from ridgeline.runtime.train import kernels
-
         ctx.save_for_backward(gate, up)
-        return kernels.gated_activation(gate, up)
+        return _kernels().gated_activation(gate, up)
 
     @staticmethod
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        from ridgeline.runtime.train import kernels
-
         gate, up = ctx.saved_tensors
-        return kernels.gated_back(gate, up, gradient)
+        d_gate, d_up = _kernels().gated_back(gate, up, gradient)
+        return d_gate, d_up
 
 
 def gated_activation(gate: Tensor, up: Tensor, *, fused: bool) -> Tensor:
-    return _Gated.apply(gate, up) if fused and has_kernels(gate) else functional.silu(gate) * up
+    return _GatedActivation.apply(gate, up) if fused and has_kernels(gate) else functional.silu(gate) * up
 
 
 CHUNK = 2048  # tokens whose logits exist at a time where head and loss are one
@@ -113,7 +104,7 @@ CHUNK = 2048  # tokens whose logits exist at a time where head and loss are one
 class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, how: tuple[float, int]
+        ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, how: tuple[float, int]
     ) -> Tensor:
         scale, chunk = how
         ctx.biased = bias is not None

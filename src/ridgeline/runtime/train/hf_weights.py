@@ -12,10 +12,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from ridgeline.core.documents import JsonObject
@@ -24,7 +22,7 @@ from ridgeline.core.files import write_text
 from ridgeline.models.spec import Attention, Block, LatentAttention, ModelSpec, Moe
 from ridgeline.runtime.train.assemble import Assembly
 from ridgeline.runtime.train.data import further_tokens
-from ridgeline.runtime.train.layout import Layout
+from ridgeline.runtime.train.layout import full_of
 from ridgeline.runtime.train.request import CONFIG, INDEX, SINGLE
 from ridgeline.runtime.train.weights import fill
 
@@ -62,29 +60,30 @@ def hf_names(model: ModelSpec) -> dict[str, str | list[str]]:
     if model.embedding.tied:
         names["head.weight"] = ENDS["embedding.weight"]
     for index in range(model.layers):
-        here, there = f"layers.{index}.", f"model.layers.{index}."
-        for name, stored_name in _layer(model.layer(index)):
-            names[here + name] = (
-                there + stored_name if isinstance(stored_name, str) else [there + part for part in stored_name]
-            )
-    return names | dict(_predictions(model))
+        names |= _layer(model.layer(index), f"layers.{index}.", f"model.layers.{index}.")
+    return names | _predictions(model)
 
 
-def _predictions(model: ModelSpec) -> Iterator[tuple[str, str | list[str]]]:
+def _predictions(model: ModelSpec) -> dict[str, str | list[str]]:
     """Multi-token prediction stands behind the last layer, as in DeepSeek-V3's files; its embedding and head are not
     written a second time."""
-    if model.mtp is None:
-        return
-    yield "embedding_copy", ENDS["embedding.weight"]
-    for depth in range(model.mtp.depth):
+    names: dict[str, str | list[str]] = {"embedding_copy": ENDS["embedding.weight"]} if model.mtp else {}
+    for depth in range(further_tokens(model)):
         here, there = f"mtp.{depth}.", f"model.layers.{model.layers + depth}."
-        for name, stored_name in PREDICTION.items():
-            yield f"{here}{name}.weight", f"{there}{stored_name}.weight"
-        for name, told in _layer(model.mtp.block):
-            yield f"{here}layer.{name}", there + told if isinstance(told, str) else [there + part for part in told]
+        names |= {f"{here}{name}.weight": f"{there}{stored_name}.weight" for name, stored_name in PREDICTION.items()}
+        names |= _layer(model.mtp.block, f"{here}layer.", there) if model.mtp else {}
+    return names
 
 
-def _layer(block: Block) -> Iterator[tuple[str, str | list[str]]]:
+def _layer(block: Block, here: str, there: str) -> dict[str, str | list[str]]:
+    """Names of a layer's tensors behind `here`, with those in the files behind `there`."""
+    return {
+        here + name: there + stored if isinstance(stored, str) else [there + part for part in stored]
+        for name, stored in _layer_names(block)
+    }
+
+
+def _layer_names(block: Block) -> Iterator[tuple[str, str | list[str]]]:
     yield "mixer_norm.weight", "input_layernorm.weight"
     yield "ffn_norm.weight", "post_attention_layernorm.weight"
     mixer, ffn = block.mixer, block.ffn
@@ -115,17 +114,15 @@ def load_weights(assembly: Assembly, folder: Path) -> list[int]:
     names = hf_names(assembly.blueprint.model)
     tensors: dict[str, Tensor] = {**assembly.parameters(), **_buffers(assembly)}
     depths = range(further_tokens(assembly.blueprint.model))
-    with _Files(folder) as files, torch.no_grad():
+    files = _WeightFiles(folder)
+    with torch.no_grad():
         absent_depths = [depth for depth in depths if not files.has(str(names[f"mtp.{depth}.projection.weight"]))]
         for name, parameter in tensors.items():
             stored_name = names[name]
             if name.startswith(tuple(f"mtp.{depth}." for depth in absent_depths)):
                 continue
-            weight = (
-                files.read(stored_name)
-                if isinstance(stored_name, str)
-                else torch.stack([files.read(part) for part in stored_name])
-            )
+            parts = [files.read(part) for part in ([stored_name] if isinstance(stored_name, str) else stored_name)]
+            weight = parts[0] if isinstance(stored_name, str) else torch.stack(parts)
             if weight.shape != parameter.shape:
                 given_shape, expected_shape = str(tuple(weight.shape)), f"{tuple(parameter.shape)} of {name}"
                 raise InputError(
@@ -148,7 +145,7 @@ def save_weights(assembly: Assembly, folder: Path, config: Path | None = None) -
     leads = layout.dp.index == layout.cp.index == layout.tp.index == 0
     groups = list(_groups(stored_tensors)) if leads and stored_tensors else []
     folder.mkdir(parents=True, exist_ok=True)
-    many = _gather_objects(len(groups), layout)
+    many = layout.gather_objects(len(groups))
     before, total = sum(many[: layout.rank]), sum(many)
     places: dict[str, str] = {}
     for index, group in enumerate(groups, before + 1):
@@ -156,7 +153,7 @@ def save_weights(assembly: Assembly, folder: Path, config: Path | None = None) -
         save_file({name: value.contiguous() for name, value in group.items()}, folder / f"{file}.part")
         (folder / f"{file}.part").replace(folder / file)
         places |= dict.fromkeys(group, file)
-    everywhere = {name: file for placement in _gather_objects(places, layout) for name, file in placement.items()}
+    everywhere = {name: file for placement in layout.gather_objects(places) for name, file in placement.items()}
     if layout.rank == 0 and total > 1:
         write_text(folder / INDEX, json.dumps({"metadata": {}, "weight_map": everywhere}, indent=2))
     if layout.rank == 0 and config is not None and config.is_file():
@@ -168,22 +165,15 @@ def _stored_tensors(assembly: Assembly) -> dict[str, Tensor]:
     names = hf_names(assembly.blueprint.model)
     stored_tensors: dict[str, Tensor] = {}
     for name, tensor in {**assembly.parameters(), **_buffers(assembly)}.items():
-        value = (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().cpu()
+        value = full_of(tensor).detach().cpu()
         stored_name = names[name]
-        if name != assembly.embedding_copy:
-            stored_tensors |= (
-                {stored_name: value}
-                if isinstance(stored_name, str)
-                else dict(zip(stored_name, value.unbind(0), strict=True))
-            )
+        if name == assembly.embedding_copy:
+            continue
+        if isinstance(stored_name, str):
+            stored_tensors[stored_name] = value
+        else:
+            stored_tensors |= zip(stored_name, value.unbind(0), strict=True)
     return stored_tensors
-
-
-def _gather_objects(own: Any, layout: Layout) -> list[Any]:
-    objects: list[Any] = [own] * layout.ranks
-    if layout.ranks > 1:
-        dist.all_gather_object(objects, own)
-    return objects
 
 
 def _groups(stored: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
@@ -202,7 +192,7 @@ def _buffers(assembly: Assembly) -> dict[str, Tensor]:
     return {name: buffer for stage in assembly.stages.values() for name, buffer in stage.named_buffers()}
 
 
-class _Files:
+class _WeightFiles:
     """The safetensors files of a folder, opened as they are needed."""
 
     def __init__(self, folder: Path) -> None:
@@ -214,12 +204,6 @@ class _Files:
             raise InputError(
                 Problem(path=INDEX, given="no weight_map", expected="an index", where=str(index))
             ) from None
-
-    def __enter__(self) -> _Files:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.open.clear()
 
     def has(self, name: str) -> bool:
         try:

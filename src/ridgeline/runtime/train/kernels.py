@@ -176,7 +176,7 @@ def _adamw(  # type: ignore[no-untyped-def]
 
 def adamw(
     weight: Tensor, master: Tensor, gradient: Tensor, moments: tuple[Tensor, Tensor], device: tuple[Tensor, Tensor],
-    told: JsonObject,
+    options: JsonObject,
 ) -> None:  # fmt: skip
     """One tensor's update; `device` holds the factor on gradients and the count of steps, both on the chip.
 
@@ -184,6 +184,6 @@ def adamw(
     """
     size = master.numel()
     _adamw[(triton.cdiv(size, FLAT),)](
-        weight, master, gradient, *moments, *device, size, told["rate"], told["decay"], *told["betas"],
-        told["epsilon"], APART=master.data_ptr() != weight.data_ptr(), BLOCK=FLAT, num_warps=8,
+        weight, master, gradient, *moments, *device, size, options["rate"], options["decay"], *options["betas"],
+        options["epsilon"], APART=master.data_ptr() != weight.data_ptr(), BLOCK=FLAT, num_warps=8,
     )  # fmt: skip

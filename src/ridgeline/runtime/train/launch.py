@@ -24,15 +24,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from multiprocessing.context import SpawnProcess
+from typing import Protocol
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.scenario import Scenario
 from ridgeline.runtime.probe.ranks import World, find_world
-from ridgeline.runtime.train.request import Listener, Request, RunOutcome, WorkerLost
+from ridgeline.runtime.train.request import Listener, Request, RunOutcome, RunResult, WorkerLost
 
 
-def work(request: Request, world: World, listener: Listener, stop: Callable[[], bool], began: float) -> Any:
+def work(request: Request, world: World, listener: Listener, stop: Callable[[], bool], began: float) -> RunResult:
     """Train or verify as this rank: its RunOutcome, or a Verification at rank 0.
 
     stop    asked behind every step: whether all ranks should end in order
@@ -49,6 +50,11 @@ def work(request: Request, world: World, listener: Listener, stop: Callable[[], 
     return train(request, world, listener, stop, began)
 
 
+def problems_of(wrong: InputError) -> tuple[Problem, ...]:
+    """What is wrong with the input, as values that another process raises again."""
+    return wrong.problems or (Problem(path="", given=str(wrong), expected=""),)
+
+
 def reason(wrong: BaseException) -> str:
     """The error in a line, with the operation it happened in."""
     frames = traceback.extract_tb(wrong.__traceback__)
@@ -63,19 +69,17 @@ Replan = Callable[[int], Scenario | None]
 """The best scenario for at most so many ranks, from whoever may plan; None where nothing fits."""
 
 
-class Starter:
+class Starter(Protocol):
     """Who can start the ranks of a request, and knows how many more it could."""
 
-    def attempt(self, request: Request, listener: Listener) -> Any:
+    def attempt(self, request: Request, listener: Listener) -> RunResult:
         """Run until the end, or until a worker is lost."""
-        raise NotImplementedError
 
     def left_without(self, gone: tuple[int, ...]) -> int:
         """How many ranks can be started when these of the last attempt are lost for good."""
-        raise NotImplementedError
 
 
-def run_with_restarts(request: Request, listener: Listener, replan: Replan | None, starter: Starter) -> Any:
+def run_with_restarts(request: Request, listener: Listener, replan: Replan | None, starter: Starter) -> RunResult:
     """Attempts until one ends: on all ranks as often as `restarts` says, then, if elastic, on those that are left."""
     lost, notes = 0, []
     while True:
@@ -84,9 +88,8 @@ def run_with_restarts(request: Request, listener: Listener, replan: Replan | Non
         except WorkerLost as failure:
             lost += 1
             if lost > request.options.restarts:
-                if not (request.options.elastic and failure.gone):
-                    raise
-                remaining = starter.left_without(failure.gone)
+                is_elastic = request.options.elastic and failure.gone
+                remaining = starter.left_without(failure.gone) if is_elastic else 0
                 if not remaining:
                     raise
                 request = fit_request(request, remaining, replan)
@@ -94,11 +97,9 @@ def run_with_restarts(request: Request, listener: Listener, replan: Replan | Non
                 listener.note(notes[-1])
             request = replace(request, options=replace(request.options, resume=True))
             continue
-        return (
-            replace(outcome, restarts=lost, notes=(*notes, *outcome.notes))
-            if isinstance(outcome, RunOutcome)
-            else outcome
-        )
+        if isinstance(outcome, RunOutcome):
+            return replace(outcome, restarts=lost, notes=(*notes, *outcome.notes))
+        return outcome
 
 
 def fit_request(request: Request, ranks: int, replan: Replan | None) -> Request:
@@ -137,11 +138,11 @@ def _worker(request: Request, place: tuple[int, int, int], port: int, pipe: Conn
     rank, ranks, chip = place
     variables = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": chip, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in variables.items()}, MASTER_ADDR="127.0.0.1")
-    listener = Listener(step=lambda row: pipe.send(("step", row)), note=lambda line: pipe.send(("note", line)))
+    listener = Listener.sending(lambda kind, value: pipe.send((kind, value)))
     try:
         outcome = work(request, find_world(), listener, pipe.poll, began)
     except InputError as wrong:
-        pipe.send(("refused", wrong.problems or (Problem(path="", given=str(wrong), expected=""),)))
+        pipe.send(("refused", problems_of(wrong)))
     except BaseException as wrong:
         with contextlib.suppress(OSError):
             pipe.send(("failed", (reason(wrong), traceback.format_exc())))
@@ -158,7 +159,7 @@ class Workers:
         context = multiprocessing.get_context("spawn")
         port = free_port()
         self.pipes: list[Connection] = []
-        self.processes: list[Any] = []
+        self.processes: list[SpawnProcess] = []
         for rank, chip in enumerate(chips):
             here, there = context.Pipe()
             arguments = (request, (rank, len(chips), chip), port, there, began)
@@ -167,11 +168,11 @@ class Workers:
             there.close()
             self.pipes.append(here)
             self.processes.append(process)
-        self.answer: Any = None
+        self.answer: RunResult = None
         self.failures: list[WorkerLost] = []
         self.interrupted = False
 
-    def run(self, listener: Listener) -> Any:
+    def run(self, listener: Listener) -> RunResult:
         """Listen until all have ended; the answer of rank 0, or the first failure."""
         silent: tuple[int, ...] = ()
         try:
@@ -232,16 +233,15 @@ class Workers:
         except (EOFError, OSError):
             pipe.close()  # its exit code says why
             return
-        if kind == "step":
-            listener.step(value)
-        elif kind == "note":
-            listener.note(value)
-        elif kind == "done":
-            self.answer = value if rank == 0 else self.answer
-        elif kind == "refused":
-            raise InputError(value)
-        else:
-            self.failures.append(WorkerLost(rank, *value))
+        match kind:
+            case "step" | "note":
+                listener.hear(kind, value)
+            case "done":
+                self.answer = value if rank == 0 else self.answer
+            case "refused":
+                raise InputError(value)
+            case _:
+                self.failures.append(WorkerLost(rank, *value))
 
     def _drain(self, listener: Listener) -> None:
         """What was said and not heard; after a failure the others have a moment for theirs."""
@@ -294,7 +294,7 @@ AGENT = "TORCHELASTIC_RUN_ID"  # in the environment of every process that torchr
 AGAIN = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")  # how often torchrun or Slurm started the run before
 
 
-def execute(request: Request, listener: Listener, replan: Replan | None = None) -> Any:
+def execute(request: Request, listener: Listener, replan: Replan | None = None) -> RunResult:
     """The outcome of a run, or the Verification of a plan; None at ranks other than 0 under torchrun and Slurm."""
     began = time.monotonic()
     if request.options.launcher == "ray":
@@ -318,7 +318,7 @@ class _Host(Starter):
     def __init__(self, chips: int, began: float) -> None:
         self.chips, self.began = tuple(range(chips)), began
 
-    def attempt(self, request: Request, listener: Listener) -> Any:
+    def attempt(self, request: Request, listener: Listener) -> RunResult:
         return Workers(request, self.chips[: request.ranks], self.began).run(listener)
 
     def left_without(self, gone: tuple[int, ...]) -> int:
@@ -326,9 +326,9 @@ class _Host(Starter):
         return len(self.chips)
 
 
-def _as_rank(request: Request, world: World, listener: Listener, replan: Replan | None, began: float) -> Any:
+def _as_rank(request: Request, world: World, listener: Listener, replan: Replan | None, began: float) -> RunResult:
     """Take part as the rank that torchrun or Slurm made this process."""
-    ranks, notes = request.ranks, []
+    ranks, notes = request.ranks, list[str]()
     if world.ranks != ranks and not request.options.elastic:
         dp, remainder = divmod(world.ranks * request.scenario.plan.mesh.dp, ranks)
         able = not remainder and request.train.sequences % (dp * request.scenario.plan.microbatch) == 0

@@ -26,8 +26,9 @@ tokens, each computes a share of its width, and their summands are added.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import gcd
-from typing import Any, assert_never
+from typing import assert_never
 
 import torch
 import torch.distributed as dist
@@ -71,7 +72,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout, window: int = 0) -> 
         k, v = (_repeat_heads(x, few) for x in (k, v))
         q, k, v = (swap_dims(x, layout.cp, away=1, here=2) for x in (q, k, v))
         return swap_dims(_full_attention(q, k, v, window), layout.cp, away=2, here=1)
-    spans = [_spans(layout, rank, q.shape[2], q.device) for rank in range(layout.cp.degree)]
+    layouts = (replace(layout, cp=replace(layout.cp, index=rank)) for rank in range(layout.cp.degree))
+    spans = [rank_layout.places(q.shape[2], q.device) for rank_layout in layouts]
     return _Ring.apply(q, k, v, layout.cp, spans, window)
 
 
@@ -91,11 +93,6 @@ def _full_attention(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
 def _visible_keys(queries: Tensor, keys: Tensor, window: int) -> Tensor:
     ahead = queries[:, None] - keys[None, :]
     return (ahead >= 0) & (ahead < window) if window else ahead >= 0
-
-
-def _spans(layout: Layout, rank: int, tokens: int, device: Any) -> Tensor:
-    rank_layout = Layout(cp=Axis(degree=layout.cp.degree, index=rank), cp_kind=layout.cp_kind).positions(tokens)
-    return torch.cat([torch.arange(first, last, device=device) for first, last in rank_layout])
 
 
 def _scores(q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
@@ -185,8 +182,7 @@ class Rotary:
         """Cosine and sine, [tokens, width / 2]."""
         key = self.width, tokens
         if key not in self.known:
-            spans = self.layout.positions(tokens)
-            places = torch.cat([torch.arange(first, last, device=device) for first, last in spans])
+            places = self.layout.places(tokens, device)
             exponent = torch.arange(0, self.width, 2, dtype=torch.float32, device=device) / self.width
             angles_ = places.float()[:, None] * (self.numerics.rope_theta**-exponent)[None, :]
             self.known[key] = angles_.cos(), angles_.sin()

@@ -20,19 +20,22 @@ functions of plain tensors, each with the collective that its gradient takes:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.plan.mesh import DP_LAST, Mesh
 from ridgeline.plan.plan import Plan
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +44,7 @@ class Axis:
 
     degree: int = 1
     index: int = 0
-    group: Any = None
+    group: dist.ProcessGroup | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +69,10 @@ class Layout:
     device: str = "cpu"
     sequence_parallel: bool = False
     cp_kind: Literal["ring", "all-to-all"] = "ring"
-    tensor: Any = None
-    experts: Any = None
-    sharded: Any = None
-    sharded_experts: Any = None
+    tensor: DeviceMesh | None = None
+    experts: DeviceMesh | None = None
+    sharded: DeviceMesh | None = None
+    sharded_experts: DeviceMesh | None = None
     even: bool = False
 
     def positions(self, local: int) -> tuple[tuple[int, int], ...]:
@@ -90,6 +93,27 @@ class Layout:
         last = 2 * cp - 1 - r
         return ((r * half, (r + 1) * half), (last * half, (last + 1) * half))
 
+    def places(self, tokens: int, device: torch.device) -> Tensor:
+        """Places in the sequence of the tokens that this context rank holds."""
+        return torch.cat([torch.arange(first, last, device=device) for first, last in self.positions(tokens)])
+
+    def gather_objects(self, own: T) -> list[T]:
+        """What every rank has, by rank."""
+        objects = [own] * self.ranks
+        if self.ranks > 1:
+            dist.all_gather_object(objects, own)
+        return objects
+
+
+def shard_of(tensor: Tensor) -> Tensor:
+    """This rank's piece of a DTensor, or the tensor itself; shares its memory."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def full_of(tensor: Tensor) -> Tensor:
+    """The whole of a DTensor, for which every rank asks, or the tensor itself."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
 
 def make_layout(plan: Plan, *, experts: bool, device: str = "cpu") -> Layout:
     """The layout of this process; the default process group must exist where the plan has more than one rank.
@@ -97,15 +121,13 @@ def make_layout(plan: Plan, *, experts: bool, device: str = "cpu") -> Layout:
     experts   the model has some: where tensor ranks are not expert ranks they are replicas of experts
     """
     mesh = plan.mesh
-    told: JsonObject = {
+    options: JsonObject = {
         "device": device,
         "sequence_parallel": plan.sequence_parallel and mesh.tp > 1,
         "cp_kind": plan.switches.cp_kind,
     }
     if mesh.ranks == 1:
-        return Layout(**told)
-    import torch.distributed as dist
-
+        return Layout(**options)
     shard = plan.shard_degree
     dense = _mesh(device, mesh, {"pp": mesh.pp, "dp": mesh.dp, "cp": mesh.cp, "tp": mesh.tp})
     sizes = {"pp": mesh.pp, "replicate": mesh.dp * mesh.cp // shard, "shard": shard, "tp": mesh.tp}
@@ -116,11 +138,11 @@ def make_layout(plan: Plan, *, experts: bool, device: str = "cpu") -> Layout:
         sizes = {"pp": mesh.pp, "replicate": mesh.edp // few, "shard": few, "ep": mesh.ep, "etp": mesh.etp}
         expert_mesh = _mesh(device, mesh, sizes)
         axes |= {name: _axis(expert_mesh, name) for name in ("ep", "etp")}
-        told["experts"] = expert_mesh["ep", "etp"]
-        told["sharded_experts"] = expert_mesh["replicate", "shard"] if mesh.edp > 1 else None
-    many = mesh.dp * mesh.cp > 1 or told.get("sharded_experts") is not None
+        options["experts"] = expert_mesh["ep", "etp"]
+        options["sharded_experts"] = expert_mesh["replicate", "shard"] if mesh.edp > 1 else None
+    many = mesh.dp * mesh.cp > 1 or options.get("sharded_experts") is not None
     return Layout(
-        **told,
+        **options,
         **axes,
         ranks=mesh.ranks,
         rank=dist.get_rank(),
@@ -129,11 +151,8 @@ def make_layout(plan: Plan, *, experts: bool, device: str = "cpu") -> Layout:
     )
 
 
-def _mesh(device: str, mesh: Mesh, sizes: dict[str, int]) -> Any:
+def _mesh(device: str, mesh: Mesh, sizes: dict[str, int]) -> DeviceMesh:
     """Ranks as a grid of stages and what each holds, numbered in the plan's rank order."""
-    import torch
-    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-
     kind = device.partition(":")[0]
     if mesh.order != DP_LAST:
         return init_device_mesh(kind, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
@@ -142,7 +161,7 @@ def _mesh(device: str, mesh: Mesh, sizes: dict[str, int]) -> Any:
     return DeviceMesh(kind, ranks.view(tuple(sizes.values())), mesh_dim_names=tuple(sizes))
 
 
-def _axis(mesh: Any, name: str) -> Axis:
+def _axis(mesh: DeviceMesh, name: str) -> Axis:
     degree = mesh.size(mesh.mesh_dim_names.index(name))
     return Axis(degree=degree, index=mesh.get_local_rank(name), group=mesh.get_group(name) if degree > 1 else None)
 
@@ -151,7 +170,7 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-def sum_over(x: Tensor, axis: Axis) -> Tensor:
+def sum_over(x: Tensor, axis: Axis, dim: int = 0) -> Tensor:  # noqa: ARG001  (as the others are called)
     x = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(x, group=axis.group)
     return x
@@ -175,19 +194,18 @@ def _own_part(x: Tensor, axis: Axis, dim: int) -> Tensor:
     return x.chunk(axis.degree, dim)[axis.index].contiguous()
 
 
-def _sum_ranks(x: Tensor, axis: Axis, dim: int) -> Tensor:  # noqa: ARG001  (as the others are called)
-    return sum_over(x, axis)
-
-
 def _same(x: Tensor, axis: Axis, dim: int) -> Tensor:  # noqa: ARG001
     return x.view_as(x)
+
+
+Exchange = Callable[[Tensor, Axis, int], Tensor]
 
 
 class _Exchange(torch.autograd.Function):  # type: ignore[misc]
     """A collective on the way forward and its transpose on the way back."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, there: Any, back: Any, axis: Axis, dim: int) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor, there: Exchange, back: Exchange, axis: Axis, dim: int) -> Tensor:
         ctx.back, ctx.axis, ctx.dim = back, axis, dim
         return there(x, axis, dim)
 
@@ -196,15 +214,15 @@ class _Exchange(torch.autograd.Function):  # type: ignore[misc]
         return ctx.back(gradient, ctx.axis, ctx.dim), None, None, None, None
 
 
-def _function(there: Any, back: Any) -> Any:
+def _function(there: Exchange, back: Exchange) -> Callable[..., Tensor]:
     def exchange(x: Tensor, axis: Axis, dim: int = 0) -> Tensor:
         return x if axis.group is None else _Exchange.apply(x, there, back, axis, dim)
 
     return exchange
 
 
-copy = _function(_same, _sum_ranks)
-reduce = _function(_sum_ranks, _same)
+copy = _function(_same, sum_over)
+reduce = _function(sum_over, _same)
 gather = _function(_gather_dim, _scatter_dim)
 scatter = _function(_scatter_dim, _gather_dim)
 split = _function(_own_part, _gather_dim)
@@ -213,7 +231,7 @@ merge = _function(_gather_dim, _own_part)
 
 class _AllToAll(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, sends: list[int], receives: list[int], group: Any) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor, sends: list[int], receives: list[int], group: dist.ProcessGroup) -> Tensor:
         ctx.sends, ctx.receives, ctx.group = sends, receives, group
         return _swap_rows(x, sends, receives, group)
 
@@ -222,7 +240,7 @@ class _AllToAll(torch.autograd.Function):  # type: ignore[misc]
         return _swap_rows(gradient, ctx.receives, ctx.sends, ctx.group), None, None, None
 
 
-def _swap_rows(x: Tensor, sends: list[int], receives: list[int], group: Any) -> Tensor:
+def _swap_rows(x: Tensor, sends: list[int], receives: list[int], group: dist.ProcessGroup) -> Tensor:
     x = x.contiguous()
     out = x.new_empty((sum(receives), *x.shape[1:]))
     dist.all_to_all_single(out, x, receives, sends, group=group)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile, schedule
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.resolve import resolve
@@ -26,9 +26,7 @@ from ridgeline.runtime.train.fused import lacks_narrow
 from ridgeline.runtime.train.layout import Layout, make_layout
 from ridgeline.runtime.train.memory_watch import count_resident
 from ridgeline.runtime.train.request import (
-    QUIET,
-    RECORDED,
-    WARM,
+    TRACE_WINDOW,
     Listener,
     Options,
     Request,
@@ -48,19 +46,18 @@ class Tracer:
     """Follows the steps of a run; does nothing where no folder is named."""
 
     def __init__(self, folder: str, layout: Layout) -> None:
-        self.profiler: Any = None
+        self.profiler: profile | None = None
         if not folder:
             return
-        from torch.profiler import ProfilerActivity, profile, schedule
-
         path = Path(folder) / f"rank-{layout.rank:05d}.json.gz"
         path.parent.mkdir(parents=True, exist_ok=True)
+        quiet, warm, recorded = TRACE_WINDOW
         activities = [ProfilerActivity.CPU]
         if layout.device.startswith("cuda"):
             activities.append(ProfilerActivity.CUDA)
         self.profiler = profile(
             activities=activities,
-            schedule=schedule(wait=QUIET, warmup=WARM, active=RECORDED, repeat=1),
+            schedule=schedule(wait=quiet, warmup=warm, active=recorded, repeat=1),
             on_trace_ready=lambda found: found.export_chrome_trace(str(path)),
             record_shapes=True,
         )
@@ -146,21 +143,19 @@ def join_ranks(request: Request, world: World) -> Iterator[Layout]:
     kind = device.partition(":")[0]
     _refuse_absent(device, kind)
     _refuse_narrow(request, device)
-    if world.ranks == 1:
-        yield make_layout(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
-        return
-    if dist.is_initialized():  # Ray Train has, and will end it
-        _agree(request, device)
-        yield make_layout(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
-        dist.barrier()
-        return
-    dist.init_process_group(backend_of(options), timeout=timedelta(seconds=options.timeout))
+    plan, experts, many = request.scenario.plan, has_experts(request.scenario.model), world.ranks > 1
+    begins = many and not dist.is_initialized()  # Ray Train has begun, and will end it
+    if begins:
+        dist.init_process_group(backend_of(options), timeout=timedelta(seconds=options.timeout))
     try:
-        _agree(request, device)
-        yield make_layout(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
-        dist.barrier()
+        if many:
+            _agree(request, device)
+        yield make_layout(plan, experts=experts, device=device)
+        if many:
+            dist.barrier()
     finally:
-        dist.destroy_process_group()
+        if begins:
+            dist.destroy_process_group()
 
 
 def _agree(request: Request, device: str) -> None:
@@ -255,13 +250,9 @@ def _step(
     return row, bool(stop_flag)
 
 
-def _fullest(held: dict[str, int], layout: Layout) -> dict[str, int]:
+def _fullest(resident_bytes: dict[str, int], layout: Layout) -> dict[str, int]:
     """Bytes by kind of the rank that holds most, where they were counted."""
-    if layout.ranks == 1 or not held:
-        return held
-    everywhere: list[Any] = [held] * layout.ranks
-    dist.all_gather_object(everywhere, held)
-    return max(everywhere, key=lambda one: sum(one.values()))
+    return max(layout.gather_objects(resident_bytes), key=lambda sizes: sum(sizes.values())) if resident_bytes else {}
 
 
 def _memory(device: str) -> int:
@@ -269,5 +260,4 @@ def _memory(device: str) -> int:
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    module: Any = getattr(torch, device.partition(":")[0])
-    return int(module.max_memory_allocated())
+    return int(getattr(torch, device.partition(":")[0]).max_memory_allocated())

@@ -15,15 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.runtime.train.assemble import Assembly, gathered_weights
+from ridgeline.runtime.train.layout import shard_of
 from ridgeline.runtime.train.update import Update
 
 KINDS = ("weights", "gradients", "optimizer", "activations", "temporary")
@@ -36,13 +38,15 @@ class _Live(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, assembly: Assembly, update: Update) -> None:
         super().__init__()
         self.assembly, self.update = assembly, update
-        self.live: Any = WeakIdKeyDictionary()
+        self.live = WeakIdKeyDictionary()
         self.peak, self.by_kind = 0, dict.fromkeys(KINDS, 0)
         for state in (*update.shards.values(), *_states(update)):
-            self.live[_local(state).untyped_storage()] = "temporary"
+            self.live[shard_of(state).untyped_storage()] = "temporary"
         self._look()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: tuple[object, ...] = (), kwargs: JsonMapping | None = None
+    ) -> object:
         out = func(*args, **(kwargs or {}))
         fresh = False
         phase = "temporary" if torch._C._current_autograd_node() is not None else "activations"
@@ -85,12 +89,8 @@ def _states(update: Update) -> Iterator[Tensor]:
         yield from pair
 
 
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
-
-
 def _key(tensor: Tensor) -> int:
-    return int(_local(tensor).untyped_storage()._cdata)
+    return int(shard_of(tensor).untyped_storage()._cdata)
 
 
 @contextmanager
@@ -104,8 +104,8 @@ def count_resident(assembly: Assembly, update: Update, *, wanted: bool) -> Itera
             yield bytes_by_kind
         bytes_by_kind |= live.by_kind
     else:
-        module: Any = getattr(torch, assembly.layout.device.partition(":")[0])
-        grads = {name: _local(shard).nbytes for name, shard in update.shards.items()}
+        module = getattr(torch, assembly.layout.device.partition(":")[0])
+        grads = {name: shard_of(shard).nbytes for name, shard in update.shards.items()}
         yield bytes_by_kind
         bytes_by_kind |= {"weights": sum(grads.values()), "gradients": sum(grads.values())}
         shard_keys = {_key(shard) for shard in update.shards.values()}

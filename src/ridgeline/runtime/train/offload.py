@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+
+from ridgeline.runtime.train.layout import shard_of
 
 SMALLEST = 1 << 16  # bytes: what is smaller stays (scales, log-sum-exps of short sequences)
 
@@ -29,7 +30,7 @@ class _Away:
     def __init__(self, host: Tensor, shelf: _Shelf) -> None:
         self.host, self.shelf = host, shelf
         self.here: Tensor | None = None
-        self.arrived: Any = None
+        self.arrived: torch.Event | None = None
 
 
 class _Shelf:
@@ -47,16 +48,18 @@ class ActivationOffload:
     def __init__(self, device: str, share: float) -> None:
         self.device, self.share = torch.device(device), share
         module = None if self.device.type == "cpu" else getattr(torch, self.device.type)
-        self.module: Any = module
-        self.out: Any = module.Stream() if module else None
-        self.back: Any = module.Stream() if module else None
+        self.module = module
+        self.out: torch.Stream = module.Stream() if module else None
+        self.back: torch.Stream = module.Stream() if module else None
         self.seen = self.moved = 0  # bytes
 
     @contextmanager
     def saving(self, layer: nn.Module, before: _Shelf | None) -> Iterator[_Shelf]:
         """Forward of one layer, whose saved tensors are dealt with here."""
         shelf = _Shelf(before)
-        packed_tensors: dict[tuple[Any, ...], tuple[Tensor, _Away]] = {}  # holds them, so that no address is used twice
+        packed_tensors: dict[
+            tuple[object, ...], tuple[Tensor, _Away]
+        ] = {}  # holds them, so that no address is used twice
         weights: set[int] = set()
 
         def pack(saved: Tensor) -> Tensor | _Away:
@@ -95,19 +98,19 @@ class ActivationOffload:
         saved.record_stream(self.out)
         return host
 
-    def _fetch_saved(self, held: Tensor | _Away) -> Tensor:
-        if not isinstance(held, _Away):
-            return held
-        self._fetch(held.shelf)
-        if held.shelf.before is not None:
-            self._fetch(held.shelf.before)
+    def _fetch_saved(self, saved: Tensor | _Away) -> Tensor:
+        if not isinstance(saved, _Away):
+            return saved
+        self._fetch(saved.shelf)
+        if saved.shelf.before is not None:
+            self._fetch(saved.shelf.before)
         if self.module is not None:
             now = self.module.current_stream()
-            now.wait_event(held.arrived)
-            assert held.here is not None
-            held.here.record_stream(now)
-        assert held.here is not None
-        return held.here
+            now.wait_event(saved.arrived)
+            assert saved.here is not None
+            saved.here.record_stream(now)
+        assert saved.here is not None
+        return saved.here
 
     def _fetch(self, shelf: _Shelf) -> None:
         """Begin to copy a shelf back, where that has not begun."""
@@ -125,6 +128,5 @@ class ActivationOffload:
         shelf.away.clear()  # the graph holds them as long as they are needed
 
 
-def _storage(tensor: Any) -> int:
-    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return int(local.untyped_storage().data_ptr())
+def _storage(tensor: Tensor) -> int:
+    return int(shard_of(tensor).untyped_storage().data_ptr())

@@ -7,7 +7,6 @@ and reductions of sharded stages around them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +24,7 @@ _KINDS = {
 }
 
 
-def torch_action(table: ScheduleTable, rank: int, step: Step) -> Any:
+def torch_action(table: ScheduleTable, rank: int, step: Step) -> schedules._Action:
     """A step of the table as torch writes it."""
     if isinstance(step, Overlap):
         pair = tuple(torch_action(table, rank, half) for half in (step.forward, step.backward))
@@ -37,7 +36,7 @@ def torch_action(table: ScheduleTable, rank: int, step: Step) -> Any:
 
 def pipeline(
     assembly: Assembly, table: ScheduleTable, shape: tuple[int, int], loss: Callable[[Tensor, Tensor], Tensor]
-) -> Any:
+) -> schedules._PipelineScheduleRuntime:
     """What runs the table on this rank: `.step(tokens, target=..., losses=...)`.
 
     shape    sequences and tokens of one microbatch on this rank

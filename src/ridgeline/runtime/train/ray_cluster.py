@@ -12,14 +12,18 @@ import tempfile
 import threading
 import time
 import traceback
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.runtime.probe.ranks import find_world
-from ridgeline.runtime.train.launch import Starter, reason, work
-from ridgeline.runtime.train.request import Listener, Request, WorkerLost
+from ridgeline.runtime.train.launch import problems_of, reason, work
+from ridgeline.runtime.train.request import Listener, Request, RunResult, WorkerLost
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 POLL_S = 0.1
 RESOURCES = {"cpu": "CPU", "cuda": "GPU", "npu": "NPU"}  # what Ray calls a chip of a torch device
@@ -31,14 +35,14 @@ class Mailbox:
     """What ranks said and nobody has read yet, and whether they should stop."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[str, Any]] = []
+        self.said: list[tuple[str, object]] = []
         self.stopped = False
 
-    def say(self, kind: str, value: Any) -> bool:
+    def say(self, kind: str, value: object) -> bool:
         self.said.append((kind, value))
         return self.stopped
 
-    def take(self) -> list[tuple[str, Any]]:
+    def take(self) -> list[tuple[str, object]]:
         messages, self.said = self.said, []
         return messages
 
@@ -46,7 +50,7 @@ class Mailbox:
         self.stopped = True
 
 
-class Cluster(Starter):
+class Cluster:
     """The Ray cluster that this host belongs to, or that RAY_ADDRESS names."""
 
     def __init__(self, began: float) -> None:
@@ -65,7 +69,7 @@ class Cluster(Starter):
             given_text = "no Ray cluster that answers"
             raise InputError(Problem(path="--launcher", given=given_text, expected="one", todo=todo)) from wrong
 
-    def attempt(self, request: Request, listener: Listener) -> Any:
+    def attempt(self, request: Request, listener: Listener) -> RunResult:
         import ray
 
         self.resource = RESOURCES.get(request.options.device.partition(":")[0], "GPU")
@@ -84,10 +88,8 @@ class Cluster(Starter):
             over = not fit.is_alive()
             try:
                 for kind, value in ray.get(mailbox.take.remote()):
-                    if kind == "step":
-                        listener.step(value)
-                    elif kind == "note":
-                        listener.note(value)
+                    if kind in ("step", "note"):
+                        listener.hear(kind, value)
                     elif kind == "refused":
                         refusal = value
                     else:
@@ -104,27 +106,22 @@ class Cluster(Starter):
             raise _lost(wrong[0])
         return answer
 
-    def _fit(self, request: Request, mailbox: Any, wrong: list[BaseException]) -> None:
+    def _fit(self, request: Request, mailbox: ActorHandle, wrong: list[BaseException]) -> None:
         """Ray Train's own call, which blocks."""
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
 
         from ridgeline.runtime.train.loop import backend_of
 
-        options = request.options
+        options, per_worker = request.options, {"resources_per_worker": {self.resource: 1}}
         try:
             TorchTrainer(
                 _rank,
                 train_loop_config={"request": request, "mailbox": mailbox, "asked": self.asked},
-                scaling_config=ScalingConfig(
-                    num_workers=request.ranks,
-                    use_gpu=self.resource == "GPU",
-                    resources_per_worker={self.resource: 1},
-                ),
+                scaling_config=ScalingConfig(num_workers=request.ranks, use_gpu=self.resource == "GPU", **per_worker),
                 torch_config=TorchConfig(backend=backend_of(options), timeout_s=max(1, int(options.timeout))),
                 run_config=RunConfig(
-                    storage_path=tempfile.mkdtemp(prefix="ridgeline-ray-"),
-                    failure_config=FailureConfig(max_failures=0),
+                    storage_path=tempfile.mkdtemp(prefix="ridgeline-ray-"), failure_config=FailureConfig(max_failures=0)
                 ),
             ).fit()
         except BaseException as caught:
@@ -147,7 +144,7 @@ class Cluster(Starter):
         return int(sum(resources.get(self.resource, 0) for resources in alive))
 
 
-def _here() -> Any:
+def _here() -> NodeAffinitySchedulingStrategy:
     """On this node, whose loss ends the run anyway."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -158,11 +155,9 @@ def _here() -> Any:
 def _absolute(request: Request) -> Request:
     """Paths that mean the same in the folder where Ray starts a worker; nodes share them, or have copies."""
     options = request.options
-    paths = {item.name: getattr(options, item.name) for item in fields(options) if item.name in PATHS}
-    if os.path.exists(options.data):
-        paths["data"] = options.data
-    absolute_paths: JsonObject = {name: os.path.abspath(path) for name, path in paths.items() if path}
-    return replace(request, options=replace(options, **absolute_paths))
+    names = (*PATHS, "data") if os.path.exists(options.data) else PATHS
+    paths: JsonObject = {name: os.path.abspath(path) for name in names if (path := getattr(options, name))}
+    return replace(request, options=replace(options, **paths))
 
 
 def _rank(told: JsonMapping) -> None:
@@ -172,16 +167,15 @@ def _rank(told: JsonMapping) -> None:
     request: Request = told["request"]
     mailbox, stop_flag = told["mailbox"], [False]
 
-    def say(kind: str, value: Any) -> None:
+    def say(kind: str, value: object) -> None:
         stop_flag[0] = ray.get(mailbox.say.remote(kind, value)) or stop_flag[0]
 
     world = find_world()
-    listener = Listener(step=lambda row: say("step", row), note=lambda line: say("note", line))
     try:
         began = time.monotonic() - (time.time() - told["asked"])  # the clock of this node
-        outcome = work(request, world, listener, lambda: stop_flag[0], began)
+        outcome = work(request, world, Listener.sending(say), lambda: stop_flag[0], began)
     except InputError as wrong:
-        say("refused", wrong.problems or (Problem(path="", given=str(wrong), expected=""),))
+        say("refused", problems_of(wrong))
     except Exception as wrong:
         raise RuntimeError(f"{reason(wrong)}\n{traceback.format_exc()}") from None
     else:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copyreg
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem, RidgelineError
@@ -117,21 +118,17 @@ def recomputed_parts(recompute: Recompute, block: str, *, covered: bool) -> froz
     return frozenset(PARTS[part] for part in recompute.parts) if kind == "selective" else frozenset()
 
 
-def _view(mapping: dict[object, object]) -> Mapping[object, object]:
+def _view(mapping: dict[object, object]) -> MappingProxyType[object, object]:
     return MappingProxyType(mapping)
 
 
-def _pickle_mapping(view: Mapping[object, object]) -> tuple[object, tuple[dict[object, object]]]:
-    return _view, (dict(view),)
-
-
-copyreg.pickle(MappingProxyType, _pickle_mapping)  # type: ignore[arg-type]  # read-only tables of a plan reach the workers
+copyreg.pickle(MappingProxyType, lambda view: (_view, (dict(view),)))  # a plan's tables reach the workers
 
 
 PREDICTED_KINDS = {"temporary": "workspace"}  # what a prediction calls the kinds that a run counts
 
 
-QUIET, WARM, RECORDED = 1, 1, 2  # steps: before, with the profiler warming up, in the trace
+TRACE_WINDOW = (1, 1, 2)  # steps: before, with the profiler warming up, in the trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +226,7 @@ class StepRow:
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
-def _nobody(told: object) -> None:
+def nobody(value: object) -> None:
     """Nobody listens."""
 
 
@@ -237,8 +234,17 @@ def _nobody(told: object) -> None:
 class Listener:
     """Who is told how a run goes: every step of it, and a line now and then (a checkpoint that failed, ranks lost)."""
 
-    step: Callable[[StepRow], None] = _nobody
-    note: Callable[[str], None] = _nobody
+    step: Callable[[StepRow], None] = nobody
+    note: Callable[[str], None] = nobody
+
+    @classmethod
+    def sending(cls, send: Callable[[str, object], None]) -> Listener:
+        """The listener of a rank, which sends what it hears to whoever calls `hear` with it."""
+        return cls(step=partial(send, "step"), note=partial(send, "note"))
+
+    def hear(self, kind: str, value: Any) -> None:
+        """What a rank sent."""
+        (self.step if kind == "step" else self.note)(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,3 +390,7 @@ class Verification:
     def equal(self) -> bool:
         """Whether loss and every gradient are."""
         return not self.diverged and self.loss_difference <= self.tolerance
+
+
+RunResult = RunOutcome | Verification | None
+"""Of a run, of a comparison, and of a rank that does not speak for all."""

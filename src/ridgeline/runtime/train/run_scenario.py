@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import refuse_unwritable
@@ -17,23 +17,10 @@ from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.runtime.measure import need_torch
 from ridgeline.runtime.probe.ranks import find_world
+from ridgeline.runtime.train import request
 from ridgeline.runtime.train.launch import Replan, execute, started_again
 from ridgeline.runtime.train.refuse import refusals
-from ridgeline.runtime.train.request import (
-    QUIET,
-    RECORDED,
-    WARM,
-    Listener,
-    Numerics,
-    Options,
-    Request,
-    RunOutcome,
-    StepRow,
-    Verification,
-    folder_numerics,
-    folder_problems,
-    make_request,
-)
+from ridgeline.runtime.train.request import Listener, Numerics, Options, RunResult, StepRow, nobody
 
 if TYPE_CHECKING:
     from ridgeline.runtime.train.dry import TracedStage
@@ -58,7 +45,7 @@ class Metrics:
     def __enter__(self) -> Listener:
         return Listener(step=self._step, note=self.listener.note)
 
-    def __exit__(self, *how: Any) -> None:
+    def __exit__(self, *how: object) -> None:
         try:
             self.stream.close()
         except OSError as wrong:
@@ -83,14 +70,6 @@ FOLDER = "tensorboard"
 SCALARS = ("loss", "gradient_norm", "loss_scale", "seconds", "tokens_per_s", "memory")
 
 
-def absent() -> Problem | None:
-    """What to install where TensorBoard is not."""
-    if importlib.util.find_spec("tensorboard") is not None:
-        return None
-    todo = "`pip install ridgeline[tensorboard]`"
-    return Problem(path="--tensorboard", given="no module tensorboard", expected="TensorBoard", todo=todo)
-
-
 class EventFile:
     """The scalars `train/...` of a run in FOLDER/tensorboard; as a context it gives the listener that writes them."""
 
@@ -102,7 +81,7 @@ class EventFile:
     def __enter__(self) -> Listener:
         return Listener(step=self._step, note=self.listener.note)
 
-    def __exit__(self, *how: Any) -> None:
+    def __exit__(self, *how: object) -> None:
         self.writer.close()
 
     def _step(self, row: StepRow) -> None:
@@ -117,19 +96,15 @@ class EventFile:
 LAUNCHERS = ("ray",)
 
 
-def untold(told: StepRow | str) -> None:
-    """Nobody is told how far a run is."""
-
-
 def run(
     scenario: Scenario,
     options: Options | None = None,
     *,
     numerics: Numerics | None = None,
-    tell: Callable[[StepRow], None] = untold,
-    note: Callable[[str], None] = untold,
+    tell: Callable[[StepRow], None] = nobody,
+    note: Callable[[str], None] = nobody,
     replan: Replan | None = None,
-) -> RunOutcome | Verification | None:
+) -> RunResult:
     """Train the scenario's model by its plan here; with `options.verify` compare one step with a single process.
 
     Starts one process for each rank of the plan, or takes part in those of torchrun and Slurm, where every rank but 0
@@ -145,15 +120,15 @@ def run(
         raise InputError(problems)
     if options.folder and (options.elastic or started_again()):
         options = replace(options, resume=True)
-    request: Request = make_request(scenario, options, numerics or _numerics(options))
-    listener = Listener(step=tell, note=note)
-    if not options.folder or find_world().rank != 0:
-        return execute(request, listener, replan)  # type: ignore[no-any-return]
+    if options.weights and numerics is None:
+        numerics = request.folder_numerics(Path(options.weights))
+    run_request, listener = request.make_request(scenario, options, numerics), Listener(step=tell, note=note)
     with ExitStack() as open_files:
-        if options.tensorboard:
-            listener = open_files.enter_context(EventFile(Path(options.folder), listener))
-        listener = open_files.enter_context(Metrics(Path(options.folder), listener, append=options.resume))
-        return execute(request, listener, replan)  # type: ignore[no-any-return]
+        if options.folder and find_world().rank == 0:
+            if options.tensorboard:
+                listener = open_files.enter_context(EventFile(Path(options.folder), listener))
+            listener = open_files.enter_context(Metrics(Path(options.folder), listener, append=options.resume))
+        return execute(run_request, listener, replan)
 
 
 def trace_plan(scenario: Scenario) -> tuple[TracedStage, ...]:
@@ -165,32 +140,27 @@ def trace_plan(scenario: Scenario) -> tuple[TracedStage, ...]:
     from ridgeline.runtime.train.dry import trace_step
     from ridgeline.runtime.train.loop import blueprint_of
 
-    request = make_request(scenario, Options())
-    return trace_step(request, blueprint_of(request))
-
-
-def _numerics(options: Options) -> Numerics | None:
-    return folder_numerics(Path(options.weights)) if options.weights else None
+    run_request = request.make_request(scenario, Options())
+    return trace_step(run_request, blueprint_of(run_request))
 
 
 def _options(options: Options) -> list[Problem]:
-    problems: list[Problem] = []
-    for name, value, least in (
-        ("steps", options.steps, 1),
-        ("every", options.every, 0),
-        ("restarts", options.restarts, 0),
-    ):
-        if value < least:
-            problems.append(Problem(path=f"--{name}", given=str(value), expected=f"{least} or more"))
+    problems = [
+        Problem(path=f"--{name}", given=str(value), expected=f"{least} or more")
+        for name, least in (("steps", 1), ("every", 0), ("restarts", 0))
+        if (value := getattr(options, name)) < least
+    ]
     if not options.rate > 0 or not options.timeout > 0:
         problems.append(
             Problem(path="--rate, --timeout", given=f"{options.rate}, {options.timeout}", expected="above 0")
         )
-    least = QUIET + WARM + RECORDED
+    least = sum(request.TRACE_WINDOW)
     if options.trace and options.steps < least:
         problems.append(Problem(path="--steps", given=str(options.steps), expected=f"{least} or more with --trace"))
-    if options.tensorboard and (missing := absent()) is not None:
-        problems.append(missing)
+    if options.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        todo = "`pip install ridgeline[tensorboard]`"
+        no_module = "no module tensorboard"
+        problems.append(Problem(path="--tensorboard", given=no_module, expected="TensorBoard", todo=todo))
     if options.launcher and options.launcher not in LAUNCHERS:
         problems.append(not_among("--launcher", options.launcher, LAUNCHERS))
     checkpoint_options = (options.every, options.resume, options.restarts, options.elastic, options.tensorboard)
@@ -198,5 +168,5 @@ def _options(options: Options) -> list[Problem]:
         todo = "name a folder with -o"
         problems.append(Problem(path="-o", given="no folder", expected="where metrics and checkpoints go", todo=todo))
     if options.weights:
-        problems += folder_problems(Path(options.weights))
+        problems += request.folder_problems(Path(options.weights))
     return problems

@@ -16,7 +16,6 @@ lowering prices it: joined inputs are gathered, and so is the width.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -129,9 +128,9 @@ def look_up(weight: nn.Parameter, tokens: Tensor, layout: Layout) -> Tensor:
     return leave(functional.embedding(local_rows * here, rows) * here.unsqueeze(-1).to(rows.dtype), layout)
 
 
-def own_positions(layout: Layout, tokens: int, device: Any) -> Tensor:
+def own_positions(layout: Layout, tokens: int, device: torch.device) -> Tensor:
     """Places in the sequence of this rank's part of the residual stream."""
-    places = torch.cat([torch.arange(first, last, device=device) for first, last in layout.positions(tokens)])
+    places = layout.places(tokens, device)
     return places.chunk(layout.tp.degree)[layout.tp.index] if layout.sequence_parallel else places
 
 
@@ -193,7 +192,7 @@ class Stage(nn.Module):  # type: ignore[misc]
 
     def forward(
         self, x: Tensor, targets: Tensor | None = None, scale: float = 1.0, further: Tensor | None = None
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, ...]:
         """Tokens or the residual stream in; the residual stream or logits out, or the scaled loss against targets.
 
         With multi-token prediction targets are [batch, 1 + depth, tokens]. A pipeline, whose loss is computed outside,

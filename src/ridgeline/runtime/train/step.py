@@ -11,18 +11,21 @@ the captured kernels read them, and loss and norm stay where they write them; th
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from torch.distributed.pipelining import schedules
+
 from ridgeline.plan.schedules import build
 from ridgeline.runtime.train.assemble import Assembly
 from ridgeline.runtime.train.fused import sum_of_squares
-from ridgeline.runtime.train.layout import Layout
+from ridgeline.runtime.train.layout import Layout, shard_of
 from ridgeline.runtime.train.stage import cross_entropy
-from ridgeline.runtime.train.update import Update, shard_of
+from ridgeline.runtime.train.update import Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,7 @@ class Stepper:
 
     assembly: Assembly
     microbatches: int
-    runtime: Any = None
+    runtime: schedules._PipelineScheduleRuntime = None
     total: int = field(default=1)
     scale: float = 1.0
 
@@ -56,7 +59,10 @@ class Stepper:
         self.total = batch.total
         loss = self._pipeline_step(batch) if self.assembly.layout.pp.degree > 1 else self._plain(batch)
         finish_gradients(self.assembly)
-        return whole_loss(loss, self.assembly) / self.scale
+        for axis in (self.assembly.layout.dp, self.assembly.layout.cp, self.assembly.layout.pp):
+            if axis.group is not None:
+                dist.all_reduce(loss, group=axis.group)
+        return loss / self.scale
 
     def _loss(self, logits: Tensor | tuple[Tensor, ...], targets: Tensor) -> Tensor:
         """Of a pipeline's last stage: of the model's logits, and those of every depth where it predicts further."""
@@ -144,15 +150,6 @@ def _add_from(layout: Layout, stage: int, gradient: Tensor) -> None:
     gradient.add_(peer_gradient)
 
 
-def whole_loss(loss: Tensor, assembly: Assembly) -> Tensor:
-    """The loss of the global batch on every rank: summed over data and context ranks, from the last stage."""
-    layout = assembly.layout
-    for axis in (layout.dp, layout.cp, layout.pp):
-        if axis.group is not None:
-            dist.all_reduce(loss, group=axis.group)
-    return loss
-
-
 def gradient_norm(assembly: Assembly) -> Tensor:
     """Euclidean norm of all gradients together; a shard that several ranks hold counts once."""
     from torch.distributed.tensor import Replicate
@@ -211,7 +208,7 @@ class WholeStep:
     def __init__(self, stepper: Stepper, update: Update, *, graph: bool) -> None:
         self.stepper, self.update, self.wanted = stepper, update, graph
         self.done = 0
-        self.graph: Any = None
+        self.graph: torch.cuda.CUDAGraph = None
         self.batch: Batch | None = None
         self.out: tuple[Tensor, Tensor] | None = None
         half = stepper.assembly.blueprint.plan.precision.weights.id == "fp16"

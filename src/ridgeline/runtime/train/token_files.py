@@ -15,13 +15,13 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.core.errors import InputError, Problem
 
-KINDS: dict[str, np.dtype[Any]] = {".u16": np.dtype("<u2"), ".u32": np.dtype("<u4")}
+KINDS: dict[str, np.dtype[np.integer]] = {".u16": np.dtype("<u2"), ".u32": np.dtype("<u4")}
 ENDS = ".ends"
 EXPECTED = 'text, {"text": "..."} or {"tokens": [...]} a line'
 
@@ -88,7 +88,7 @@ def documents(sources: Iterable[Path | str]) -> Iterator[tuple[str, Sequence[int
 
 def _of_line(line: bytes, where: str) -> Sequence[int]:
     try:
-        document: Any = json.loads(line)
+        document: object = json.loads(line)
     except (ValueError, RecursionError):
         document = None
     document = document if isinstance(document, dict) else {}
@@ -101,7 +101,7 @@ def _of_line(line: bytes, where: str) -> Sequence[int]:
     raise InputError(Problem(path="", given=given_text, expected=EXPECTED, where=where))
 
 
-def _fitting(tokens: Sequence[int], most: int, where: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _fitting(tokens: Sequence[int], most: int, where: str) -> NDArray[np.int64]:
     wrong = next((token for token in tokens if not 0 <= token <= most), None)
     if wrong is not None:
         todo = "write a .u32 file" if wrong > most else ""
@@ -113,9 +113,9 @@ def _fitting(tokens: Sequence[int], most: int, where: str) -> np.ndarray[Any, np
 class TokenFiles:
     """The shards of a data set, memory-mapped: sequences are numbered through them in the order of their names."""
 
-    shards: tuple[np.ndarray[Any, Any], ...]
+    shards: tuple[NDArray[np.integer], ...]
 
-    def read(self, index: int, length: int, further: int = 0) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def read(self, index: int, length: int, further: int = 0) -> NDArray[np.int64]:
         """Sequence `index` of so many tokens; neighbours share one, the last target of the first. Wraps at the end.
         The `further` tokens that follow it in its shard come behind; a shard's beginning follows its end.
 

@@ -13,7 +13,9 @@ written back, on streams of their own: while one piece is updated the next arriv
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from ridgeline.core.documents import JsonObject
 from ridgeline.plan.workload import Optimizer
 from ridgeline.runtime.train.assemble import TORCH_DTYPES, Assembly
 from ridgeline.runtime.train.fused import has_kernels
+from ridgeline.runtime.train.layout import shard_of
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 BETAS, EPSILON, DECAY, LARGEST_NORM = (0.9, 0.95), 1e-8, 0.1, 1.0
@@ -53,13 +56,12 @@ class Update:
         self.shards = {name: shard_of(parameter.detach()) for name, parameter in self.named.items()}
         self.away = _offloaded_names(self.shards, plan.offload.optimizer)
         device, kind = torch.device(assembly.layout.device), TORCH_DTYPES[optimizer.states.id]
-        host = _Pinned(device)
         self.masters = {}
         self.states: dict[str, tuple[Tensor, Tensor]] = {}
         for name, shard in self.shards.items():
             wide = TORCH_DTYPES[optimizer.master.id] if optimizer.master else shard.dtype
             needs_master = wide != shard.dtype
-            place = host.empty if name in self.away else torch.empty_like
+            place = partial(_empty_on_host, pinned=device.type != "cpu") if name in self.away else torch.empty_like
             self.masters[name] = place(shard, dtype=wide).copy_(shard) if needs_master else shard
             first, second = (place(shard, dtype=kind).zero_() for _ in MOMENTS)
             self.states[name] = first, second
@@ -98,7 +100,14 @@ class Update:
             kernels.adamw(weight, master, gradient, states, (factor, self.count), adam_options)
             return
         if self.fused and gradient.dtype == master.dtype == states[0].dtype:
-            lists: Any = ([master], [gradient * factor.to(gradient.dtype)], [states[0]], [states[1]], [], [self.count])
+            lists: tuple[list[Tensor], ...] = (
+                [master],
+                [gradient * factor.to(gradient.dtype)],
+                [states[0]],
+                [states[1]],
+                [],
+                [self.count],
+            )
             torch._fused_adamw_(
                 *lists, lr=self.rate, beta1=BETAS[0], beta2=BETAS[1], weight_decay=adam_options["decay"], eps=EPSILON,
                 amsgrad=False, maximize=False,
@@ -133,19 +142,14 @@ class Update:
             self.moment(to, which).copy_(self.moment(source, which))
 
 
-def shard_of(tensor: Any) -> Tensor:
-    """This rank's piece of a DTensor, or the tensor itself; shares its memory."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
-
-
-def _loose(master: Tensor, gradient: Tensor, states: tuple[Tensor, Tensor], count: Tensor, told: JsonObject) -> None:
-    (beta1, beta2), rate = told["betas"], told["rate"]
+def _loose(master: Tensor, gradient: Tensor, states: tuple[Tensor, Tensor], count: Tensor, options: JsonObject) -> None:
+    (beta1, beta2), rate = options["betas"], options["rate"]
     first = states[0].float().lerp_(gradient, 1 - beta1)
     second = states[1].float().lerp_(gradient.square(), 1 - beta2)
     states[0].copy_(first)
     states[1].copy_(second)
-    root = (second / (1 - beta2**count)).sqrt_().add_(told["epsilon"])
-    new_master = master.float() * (1 - rate * told["decay"])
+    root = (second / (1 - beta2**count)).sqrt_().add_(options["epsilon"])
+    new_master = master.float() * (1 - rate * options["decay"])
     master.copy_(new_master - rate * (first / (1 - beta1**count)) / root)
 
 
@@ -160,14 +164,8 @@ def _offloaded_names(shards: dict[str, Tensor], share: float) -> tuple[str, ...]
     return tuple(chosen)
 
 
-class _Pinned:
-    """Host memory that a chip copies from and to; plain memory on a host without one."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.pinned = device.type != "cpu"
-
-    def empty(self, like: Tensor, *, dtype: torch.dtype) -> Tensor:
-        return torch.empty(like.shape, dtype=dtype, device="cpu", pin_memory=self.pinned)
+def _empty_on_host(like: Tensor, *, dtype: torch.dtype, pinned: bool) -> Tensor:
+    return torch.empty(like.shape, dtype=dtype, device="cpu", pin_memory=pinned)
 
 
 class _Slots:
@@ -182,7 +180,7 @@ class _Slots:
         if update.masters[name] is not update.shards[name]:
             kinds.append(update.masters[name].dtype)
         self.rooms = [[torch.empty(size, dtype=kind, device=device) for kind in kinds] for _ in range(SLOTS)]
-        self.free: list[Any] = [None] * SLOTS
+        self.free: list[torch.Event | None] = [None] * SLOTS
         self.streams = (self.module.Stream(), self.module.Stream()) if self.module else None
         self.turn = 0
 
@@ -204,29 +202,25 @@ class _Slots:
             self.turn = (self.turn + 1) % SLOTS
 
     def _fill_room(self, room: list[Tensor], hosts: list[Tensor]) -> None:
-        if self.streams is None:
-            for buffer, host in zip(room, hosts, strict=True):
-                buffer.copy_(host)
-            return
-        into, _ = self.streams
-        if self.free[self.turn] is not None:
-            into.wait_event(self.free[self.turn])
-        with self.module.stream(into):
-            for buffer, host in zip(room, hosts, strict=True):
-                buffer.copy_(host, non_blocking=True)
-        self.module.current_stream().wait_stream(into)
+        stream = self.streams[0] if self.streams else None
+        if stream is not None and self.free[self.turn] is not None:
+            stream.wait_event(self.free[self.turn])
+        self._copy(room, hosts, stream)
+        if stream is not None:
+            self.module.current_stream().wait_stream(stream)
 
     def _empty_room(self, room: list[Tensor], hosts: list[Tensor]) -> None:
-        if self.streams is None:
-            for buffer, host in zip(room, hosts, strict=True):
-                host.copy_(buffer)
-            return
-        _, out = self.streams
-        out.wait_stream(self.module.current_stream())
-        with self.module.stream(out):
-            for buffer, host in zip(room, hosts, strict=True):
-                host.copy_(buffer, non_blocking=True)
-            self.free[self.turn] = out.record_event()
+        stream = self.streams[1] if self.streams else None
+        if stream is not None:
+            stream.wait_stream(self.module.current_stream())
+        self._copy(hosts, room, stream)
+        if stream is not None:
+            self.free[self.turn] = stream.record_event()
+
+    def _copy(self, targets: list[Tensor], sources: list[Tensor], stream: torch.Stream | None) -> None:
+        with self.module.stream(stream) if stream is not None else nullcontext():
+            for target, source in zip(targets, sources, strict=True):
+                target.copy_(source, non_blocking=stream is not None)
 
     def finish(self) -> None:
         """States are whole in host memory before anybody reads them."""

@@ -15,10 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from ridgeline.core.dtype import dtype
@@ -26,7 +24,7 @@ from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Plan, Precision
 from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble
 from ridgeline.runtime.train.data import Source, batch_of, further_tokens
-from ridgeline.runtime.train.layout import Layout
+from ridgeline.runtime.train.layout import Layout, full_of
 from ridgeline.runtime.train.request import Compared, Verification
 from ridgeline.runtime.train.step import FIRST_SCALE, Stepper
 
@@ -43,9 +41,7 @@ def verify(blueprint: Blueprint, layout: Layout, source: Source, sequences: int,
     reference_loss = float("nan")
     if layout.dp.index == layout.cp.index == layout.tp.index == 0:
         reference_loss, comparisons = _against_reference(blueprint, layout, gradients, (source, sequences, seq))
-    gathered_comparisons: list[Any] = [comparisons] * layout.ranks
-    if layout.ranks > 1:
-        dist.all_gather_object(gathered_comparisons, comparisons)
+    gathered_comparisons = layout.gather_objects(comparisons)
     if layout.rank != 0:
         return None
     by_name = {comparison.name: comparison for part in gathered_comparisons for comparison in part}
@@ -65,14 +61,11 @@ def _gradients(assembly: Assembly, source: Source, sequences: int, seq: int) -> 
     loss = float(stepper.gradients(batch_of(source, 0, sequences, seq, layout, further)))
     parameters = assembly.parameters()
     parameters.pop(assembly.embedding_copy, None)
-    return loss, {name: _full_tensor(parameter).float() / stepper.scale for name, parameter in parameters.items()}
+    return loss, {name: _full_gradient(parameter).float() / stepper.scale for name, parameter in parameters.items()}
 
 
-def _full_tensor(parameter: Any) -> Tensor:
-    gradient = parameter.grad
-    if gradient is None:
-        return torch.zeros(parameter.shape)
-    return gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
+def _full_gradient(parameter: Tensor) -> Tensor:
+    return torch.zeros(parameter.shape) if parameter.grad is None else full_of(parameter.grad)
 
 
 def model_order(blueprint: Blueprint) -> list[str]:

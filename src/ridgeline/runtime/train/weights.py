@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional
 
 from ridgeline.models import spec
@@ -39,7 +40,7 @@ class Maker:
 
     layout: Layout
     numerics: Numerics
-    dtype: Any
+    dtype: torch.dtype
     fuses: frozenset[str] = frozenset({"norm"})
     compiled: bool = False
     narrow: Literal["", "tensor", "row"] = ""
@@ -57,7 +58,7 @@ class Maker:
         """A parameter with a row for each expert: rows over ep, and `cut` over etp."""
         return self._parameter(shape, self.layout.experts, (0, cut))
 
-    def _parameter(self, shape: tuple[int, ...], mesh: Any, cuts: tuple[int | None, ...]) -> nn.Parameter:
+    def _parameter(self, shape: tuple[int, ...], mesh: DeviceMesh | None, cuts: tuple[int | None, ...]) -> nn.Parameter:
         if mesh is None:
             return nn.Parameter(torch.empty(shape, dtype=self.dtype, device=self.layout.device))
         from torch.distributed.tensor import DTensor, Replicate, Shard
