@@ -27,7 +27,7 @@ from ridgeline.lowering.pooled_core import pooled_ops
 from ridgeline.lowering.scans import scan_ops
 from ridgeline.lowering.softmax_core import cross_ops, softmax_ops
 from ridgeline.models.mixer_parts import cross_parts, mixer_parts
-from ridgeline.models.parts import CrossCore, LatentCore, MixerParts, PooledCore, SoftmaxCore
+from ridgeline.models.parts import CrossCore, LatentCore, MixerParts, PooledCore
 from ridgeline.models.spec import Attention, Mixer
 
 
@@ -51,7 +51,7 @@ def _core(ctx: LoweringContext, parts: MixerParts) -> CoreOps:
     if parts.recurrent is not None:
         return scan_ops(ctx, parts, parts.recurrent)
     match core:
-        case SoftmaxCore():
+        case Attention():
             return softmax_ops(ctx, parts, core)
         case CrossCore():
             return cross_ops(ctx, parts, core)

@@ -22,7 +22,8 @@ from ridgeline.lowering.context import ForwardWork, LoweringContext
 from ridgeline.lowering.core_ops import CoreOps, product, saved_bytes, steps_of, where_any
 from ridgeline.lowering.op_builders import Passes, stream, tensor_collective
 from ridgeline.lowering.softmax_core import heads_for_sequence
-from ridgeline.models.parts import ChannelScan, DeltaScan, LinearScan, MixerParts, Recurrent, Scan, SsdScan
+from ridgeline.models.parts import ChannelScan, DeltaScan, LinearScan, MixerParts, Recurrent, Scan
+from ridgeline.models.spec import Mamba2
 
 DELTA_CHUNK = 64  # of flash-linear-attention's gated delta rule
 MASK_TILE = 64  # rows of a tile: of a masked square of L x L, (L + tile) / 2 columns a row are worked on
@@ -85,7 +86,7 @@ def _step(ctx: LoweringContext, scan: Scan | None, recurrent: Recurrent) -> Pass
 def _sequence(ctx: LoweringContext, scan: Scan | None) -> Passes:
     """Kernels of a scan over all tokens, forward and backward, on one rank."""
     match scan:
-        case SsdScan():
+        case Mamba2():
             return ssd_scan(ctx, scan)
         case DeltaScan():
             return delta_scan(ctx, scan)
@@ -99,7 +100,7 @@ def _sequence(ctx: LoweringContext, scan: Scan | None) -> Passes:
             assert_never(scan)
 
 
-def ssd_scan(ctx: LoweringContext, scan: SsdScan) -> Passes:
+def ssd_scan(ctx: LoweringContext, scan: Mamba2) -> Passes:
     """Kernels of a Mamba2 scan, forward and backward, on one rank.
 
         chunk state       2 T d n            flops    x and B in, states out

@@ -30,7 +30,7 @@ from ridgeline.lowering.op_builders import (
 )
 from ridgeline.lowering.softmax_core import attention_scores
 from ridgeline.models.flops import mean_visible
-from ridgeline.models.mixer_parts import mixer_parts, softmax_core
+from ridgeline.models.mixer_parts import mixer_parts
 from ridgeline.models.params import modulation_inputs, modulation_params
 from ridgeline.models.spec import Block, Captured, Mlp, Moe, Mtp, Product
 from ridgeline.plan.engine import RecomputeKind
@@ -296,7 +296,7 @@ def _core(ctx: LoweringContext, part: Captured) -> Passes:
     forward: list[Op] = []
     backward: list[Op] = []
     for attention in part.scores:
-        passes = attention_scores(ctx, softmax_core(attention))
+        passes = attention_scores(ctx, attention)
         forward += passes[0]
         backward += passes[1]
     flops = part.scan_flops * ctx.tokens + part.pair_flops * _pairs(ctx)

@@ -37,7 +37,8 @@ from ridgeline.lowering.op_builders import (
     tensor_collective,
 )
 from ridgeline.models.flops import mean_visible
-from ridgeline.models.parts import CrossCore, MixerParts, SoftmaxCore
+from ridgeline.models.parts import CrossCore, MixerParts
+from ridgeline.models.spec import Attention
 from ridgeline.plan.serving_settings import BARE
 
 # head sizes that kernels of a library are built for; a head between two runs as the wider one. On an H200 cuDNN takes
@@ -72,15 +73,15 @@ VECTOR_ATTENTION = "decode attention on vector units"
 SMALLEST_BUCKET = 128.0  # tokens of the shortest context that a program is compiled for
 
 
-def softmax_ops(ctx: LoweringContext, parts: MixerParts, core: SoftmaxCore) -> CoreOps:
+def softmax_ops(ctx: LoweringContext, parts: MixerParts, core: Attention) -> CoreOps:
     """Rotation and norms of queries and keys, scores, softcap and gate."""
     tp, tokens = ctx.degrees.tp, ctx.tokens
     heads, copies = padded_heads(ctx, core.heads), head_copies(ctx, core.kv_heads)
     values = heads * core.value_dim
-    key_elements = 0 if core.kv_shared else core.kv_heads * copies * core.key_dim
-    rotation = rotary(ctx, tokens * (heads * core.key_dim + key_elements) / tp, core)
+    key_elements = 0 if core.kv_shared else core.kv_heads * copies * core.head_dim
+    rotation = rotary(ctx, tokens * (heads * core.head_dim + key_elements) / tp, core)
     (qkv,), out = [product(ctx, part) for part in parts.into], [product(ctx, part) for part in parts.out]
-    split_back = [] if core.rotary else [stream(ctx, "join qkv dX", qkv.m * qkv.n, 2.0)]
+    split_back = [] if core.positions == "rope" else [stream(ctx, "join qkv dX", qkv.m * qkv.n, 2.0)]
     sequence = ctx if core.causal else replace(ctx, causal=False)
     softcap = _softcap(sequence, core, heads)
     gate, gate_back = output_gate(ctx, tokens * values / tp) if core.gate else ([], [])
@@ -96,15 +97,15 @@ def softmax_ops(ctx: LoweringContext, parts: MixerParts, core: SoftmaxCore) -> C
     )
 
 
-def attention_scores(ctx: LoweringContext, core: SoftmaxCore) -> Passes:
+def attention_scores(ctx: LoweringContext, core: Attention) -> Passes:
     """Scores of a sequence, forward and backward, or those of an engine step: its cache written, prompts by the tile,
     decodes against it. Nothing is cached for queries that see what comes behind them."""
     window = (core.window, core.chunked)
     if ctx.forward is None:
         sequence = ctx if core.causal else replace(ctx, causal=False)
-        return scores(sequence, core.heads, core.key_dim, core.value_dim, window)
+        return scores(sequence, core.heads, core.head_dim, core.value_dim, window)
     heads = padded_heads(ctx, core.heads)
-    prefill = prefill_scores(ctx, heads, (core.key_dim, core.value_dim), window, causal=core.causal)
+    prefill = prefill_scores(ctx, heads, (core.head_dim, core.value_dim), window, causal=core.causal)
     if not core.causal:
         return [prefill], []
     row = core.kv * head_copies(ctx, core.kv_heads) / ctx.degrees.tp
@@ -121,7 +122,7 @@ def cross_ops(ctx: LoweringContext, parts: MixerParts, core: CrossCore) -> CoreO
     """Cross attention. With sequence parallelism every layer gathers the source, too, and scatters its gradient;
     without it gradients of the source are summed over tensor ranks. An engine makes keys and values of the source once
     for every prompt that begins, and caches them for its decodes."""
-    source_ctx = replace(ctx, keys=core.source, causal=False, document=0)
+    attention, source_ctx = core.attention, replace(ctx, keys=core.source, causal=False, document=0)
     (query, key_value), (out,) = parts.into, parts.out
     queries, output = product(ctx, query), product(ctx, out)
     if ctx.forward is not None:
@@ -133,26 +134,26 @@ def cross_ops(ctx: LoweringContext, parts: MixerParts, core: CrossCore) -> CoreO
         )
     source = ctx.degrees.microbatch * core.source
     source_kv, size = product(ctx, key_value, rows=source), ctx.precision.activations.bytes_per_element
-    norm = [stream(ctx, "query-key norm", queries.m * queries.n, 2.0, 2.0)] if core.qk_norm else []
+    norm = [stream(ctx, "query-key norm", queries.m * queries.n, 2.0, 2.0)] if attention.qk_norm != "none" else []
     return CoreOps(
         into=[queries, source_kv],
         out=[output],
         before=(norm, norm),
-        core=scores(source_ctx, core.heads, core.key_dim, core.value_dim),
+        core=scores(source_ctx, attention.heads, attention.head_dim, attention.value_dim),
         exchange=_source_exchange(ctx, source * key_value.inputs),
         saved=(queries.m * (queries.n + output.k) + source_kv.m * source_kv.n) * size,
-        score_bytes=score_bytes(source_ctx, core.heads),
+        score_bytes=score_bytes(source_ctx, attention.heads),
     )
 
 
 def _cross_step(ctx: LoweringContext, core: CrossCore, queries: MatMul, both: MatMul) -> Passes:
-    steps, size = steps_of(ctx), ctx.precision.kv.bytes_per_element
+    attention, steps, size = core.attention, steps_of(ctx), ctx.precision.kv.bytes_per_element
     read = (steps.prefills + steps.decodes) * core.source
     pairs = (steps.prefill_tokens + steps.decodes * steps.decode_tokens) * core.source
-    wide, deep = (kernel_head_dim(ctx.engine.kernel, width) for width in (core.key_dim, core.value_dim))
+    wide, deep = (kernel_head_dim(ctx.engine.kernel, width) for width in (attention.head_dim, attention.value_dim))
     attend = Attend(
         label="cross attention",
-        flops=2 * pairs * core.heads / ctx.degrees.tp * (wide + deep),
+        flops=2 * pairs * attention.heads / ctx.degrees.tp * (wide + deep),
         stream_bytes=read * both.n * size + 2 * queries.m * queries.n * ctx.precision.activations.bytes_per_element,
         head_dim=wide,
         kernels=DECODE_KERNELS,
@@ -299,7 +300,7 @@ def _beyond(ctx: LoweringContext, seen: tuple[int, bool], extra: float) -> float
     return extra * (2 - window / ctx.span if slides else 1.0)
 
 
-def _softcap(ctx: LoweringContext, core: SoftmaxCore, heads: Num) -> Passes:
+def _softcap(ctx: LoweringContext, core: Attention, heads: Num) -> Passes:
     """A tanh of every score before the softmax: an exponential and a division of the special-function unit each, and
     again in the backward; no bytes where a flash kernel does it, two passes over the score matrix where none does."""
     if not core.softcap:
@@ -319,10 +320,10 @@ def _softcap(ctx: LoweringContext, core: SoftmaxCore, heads: Num) -> Passes:
     return [forward], [replace(forward, label="softcap dX", stream_bytes=2 * score_traffic)]
 
 
-def rotary(ctx: LoweringContext, elements: Num, core: SoftmaxCore) -> list[Op]:
+def rotary(ctx: LoweringContext, elements: Num, core: Attention) -> list[Op]:
     """Rotation and norm of queries and keys, where the model has them; the same bytes forward and backward."""
-    rotation: list[Op] = [pointwise(ctx, "rotary", elements)] if core.rotary else []
-    return [*rotation, stream(ctx, "query-key norm", elements, 2.0, 2.0)] if core.qk_norm else rotation
+    rotation: list[Op] = [pointwise(ctx, "rotary", elements)] if core.positions == "rope" else []
+    return [*rotation, stream(ctx, "query-key norm", elements, 2.0, 2.0)] if core.qk_norm != "none" else rotation
 
 
 def output_gate(ctx: LoweringContext, elements: Num) -> Passes:
@@ -448,19 +449,19 @@ def prefill_scores(
     )
 
 
-def _decode_scores(ctx: LoweringContext, core: SoftmaxCore, heads: Num, row: Num) -> Attend:
+def _decode_scores(ctx: LoweringContext, core: Attention, heads: Num, row: Num) -> Attend:
     """Flash decoding: every cached key and value of a decode is read once by all query heads that share it. Where the
     engine's kernels for such groups do not use matrix units, every query head works through all of it."""
     steps, tp = steps_of(ctx), ctx.degrees.tp
     read, size = cached_tokens_read(ctx, core.window), ctx.precision.activations.bytes_per_element
-    widths, queries = core.key_dim + core.value_dim, steps.decodes * steps.decode_tokens
+    widths, queries = core.head_dim + core.value_dim, steps.decodes * steps.decode_tokens
     local = max(1.0, core.kv_heads / float(np.max(tp)))
     group, matrix_groups = max(1.0, core.heads / float(np.max(tp)) / local), (ctx.engine.serves or BARE).shared_groups
     return Attend(
         label="decode attention" if matrix_groups is None or group in matrix_groups else VECTOR_ATTENTION,
         flops=2 * read * steps.decode_tokens * heads / tp * widths,
         stream_bytes=read * row * ctx.precision.kv.bytes_per_element + queries * heads / tp * widths * size,
-        head_dim=core.key_dim,
+        head_dim=core.head_dim,
         kernels=DECODE_KERNELS * where_any(steps.decodes),
         caches=steps.decodes * local,
         sharing=group,

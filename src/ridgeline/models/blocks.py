@@ -73,7 +73,17 @@ class Attention:
     @property
     def cached_kv(self) -> int:
         """Elements that a token leaves in this layer's cache; one that sees both ways waits for nothing."""
-        return self.kv_heads * (self.head_dim + self.value_dim) if self.causal and not self.kv_shared else 0
+        return self.kv if self.causal and not self.kv_shared else 0
+
+    @property
+    def kv(self) -> int:
+        """Elements of a token's keys and values."""
+        return self.kv_heads * (self.head_dim + self.value_dim)
+
+    @property
+    def width(self) -> int:
+        """Elements of a token's queries and outputs."""
+        return self.heads * (self.head_dim + self.value_dim)
 
     @property
     def value_dim(self) -> int:

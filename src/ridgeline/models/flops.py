@@ -148,7 +148,7 @@ def block_flops(block: Block, hidden: int, context: int, causal: bool, source: i
     for block_mixer in block.mixers:
         mixer = mixer + _mixer_flops(mixer_parts(block_mixer, hidden), context, causal)
     if block.cross is not None:
-        wide = block.cross.heads * (block.cross.head_dim + block.cross.value_dim)
+        wide = block.cross.width
         mixer = mixer + FlopCount(projections=2.0 * hidden * wide, scores=2.0 * source * wide)
     further = FlopCount(captured=captured_flops(block.captured, context, causal)) if block.captured else FlopCount()
     return mixer + (_ffn_flops(block.ffn, hidden) if block.ffn else FlopCount()) + further
@@ -275,11 +275,7 @@ def encoder_flops(spec: ModelSpec, source: int) -> float:
 
 def _crossing(spec: ModelSpec, width: int, source: int) -> float:
     """Keys and values that cross attention of every layer makes of a source."""
-    wide = sum(
-        layers * block.cross.kv_heads * (block.cross.head_dim + block.cross.value_dim)
-        for block, layers in spec.counts()
-        if block.cross is not None
-    )
+    wide = sum(layers * block.cross.kv for block, layers in spec.counts() if block.cross is not None)
     return 2.0 * source * width * wide
 
 

@@ -31,7 +31,6 @@ from ridgeline.models.parts import (
     Projection,
     RankSplits,
     Saved,
-    SoftmaxCore,
     Weight,
 )
 from ridgeline.models.recurrent_parts import delta_parts, recurrence_parts, ssd_parts
@@ -84,19 +83,18 @@ def attention_parts(mixer: Attention, hidden: int, name: str = "attention") -> M
         label="qkv", inputs=hidden, columns=qkv_columns, biased=mixer.qkv_bias,
         joins=(queries, keys * mixer.head_dim, keys * mixer.value_dim),
     )  # fmt: skip
-    kv = mixer.kv_heads * (mixer.head_dim + mixer.value_dim)
-    row = CacheRow(elements=kv, window=mixer.window, heads=mixer.kv_heads, written=not mixer.kv_shared)
+    row = CacheRow(elements=mixer.kv, window=mixer.window, heads=mixer.kv_heads, written=not mixer.kv_shared)
     return MixerParts(
         name=name,
         title=_attention_title(mixer),
         into=(qkv,),
         out=(_attention_out(mixer, hidden, name, "attention out"),),
-        core=softmax_core(mixer),
+        core=mixer,
         splits=RankSplits(tensor=_attention_heads(mixer), context=mixer.heads),
         vectors=_attention_vectors(mixer, hidden, name),
         attended=(_softmax_scores(mixer),),
         cache=(row,) if mixer.causal else (),
-        saved=Saved(split=queries + values + 2 * queries * mixer.gate, kv=0 if mixer.kv_shared else kv),
+        saved=Saved(split=queries + values + 2 * queries * mixer.gate, kv=0 if mixer.kv_shared else mixer.kv),
         output=values,
         widest=2 * queries,
     )
@@ -115,32 +113,11 @@ def cross_parts(mixer: Attention, hidden: int, source: int, source_width: int) -
         title=plain.title,
         into=(query, key_value),
         out=(_attention_out(mixer, hidden, "cross", "cross out"),),
-        core=CrossCore(
-            heads=mixer.heads, kv_heads=mixer.kv_heads, key_dim=mixer.head_dim, value_dim=mixer.value_dim,
-            source=source, qk_norm=mixer.qk_norm != "none",
-        ),
+        core=CrossCore(attention=mixer, source=source),
         splits=plain.splits,
         vectors=plain.vectors,
-        saved=Saved(split=mixer.heads * (mixer.head_dim + mixer.value_dim)),
+        saved=Saved(split=mixer.width),
         output=plain.output,
-    )  # fmt: skip
-
-
-def softmax_core(mixer: Attention) -> SoftmaxCore:
-    """The scores of softmax attention."""
-    return SoftmaxCore(
-        heads=mixer.heads,
-        kv_heads=mixer.kv_heads,
-        key_dim=mixer.head_dim,
-        value_dim=mixer.value_dim,
-        window=mixer.window,
-        chunked=mixer.chunked,
-        causal=mixer.causal,
-        rotary=mixer.positions == "rope",
-        qk_norm=mixer.qk_norm != "none",
-        softcap=mixer.softcap,
-        gate=mixer.gate,
-        kv_shared=mixer.kv_shared,
     )
 
 

@@ -95,21 +95,6 @@ class ParamCount:
         return ParamCount(**{field.name: getattr(self, field.name) * count for field in fields(self)})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoeParams:
-    """Parameters of one mixture of experts; `visited` is the part of `experts` that one token passes through."""
-
-    experts: int
-    visited: int
-    shared_experts: int
-    router: int
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return self.experts + self.shared_experts + self.router
-
-
 def count(spec: ModelSpec) -> ParamCount:
     """Parameters of the whole model.
 
@@ -126,10 +111,10 @@ def count(spec: ModelSpec) -> ParamCount:
         embedding=_embedding_params(spec),
         head=_head_params(spec),
         norms=spec.norm.params(spec.hidden) if spec.norm else 0,
-        vision=vision_params(spec.vision) if spec.vision else 0,
-        audio=audio_params(spec.audio) if spec.audio else 0,
+        vision=tower_params(spec.vision) if spec.vision else 0,
+        audio=tower_params(spec.audio) if spec.audio else 0,
         companions=sum(companion.params for companion in spec.companions),
-        encoder=encoder_params(spec.encoder) if spec.encoder else 0,
+        encoder=tower_params(spec.encoder) if spec.encoder else 0,
         mtp=mtp_params(spec.mtp, spec.hidden) if spec.mtp else 0,
     )
     for block, layers in spec.counts():
@@ -157,10 +142,7 @@ def block_parts(block: Block, hidden: int) -> ParamCount:
         return parts
     if isinstance(block.ffn, Mlp):
         return parts + ParamCount(mlp=streams * ffn_params(block.ffn, hidden))
-    moe = moe_params(block.ffn, hidden)
-    return parts + ParamCount(
-        experts=moe.experts, visited=moe.visited, shared_experts=moe.shared_experts, router=moe.router
-    )
+    return parts + moe_params(block.ffn, hidden)
 
 
 def modulation_params(block: Block, hidden: int) -> int:
@@ -182,7 +164,7 @@ def ffn_params(ffn: Ffn, hidden: int) -> int:
     return _elements(ffn_parts(ffn, hidden).weights)
 
 
-def moe_params(moe: Moe, hidden: int) -> MoeParams:
+def moe_params(moe: Moe, hidden: int) -> ParamCount:
     """Parameters of one mixture of experts.
 
     >>> mixtral = moe_params(Moe(experts=8, topk=2, hidden=14336), 4096)
@@ -191,7 +173,7 @@ def moe_params(moe: Moe, hidden: int) -> MoeParams:
     """
     parts = ffn_parts(moe, hidden)
     experts = _elements((*parts.experts, *parts.expert_biases))
-    return MoeParams(
+    return ParamCount(
         experts=experts,
         visited=moe.topk * (experts // moe.experts),
         shared_experts=parts.dense.params if parts.dense else 0,
@@ -203,21 +185,10 @@ def _elements(weights: tuple[Weight, ...]) -> int:
     return sum(weight.elements for weight in weights)
 
 
-def vision_params(vision: Vision) -> int:
-    """Parameters of the image encoder and the projector: layers * block + what stands around them."""
-    blocks = vision.layers * block_params(vision.block, vision.hidden)
-    return blocks + vision.projector_params + vision.other_params
-
-
-def audio_params(audio: Audio) -> int:
-    """Parameters of the audio encoder and the projector: layers * block + what stands around them."""
-    blocks = audio.layers * block_params(audio.block, audio.hidden)
-    return blocks + audio.projector_params + audio.other_params
-
-
-def encoder_params(encoder: Encoder) -> int:
-    """Parameters of the stack that cross attention reads: layers * block + what stands around them."""
-    return encoder.layers * block_params(encoder.block, encoder.hidden) + encoder.other_params
+def tower_params(tower: Vision | Audio | Encoder) -> int:
+    """Parameters of an encoder and its projector, if any: layers * block + what stands around them."""
+    projector = 0 if isinstance(tower, Encoder) else tower.projector_params
+    return tower.layers * block_params(tower.block, tower.hidden) + projector + tower.other_params
 
 
 def mtp_params(mtp: Mtp, hidden: int) -> int:

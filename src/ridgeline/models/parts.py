@@ -18,7 +18,7 @@ from math import prod
 from typing import Literal
 
 from ridgeline.core.records import dataclass
-from ridgeline.models.blocks import Indexer
+from ridgeline.models.blocks import Attention, Indexer, Mamba2
 
 SplitAxis = Literal["tp", "ep", "etp"]
 
@@ -101,43 +101,11 @@ class Projection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SoftmaxCore:
-    """Softmax attention over grouped keys; fields as in `Attention`."""
-
-    heads: int
-    kv_heads: int
-    key_dim: int
-    value_dim: int
-    window: int = 0
-    chunked: bool = False
-    causal: bool = True
-    rotary: bool = False
-    qk_norm: bool = False
-    softcap: bool = False
-    gate: bool = False
-    kv_shared: bool = False
-
-    @property
-    def kv(self) -> int:
-        """Elements of a token's keys and values."""
-        return self.kv_heads * (self.key_dim + self.value_dim)
-
-    @property
-    def width(self) -> int:
-        """Elements of a token's queries and outputs."""
-        return self.heads * (self.key_dim + self.value_dim)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CrossCore:
-    """Softmax attention whose keys and values are made of an encoder's output."""
+    """Softmax attention whose keys and values are made of `source` positions of an encoder's output."""
 
-    heads: int
-    kv_heads: int
-    key_dim: int
-    value_dim: int
+    attention: Attention
     source: int
-    qk_norm: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,17 +154,6 @@ class PooledCore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SsdScan:
-    """A state-space scan in chunks (Mamba 2)."""
-
-    inner: int
-    head_dim: int
-    state: int
-    groups: int
-    chunk: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaScan:
     """A delta rule in chunks: one state of key_dim x value_dim a head."""
 
@@ -224,8 +181,8 @@ class ChannelScan:
     shared: int
 
 
-Scan = SsdScan | DeltaScan | LinearScan | ChannelScan
-Core = SoftmaxCore | CrossCore | LatentCore | PooledCore | Scan
+Scan = Mamba2 | DeltaScan | LinearScan | ChannelScan
+Core = Attention | CrossCore | LatentCore | PooledCore | Scan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

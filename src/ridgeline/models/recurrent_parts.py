@@ -32,7 +32,6 @@ from ridgeline.models.parts import (
     Recurrent,
     Saved,
     Scan,
-    SsdScan,
     Weight,
 )
 
@@ -80,7 +79,7 @@ def ssd_parts(mixer: Mamba2, hidden: int) -> MixerParts:
         title=f"Mamba-2 {heads}x{mixer.head_dim}, state {mixer.state}",
         into=(_project("state in", hidden, wide, name="mamba.in.weight"),),
         out=(_project("state out", inner, hidden, "inputs", name="mamba.out.weight"),),
-        core=SsdScan(inner=inner, head_dim=mixer.head_dim, state=mixer.state, groups=mixer.groups, chunk=mixer.chunk),
+        core=mixer,
         splits=RankSplits(
             tensor=(
                 HeadCount(count=heads, name="state-space heads"),

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from ridgeline.lowering.plan_columns import ring_is_hidden
 from ridgeline.models.numerics_values import Numerics, RotaryScaling, Router
-from ridgeline.models.params import audio_params, vision_params
+from ridgeline.models.params import tower_params
 from ridgeline.models.spec import Attention, Block, LatentAttention, Moe
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
@@ -112,10 +112,10 @@ def unused_networks(scenario: Scenario) -> Iterator[str]:
         yield "images have no effect: the model has no image encoder"
     if model.vision is not None and not scenario.vision_input.views and not isinstance(work, Decode):
         told = "requests of text alone" if isinstance(work, Serve) else "images = 0"
-        yield f"{told}: the image encoder and its {vision_params(model.vision):,} parameters take no part"
+        yield f"{told}: the image encoder and its {tower_params(model.vision):,} parameters take no part"
     if model.audio is not None and not scenario.audio_input.views and not isinstance(work, Decode):
         told = "requests of text alone" if isinstance(work, Serve) else "audio_s = 0"
-        yield f"{told}: the audio encoder and its {audio_params(model.audio):,} parameters take no part"
+        yield f"{told}: the audio encoder and its {tower_params(model.audio):,} parameters take no part"
     for one in model.companions:
         yield f"companions: the {one.name} and its {one.params:,} parameters take no part"
     yield from _split_heads(scenario)

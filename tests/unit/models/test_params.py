@@ -17,7 +17,7 @@ from ridgeline.models.params import (
     ffn_params,
     moe_params,
     mtp_params,
-    vision_params,
+    tower_params,
 )
 from ridgeline.models.spec import (
     Attention,
@@ -119,9 +119,9 @@ def test_embedding_head_and_final_norm() -> None:
 def test_vision_and_prediction_are_their_own_parts() -> None:
     block = Block(mixer=None, ffn=Mlp(hidden=4), norm=LAYER, extra=3)
     vision = Vision(hidden=8, block=block, layers=2, patch=2, image=4, tokens=4, projector_params=5, other_params=7)
-    assert vision_params(vision) == 2 * (3 * 8 * 4 + 2 * 16 + 3) + 12
+    assert tower_params(vision) == 2 * (3 * 8 * 4 + 2 * 16 + 3) + 12
     model = spec(block, vision=vision, mtp=Mtp(depth=2, block=block))
-    assert count(model).vision == vision_params(vision)
+    assert count(model).vision == tower_params(vision)
     assert count(model).extra == 3
     assert count(model).mtp == mtp_params(Mtp(depth=2, block=block), 8)
     assert count(model).total == count(replace(model, mtp=None)).total

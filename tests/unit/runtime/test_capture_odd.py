@@ -9,7 +9,7 @@ import pytest
 from ridgeline import capture, predict, scenario
 from ridgeline.core.errors import InputError
 from ridgeline.models.model_file import dimensions_of
-from ridgeline.models.params import count, vision_params
+from ridgeline.models.params import count, tower_params
 from ridgeline.models.spec import Attention, ModelSpec
 from ridgeline.sim.prediction import Prediction
 
@@ -141,7 +141,7 @@ def test_what_images_alone_lead_to_is_the_image_encoder() -> None:
         heads=2, kv_heads=2, head_dim=8, qkv_bias=True, out_bias=True, positions="none", causal=False
     )  # fmt: skip
     towers = (module.patches, module.tower, module.join)
-    assert vision_params(vision) == sum(weight.numel() for part in towers for weight in part.parameters())
+    assert tower_params(vision) == sum(weight.numel() for part in towers for weight in part.parameters())
     assert vision.projector_params == sum(weight.numel() for weight in module.join.parameters())
     assert count(spec).total == sum(weight.numel() for weight in module.parameters())
     without = predict(_asked(spec, {"dp": 8}))
