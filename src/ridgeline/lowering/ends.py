@@ -12,7 +12,6 @@ from ridgeline.ir.fusions import op_passes
 from ridgeline.ir.ops import Collective, MatMul, Num, Op, Stream
 from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
 from ridgeline.lowering.context import LoweringContext
-from ridgeline.lowering.core_ops import steps_of
 from ridgeline.lowering.op_builders import (
     Boundary,
     adapters,
@@ -21,6 +20,7 @@ from ridgeline.lowering.op_builders import (
     plain_matmul,
     pointwise,
     pointwise_back,
+    steps_of,
     stream,
     tensor_boundary,
     tensor_collective,

@@ -16,7 +16,6 @@ import numpy as np
 from ridgeline.ir.fusions import op_passes
 from ridgeline.ir.ops import Collective, MatMul, Num, Op
 from ridgeline.lowering.context import LoweringContext
-from ridgeline.lowering.core_ops import product
 from ridgeline.lowering.op_builders import (
     BOTH,
     Sides,
@@ -30,6 +29,7 @@ from ridgeline.lowering.op_builders import (
     plain_matmul,
     pointwise,
     pointwise_back,
+    product,
     stream,
     tensor_boundary,
     tensor_collective,

@@ -19,8 +19,16 @@ from typing import assert_never
 
 from ridgeline.ir.ops import Attend, Num, Op, Stream
 from ridgeline.lowering.context import ForwardWork, LoweringContext
-from ridgeline.lowering.core_ops import CoreOps, product, saved_bytes, steps_of, where_any
-from ridgeline.lowering.op_builders import Passes, stream, tensor_collective
+from ridgeline.lowering.op_builders import (
+    CoreOps,
+    Passes,
+    product,
+    saved_bytes,
+    steps_of,
+    stream,
+    tensor_collective,
+    where_any,
+)
 from ridgeline.lowering.softmax_core import heads_for_sequence
 from ridgeline.models.parts import ChannelScan, DeltaScan, LinearScan, MixerParts, Recurrent, Scan
 from ridgeline.models.spec import Mamba2

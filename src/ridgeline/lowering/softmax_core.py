@@ -19,22 +19,20 @@ from ridgeline.core.documents import JsonObject
 from ridgeline.ir.fusions import op_passes
 from ridgeline.ir.ops import FLASH_BACKWARD, FLASH_EXTRA, Attend, Collective, MatMul, Num, Op, Stream
 from ridgeline.lowering.context import LoweringContext
-from ridgeline.lowering.core_ops import (
+from ridgeline.lowering.op_builders import (
     CoreOps,
+    Passes,
     head_copies,
     padded_heads,
+    pointwise,
+    pointwise_back,
     product,
     running,
     saved_bytes,
     steps_of,
-    where_any,
-)
-from ridgeline.lowering.op_builders import (
-    Passes,
-    pointwise,
-    pointwise_back,
     stream,
     tensor_collective,
+    where_any,
 )
 from ridgeline.models.flops import mean_visible
 from ridgeline.models.parts import CrossCore, MixerParts
