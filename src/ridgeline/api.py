@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ridgeline.comm.libraries import LibraryChoice
     from ridgeline.comm.simulation import NetworkOptions
     from ridgeline.cost import Calibration, Choice, Profile
-    from ridgeline.ir.op_comparison import DryRun
+    from ridgeline.ir.rank_ops import DryRun
     from ridgeline.plan.scenario import Scenario
     from ridgeline.runtime import Numerics, Options, RunOutcome, StepRow, Verification
     from ridgeline.search import DeploymentAnswer, DeploymentOptions, PlanOptions, PlanRequest, Recommendation, Watch
@@ -281,7 +281,7 @@ def dry_run(scenario: Scenario) -> DryRun:
 
     What runs here is the engine `ridgeline`, whichever the scenario names.
     """
-    from ridgeline.ir.op_comparison import DryRun, StageOps, compare_ops
+    from ridgeline.ir.rank_ops import DryRun, StageOps, compare_ops
     from ridgeline.lowering.rank_ops import rank_ops
     from ridgeline.plan.engine import ENGINES
     from ridgeline.runtime import trace_plan

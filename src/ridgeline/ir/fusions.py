@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
+from typing import NamedTuple
 
-from ridgeline.core.records import dataclass
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fusion:
+class Fusion(NamedTuple):
     """A fusion in a sentence, and the ops that it joins with each other or with their neighbours."""
 
     meaning: str
@@ -24,48 +22,46 @@ class Fusion:
 
 FUSIONS: Mapping[str, Fusion] = MappingProxyType(
     {
-        "norm": Fusion(
-            meaning="a norm is one kernel instead of one per arithmetic step", joins=("norm", "modulation", "norm cast")
-        ),
-        "bias-activation": Fusion(
-            meaning="bias and activation (GELU, SwiGLU) in one kernel", joins=("common activation",)
-        ),
-        "bias-dropout-add": Fusion(meaning="bias, dropout and residual addition in one kernel", joins=("residual",)),
-        "masked-softmax": Fusion(
-            meaning="scale, mask and softmax in one kernel (attention that is not flash)", joins=("softmax",)
-        ),
-        "rotary": Fusion(meaning="rotary embedding of queries and keys in one kernel", joins=("rotary",)),
-        "cross-entropy": Fusion(
-            meaning="log-softmax, target pick and their backward without full-size temporaries", joins=("loss",)
-        ),
+        "norm": Fusion("a norm is one kernel instead of one per arithmetic step", ("norm", "modulation", "norm cast")),
+        "bias-activation": Fusion("bias and activation (GELU, SwiGLU) in one kernel", ("common activation",)),
+        "bias-dropout-add": Fusion("bias, dropout and residual addition in one kernel", ("residual",)),
+        "masked-softmax": Fusion("scale, mask and softmax in one kernel (attention that is not flash)", ("softmax",)),
+        "rotary": Fusion("rotary embedding of queries and keys in one kernel", ("rotary",)),
+        "cross-entropy": Fusion("log-softmax, target pick and their backward without full-size temporaries", ("loss",)),
         "linear-cross-entropy": Fusion(
-            meaning="output projection and loss in chunks: full logits never exist", joins=("loss", "logits")
+            "output projection and loss in chunks: full logits never exist", ("loss", "logits")
         ),
         "weight-gradient-accumulation": Fusion(
-            meaning="the weight-gradient product adds into the main gradient buffer", joins=("gradient sum",)
+            "the weight-gradient product adds into the main gradient buffer", ("gradient sum",)
         ),
-        "router": Fusion(meaning="router scores, top-k and auxiliary loss in few kernels", joins=("top-k",)),
-        "permute": Fusion(meaning="token permutation for experts in one kernel", joins=("permute",)),
-        "grouped-gemm": Fusion(meaning="all local experts in one grouped matrix product", joins=("experts",)),
+        "router": Fusion("router scores, top-k and auxiliary loss in few kernels", ("top-k",)),
+        "permute": Fusion("token permutation for experts in one kernel", ("permute",)),
+        "grouped-gemm": Fusion("all local experts in one grouped matrix product", ("experts",)),
         "expert-epilogue": Fusion(
-            meaning="bias, activation and casts of experts inside their grouped products", joins=("expert activation",)
+            "bias, activation and casts of experts inside their grouped products", ("expert activation",)
         ),
-        "optimizer": Fusion(
-            meaning="the optimizer step runs over all tensors in few kernels", joins=("optimizer step",)
-        ),
+        "optimizer": Fusion("the optimizer step runs over all tensors in few kernels", ("optimizer step",)),
         "elementwise": Fusion(
-            meaning="chains of pointwise ops are compiled into one kernel",
-            joins=(
-                "norm", "modulation", "residual", "rotary", "output gate", "activation", "common activation", "loss",
-                "logit softcap", "expert biases", "score chain",
+            "chains of pointwise ops are compiled into one kernel",
+            (
+                "norm",
+                "modulation",
+                "residual",
+                "rotary",
+                "output gate",
+                "activation",
+                "common activation",
+                "loss",
+                "logit softcap",
+                "expert biases",
+                "score chain",
             ),
         ),
     }
-)  # fmt: skip
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpPasses:
+class OpPasses(NamedTuple):
     """Reads and writes of an op's elements, and kernels, in its forward and its backward."""
 
     forward: float
@@ -74,87 +70,45 @@ class OpPasses:
     backward_kernels: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PointwiseOp:
+class PointwiseOp(NamedTuple):
     """What an op bound by memory costs in one kernel, and as software without a fusion runs it."""
 
     joined: OpPasses
     apart: OpPasses
 
 
-_NORM = PointwiseOp(
-    joined=OpPasses(forward=2.0, backward=4.0, backward_kernels=2.0),
-    apart=OpPasses(forward=6.0, backward=9.0, kernels=5.0, backward_kernels=6.0),
-)
-_ACTIVATION = PointwiseOp(
-    joined=OpPasses(forward=2.0, backward=3.0),
-    apart=OpPasses(forward=4.0, backward=6.0, kernels=3.0, backward_kernels=3.0),
-)
-_GATED_ACTIVATION = PointwiseOp(
-    joined=OpPasses(forward=3.0, backward=5.0),
-    apart=OpPasses(forward=5.0, backward=8.0, kernels=3.0, backward_kernels=3.0),
-)
-# Selection and sorting are no streams: they take far longer than reading scores once, so passes are what those take on
-# an H200 for 16384 tokens and 128 experts: top-k 111 us, scores, counts and maps by scatter 97, sorting 116 to 148; a
-# fused router has maps of its own
-_TOPK = PointwiseOp(
-    joined=OpPasses(forward=150.0, backward=40.0, kernels=6.0, backward_kernels=3.0),
-    apart=OpPasses(forward=280.0, backward=80.0, kernels=14.0, backward_kernels=6.0),
-)
 POINTWISE: Mapping[str, PointwiseOp] = MappingProxyType(
     {
-        "norm": _NORM,
-        "residual": PointwiseOp(
-            joined=OpPasses(forward=3.0, backward=3.0), apart=OpPasses(forward=5.0, backward=5.0, kernels=2.0)
-        ),
+        "norm": PointwiseOp(OpPasses(2.0, 4.0, 1.0, 2.0), OpPasses(6.0, 9.0, 5.0, 6.0)),
+        "residual": PointwiseOp(OpPasses(3.0, 3.0), OpPasses(5.0, 5.0, 2.0)),
         # two vectors shift and scale a normed input, one gates an output: each is a read and a write of a token more
         # where nothing fuses it into the norm, and a third of that where it is
-        "modulation": PointwiseOp(
-            joined=OpPasses(forward=0.7, backward=1.0, kernels=0.5, backward_kernels=0.5),
-            apart=OpPasses(forward=2.0, backward=3.0, backward_kernels=2.0),
-        ),
-        "rotary": PointwiseOp(
-            joined=OpPasses(forward=2.0, backward=2.0),
-            apart=OpPasses(forward=7.0, backward=7.0, kernels=6.0, backward_kernels=6.0),
-        ),
+        "modulation": PointwiseOp(OpPasses(0.7, 1.0, 0.5, 0.5), OpPasses(2.0, 3.0, 1.0, 2.0)),
+        "rotary": PointwiseOp(OpPasses(2.0, 2.0), OpPasses(7.0, 7.0, 6.0, 6.0)),
         # a sigmoid of the gate times attention's output: two read and one written; backward three read, two written.
         # Where nothing fuses them the sigmoid is written and read once more
-        "output gate": PointwiseOp(
-            joined=OpPasses(forward=3.0, backward=5.0),
-            apart=OpPasses(forward=5.0, backward=8.0, kernels=2.0, backward_kernels=2.0),
-        ),
-        "activation": _ACTIVATION,
-        "gated activation": _GATED_ACTIVATION,
-        "top-k": _TOPK,
+        "output gate": PointwiseOp(OpPasses(3.0, 5.0), OpPasses(5.0, 8.0, 2.0, 2.0)),
+        "activation": PointwiseOp(OpPasses(2.0, 3.0), OpPasses(4.0, 6.0, 3.0, 3.0)),
+        "gated activation": PointwiseOp(OpPasses(3.0, 5.0), OpPasses(5.0, 8.0, 3.0, 3.0)),
+        # Selection and sorting are no streams: they take far longer than reading scores once, so passes are what those
+        # take on an H200 for 16384 tokens and 128 experts: top-k 111 us, scores, counts and maps by scatter 97, sorting
+        # 116 to 148; a fused router has maps of its own
+        "top-k": PointwiseOp(OpPasses(150.0, 40.0, 6.0, 3.0), OpPasses(280.0, 80.0, 14.0, 6.0)),
         # token copies written in their new order and sorted again by local expert, each way
-        "permute": PointwiseOp(
-            joined=OpPasses(forward=4.0, backward=4.0, kernels=4.0, backward_kernels=4.0),
-            apart=OpPasses(forward=8.0, backward=8.0, kernels=12.0, backward_kernels=12.0),
-        ),
+        "permute": PointwiseOp(OpPasses(4.0, 4.0, 4.0, 4.0), OpPasses(8.0, 8.0, 12.0, 12.0)),
         # passes over logits of 16 bits: of one kernel; of PyTorch's loss
-        "loss": PointwiseOp(
-            joined=OpPasses(forward=6.0, backward=3.0, kernels=2.0),
-            apart=OpPasses(forward=14.0, backward=3.0, kernels=8.0),
-        ),
+        "loss": PointwiseOp(OpPasses(6.0, 3.0, 2.0), OpPasses(14.0, 3.0, 8.0)),
         # a tanh of every logit: read and written once more where nothing fuses it
-        "logit softcap": PointwiseOp(
-            joined=OpPasses(forward=0.0, backward=0.0, kernels=0.0, backward_kernels=0.0),
-            apart=OpPasses(forward=4.0, backward=0.0, kernels=4.0, backward_kernels=0.0),
-        ),
+        "logit softcap": PointwiseOp(OpPasses(0.0, 0.0, 0.0, 0.0), OpPasses(4.0, 0.0, 4.0, 0.0)),
         # reads and writes of a score matrix, transposes and dropout among the kernels: scale, mask, softmax and dropout
         # each on their own; a masked softmax in one kernel and a dropout of its own
-        "softmax": PointwiseOp(
-            joined=OpPasses(forward=6.0, backward=9.0, kernels=10.0, backward_kernels=16.0),
-            apart=OpPasses(forward=11.0, backward=14.0, kernels=14.0, backward_kernels=20.0),
-        ),
+        "softmax": PointwiseOp(OpPasses(6.0, 9.0, 10.0, 16.0), OpPasses(11.0, 14.0, 14.0, 20.0)),
         # the same from a compiler that joins pointwise chains and reductions: written by one product, through softmax
         # and dropout at once, read by the other
-        "score chain": PointwiseOp(
-            joined=OpPasses(forward=4.0, backward=7.0, kernels=8.0, backward_kernels=14.0),
-            apart=OpPasses(forward=11.0, backward=14.0, kernels=14.0, backward_kernels=20.0),
-        ),
+        "score chain": PointwiseOp(OpPasses(4.0, 7.0, 8.0, 14.0), OpPasses(11.0, 14.0, 14.0, 20.0)),
     }
 )
+"""Passes forward and backward, then kernels forward and backward: joined, and apart."""
 
 
 @lru_cache(maxsize=4096)

@@ -7,13 +7,23 @@
     all-gather ...       ranks, stride, bytes            payload as `ir.ops.Collective` says
     send                 stride, bytes
 
-A kernel and how often: `lowering` expects them, a dry run traces them, `op_comparison` compares the two.
+A kernel and how often: `lowering` expects them, a dry run traces them, `compare_ops` holds the two against each other,
+size by size. Counts must be equal. What may stand for something else is named, and nothing else may:
+
+    joined      one product over a joined width is several of its parts
+    scores      attention as its products: two forward, four or five backward
+    ring        an all-gather over n context ranks is n - 1 sends of a share
+    heads       one exchange of heads for sequence is one each for queries, keys, values and outputs
+    pair        an all-reduce between two ranks is a send each way
+    buckets     gradients and weights of a step travel in buckets, whose bytes add up
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import field
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from itertools import product
 from types import MappingProxyType
 
 from ridgeline.core.records import dataclass
@@ -111,3 +121,154 @@ class RankOp:
         """Multiply-adds or bytes of all of them, for an order."""
         computes = self.kernel.op in KINDS or self.kernel.op == "send"
         return self.count * (self.kernel.elements if computes else self.kernel.dims["bytes"])
+
+
+MOST_COMBINATIONS = 4096  # of paths that are tried
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedOp:
+    """One kernel: who expects it, how often, and how often it was traced; bytes where it is a sum of buckets."""
+
+    label: str
+    kernel: Kernel
+    expected: int
+    traced: int
+    way: str = ""
+    summed: bool = False
+
+    JSON = "op=label kind size sizes expected traced way equal"
+
+    @property
+    def kind(self) -> str:
+        """The sort of kernel."""
+        return kind_of(self.kernel)
+
+    @property
+    def size(self) -> str:
+        """Kind and sizes in words."""
+        return size_text(self.kernel)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Of a product: groups, rows, columns, depth; of a collective: ranks, stride, payload bytes."""
+        return [int(size) for size in self.kernel.dims.values()]
+
+    @property
+    def equal(self) -> bool:
+        """Whether both are."""
+        return self.expected == self.traced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageOps:
+    """Ops of the ranks of one distinct pipeline stage, those that differ among them."""
+
+    pipeline_ranks: tuple[int, ...]
+    ops: tuple[ComparedOp, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRun:
+    """A plan's step traced without its ranks, against what was expected of it.
+
+    engine_given   the scenario's engine; what was traced is Ridgeline's own
+    """
+
+    ranks: int
+    engine_given: str
+    stages: tuple[StageOps, ...]
+
+    JSON = "kind='dry run' equal ranks engine='ridgeline' engine_given differences=difference_count stages"
+
+    @property
+    def equal(self) -> bool:
+        """Whether every op was traced as expected."""
+        return not self.differences
+
+    @property
+    def difference_count(self) -> int:
+        """Ops that differ."""
+        return len(self.differences)
+
+    @property
+    def differences(self) -> tuple[tuple[int, ComparedOp], ...]:
+        """What differs, with the pipeline rank it is of."""
+        return tuple((stage.pipeline_ranks[0], op) for stage in self.stages for op in stage.ops if not op.equal)
+
+
+Group = tuple[str, tuple[float, ...]]
+"""Op of a collective and the ranks it runs among."""
+
+
+def _group(kernel: Kernel) -> Group:
+    return kernel.op, tuple(kernel.dims.values())[:-1]
+
+
+def compare_ops(expected: Sequence[RankOp], traced: Mapping[Kernel, int]) -> tuple[ComparedOp, ...]:
+    """Every kernel that either side has. Of the paths that ops may take, those that differ least are chosen."""
+    families: dict[str, list[str]] = {}
+    for op in expected:
+        if op.paths:
+            names = families.setdefault(op.family or op.label, [""])
+            names.extend(path.name for path in op.paths if path.name not in names)
+    best: tuple[ComparedOp, ...] | None = None
+    for attempt, chosen in enumerate(product(*families.values())):
+        rows = _compare(expected, Counter(traced), dict(zip(families, chosen, strict=True)))
+        differences = sum(not row.equal for row in rows)
+        if best is None or differences < sum(not row.equal for row in best):
+            best = rows
+        if not differences or attempt > MOST_COMBINATIONS:
+            break
+    return best or ()
+
+
+def _compare(expected: Sequence[RankOp], traced: Counter[Kernel], chosen: Mapping[str, str]) -> tuple[ComparedOp, ...]:
+    """Rows for one choice of path in each family."""
+    counts: Counter[Kernel] = Counter()
+    labels: dict[Kernel, dict[str, None]] = defaultdict(dict)
+    path_names: dict[Kernel, str] = {}
+    sums: dict[Group, list[RankOp]] = defaultdict(list)
+    for op in expected:
+        if op.summed:
+            sums[_group(op.kernel)].append(op)
+            continue
+        path = next((path for path in op.paths if path.name == chosen.get(op.family or op.label)), None)
+        for kernel, times in path.kernels if path else ((op.kernel, 1),):
+            counts[kernel] += times * op.count
+            labels[kernel][op.label] = None
+            if path:
+                path_names[kernel] = path.name
+    rows = [
+        ComparedOp(
+            label=", ".join(labels[kernel]), kernel=kernel, expected=count,
+            traced=_take(traced, kernel, count, sums), way=path_names.get(kernel, ""),
+        )
+        for kernel, count in counts.items()
+        if count
+    ]  # fmt: skip
+    rows += [_sum_buckets(group, ops, traced) for group, ops in sums.items()]
+    leftovers = sorted(traced.items(), key=lambda item: (kind_of(item[0]), tuple(item[0].dims.values())))
+    rows += [ComparedOp(label="", kernel=kernel, expected=0, traced=count) for kernel, count in leftovers if count]
+    return tuple(rows)
+
+
+def _take(traced: Counter[Kernel], kernel: Kernel, count: int, sums: Iterable[Group]) -> int:
+    """How often a kernel was traced, which is accounted for; what is beyond may be a bucket of its kind."""
+    there = traced[kernel]
+    if there > count and _group(kernel) in sums:
+        traced[kernel] -= count
+        return count
+    del traced[kernel]
+    return there
+
+
+def _sum_buckets(group: Group, ops: Sequence[RankOp], traced: Counter[Kernel]) -> ComparedOp:
+    """All that remains of a kind among the same ranks, in bytes."""
+    buckets = [kernel for kernel in traced if _group(kernel) == group]
+    there = sum(traced.pop(kernel) * int(kernel.dims["bytes"]) for kernel in buckets)
+    bytes_expected = sum(op.count * int(op.kernel.dims["bytes"]) for op in ops)
+    label = ", ".join(dict.fromkeys(op.label for op in ops))
+    first = ops[0].kernel
+    bucket_sum = replace(first, dims={**first.dims, "bytes": bytes_expected})
+    return ComparedOp(label=label, kernel=bucket_sum, expected=bytes_expected, traced=there, way="buckets", summed=True)

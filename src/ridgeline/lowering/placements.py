@@ -17,8 +17,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from ridgeline.ir.ops import Num
-from ridgeline.ir.program import SectionKey, SectionRole
-from ridgeline.ir.tensors import Split, Tensor
+from ridgeline.ir.program import SectionKey, SectionRole, Split, Tensor
 from ridgeline.lowering.context import LoweringContext
 from ridgeline.models.ffn_parts import FfnParts, ffn_parts
 from ridgeline.models.mixer_parts import attention_parts, mixer_parts

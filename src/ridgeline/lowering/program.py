@@ -14,8 +14,7 @@ from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.records import dataclass
 from ridgeline.ir.forward_steps import ForwardSteps
 from ridgeline.ir.ops import Attend, MatMul, Op, Stream
-from ridgeline.ir.program import Program, SavedActivations, Section, SectionKey, SectionRole
-from ridgeline.ir.tensors import Tensor
+from ridgeline.ir.program import Program, SavedActivations, Section, SectionKey, SectionRole, Tensor
 from ridgeline.lowering.context import Degrees, ForwardWork, LoweringContext, lowering_context
 from ridgeline.lowering.ends import lower_embedding, lower_head
 from ridgeline.lowering.op_builders import input_gradient, plain_matmul, stream, weight_gradient

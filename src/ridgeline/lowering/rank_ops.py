@@ -17,9 +17,8 @@ import numpy as np
 
 from ridgeline.ir.kernel import Kernel
 from ridgeline.ir.ops import Attend, Collective, MatMul, Op
-from ridgeline.ir.program import Program, Section, SectionRole
+from ridgeline.ir.program import Program, Section, SectionRole, Tensor
 from ridgeline.ir.rank_ops import OpPath, RankOp, attention_size, collective_size, grouped_size, product_size
-from ridgeline.ir.tensors import Tensor
 from ridgeline.lowering.context import LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import plan_columns
 from ridgeline.lowering.program import lower

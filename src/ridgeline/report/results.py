@@ -34,7 +34,7 @@ RESULTS: Mapping[str, str] = MappingProxyType(
         "comm.formats.files.CollectiveFile runtime.CollectiveRun",
         "explain": "calibrate.explain.Explanation calibrate.explain_bench.BenchExplanation serving.why_slow.WhySlow",
         "pack": "runtime.Packed",
-        "run": "runtime.RunOutcome runtime.Verification ir.op_comparison.DryRun runtime.SbatchScript",
+        "run": "runtime.RunOutcome runtime.Verification ir.rank_ops.DryRun runtime.SbatchScript",
         "characterize": "runtime.Characterization runtime.StandaloneFile",
         "bringup": "runtime.BringUp runtime.FaultsReport runtime.ImportedDump",
         "preflight": "runtime.Preflight",

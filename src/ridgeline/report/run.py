@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ridgeline.core.units import format_quantity, signed_share
-from ridgeline.ir.op_comparison import DryRun
+from ridgeline.ir.rank_ops import DryRun
 from ridgeline.report.cells import clean, percent
 from ridgeline.runtime import (
     Characterization,

@@ -9,8 +9,7 @@ import pytest
 
 import ridgeline
 from ridgeline.ir.ops import MatMul
-from ridgeline.ir.program import Program, Section
-from ridgeline.ir.tensors import Split, Tensor
+from ridgeline.ir.program import Program, Section, Split, Tensor
 from ridgeline.lowering.placements import data_parallel_split
 from ridgeline.lowering.program import lower
 from ridgeline.models.ffn_parts import ffn_parts

@@ -17,8 +17,7 @@ from command import run
 from run_worlds import MODELS, Case
 
 import ridgeline
-from ridgeline.ir.op_comparison import ComparedOp, DryRun
-from ridgeline.ir.rank_ops import attention_size, collective_size, product_size, size_text
+from ridgeline.ir.rank_ops import ComparedOp, DryRun, attention_size, collective_size, product_size, size_text
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble-h1", "zbv", "dualpipe-v")
 SMALL: list[tuple[str, dict[str, Any]]] = [
