@@ -9,3 +9,5 @@ JsonObject = dict[str, Any]
 """An object (table) by key; a reader narrows each value before it uses it."""
 JsonMapping = Mapping[str, Any]
 """The same, not to be changed."""
+JsonValue = Any
+"""A value of a document: an object, a list, a string, a number, true, false or null."""

@@ -22,9 +22,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
-from typing import Any
 
-from ridgeline.core.documents import JsonObject
+from ridgeline.core.documents import JsonObject, JsonValue
 from ridgeline.core.dtype import DType
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.table import flat, hints, keyed_union
@@ -37,7 +36,7 @@ ENTRY = re.compile(
 )
 
 
-def encode(value: Any) -> JsonObject:
+def encode(value: object) -> JsonObject:
     """The table that decodes to this dataclass; a field that holds its default is not written.
 
     >>> from dataclasses import dataclass
@@ -51,7 +50,7 @@ def encode(value: Any) -> JsonObject:
     table: JsonObject = {}
     kind: type = type(value)
     annotations = hints(kind)
-    for field in fields(value):
+    for field in fields(kind):
         part = getattr(value, field.name)
         union = keyed_union(annotations[field.name])
         if flat(annotations[field.name]):
@@ -63,13 +62,13 @@ def encode(value: Any) -> JsonObject:
     return table
 
 
-def _default(field: Field[Any]) -> Any:
+def _default(field: Field[object]) -> object:
     if field.default is not MISSING:
         return field.default
     return field.default_factory() if field.default_factory is not MISSING else MISSING
 
 
-def plain(value: Any, record: Callable[[Any], Any] = encode) -> Any:
+def plain(value: object, record: Callable[[object], JsonValue] = encode) -> JsonValue:
     """The value as JSON, TOML and YAML hold it; `record` turns a dataclass into a table.
 
     >>> from types import MappingProxyType
@@ -94,7 +93,7 @@ def plain(value: Any, record: Callable[[Any], Any] = encode) -> Any:
 # -- results ----------------------------------------------------------------------------------------------------------
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: object) -> JsonValue:
     """A result as `--json` prints it; what is a table of JSON already passes unchanged.
 
     >>> @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +108,7 @@ def to_json(value: Any) -> Any:
     return plain(value, _record)
 
 
-def _record(value: Any) -> JsonObject:
+def _record(value: object) -> JsonObject:
     table: JsonObject = {}
     kind: type = type(value)
     for key in json_keys(kind):
@@ -130,14 +129,14 @@ class JsonKey:
 
     name: str
     path: tuple[str, ...] | None
-    constant: Any = None
+    constant: object = None
     is_spread: bool = False
     is_sparse: bool = False
     most: int | None = None
     divisor: float = 1
     of: type | None = None
 
-    def read(self, value: Any) -> Any:
+    def read(self, value: JsonValue) -> JsonValue:
         """The value of this key in a record, in the unit in which it is printed."""
         for attribute in self.path or ():
             if value is None:
@@ -150,7 +149,7 @@ class JsonKey:
         return value if self.divisor == 1 else _divide(value, self.divisor)
 
 
-def _divide(value: Any, divisor: float) -> Any:
+def _divide(value: JsonValue, divisor: float) -> JsonValue:
     if isinstance(value, Mapping):
         return {key: _divide(part, divisor) for key, part in value.items()}
     if isinstance(value, (tuple, list)):
@@ -202,11 +201,15 @@ def _entries(kind: type, text: str) -> Iterator[JsonKey]:
             yield _key(kind, name, path or name, most=longest, divisor=divisor, is_sparse=bool(word["sparse"]))
 
 
-def _key(kind: type, name: str, path: str, *, divisor: float = 1, **more: Any) -> JsonKey:
+def _key(
+    kind: type, name: str, path: str, *, divisor: float = 1, most: int | None = None, is_sparse: bool = False
+) -> JsonKey:
     if path == name and not hasattr(kind, name):
         spellings = (f"{name}_", f"{name.removesuffix('us')}ns")
         path = next((attribute for attribute in spellings if hasattr(kind, attribute)), name)
     if path.endswith("_ns") or path == "ns":
         divisor = NANOSECONDS_PER_US
         name = f"{name.removesuffix('_ns')}_us" if name == path else name
-    return JsonKey(name=name.removesuffix("_"), path=tuple(path.split(".")), divisor=divisor, **more)
+    return JsonKey(
+        name=name.removesuffix("_"), path=tuple(path.split(".")), divisor=divisor, most=most, is_sparse=is_sparse
+    )

@@ -12,9 +12,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any
 
-from ridgeline.core.documents import JsonMapping, JsonObject
+from ridgeline.core.documents import JsonMapping, JsonObject, JsonValue
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 
@@ -132,14 +131,7 @@ def read_text(path: Path, limit: int = BIGGEST_FILE) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Replace the file in one step, so that an interrupted write leaves the old content; a pipe is written to."""
-    refuse_unwritable(path)
-    try:
-        if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
-        else:
-            _replace(Path(os.path.realpath(path)), text.encode("utf-8"))
-    except OSError as wrong:
-        raise _unwritable(path, wrong.strerror or str(wrong)) from None
+    write_bytes(path, text.encode("utf-8"))
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -188,7 +180,7 @@ def _refuse(path: Path, given: str, expected: str, todo: str, line: int = 0) -> 
     return InputError(Problem(path="", given=given, expected=expected, todo=todo, where=where))
 
 
-def _toml(path: Path, text: str) -> tuple[Any, dict[str, int]]:
+def _toml(path: Path, text: str) -> tuple[object, dict[str, int]]:
     import tomllib
 
     try:
@@ -202,7 +194,7 @@ def _toml(path: Path, text: str) -> tuple[Any, dict[str, int]]:
         raise _refuse(path, "too deeply nested", f"at most {DEEPEST} levels", "flatten it") from None
 
 
-def _json(path: Path, text: str) -> tuple[Any, dict[str, int]]:
+def _json(path: Path, text: str) -> tuple[object, dict[str, int]]:
     try:
         return json.loads(text, parse_constant=_no_constant), _json_lines(text)
     except json.JSONDecodeError as wrong:
@@ -215,7 +207,7 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not a number")
 
 
-def _yaml(path: Path, text: str) -> tuple[Any, dict[str, int]]:
+def _yaml(path: Path, text: str) -> tuple[object, dict[str, int]]:
     import yaml
 
     lines: dict[str, int] = {}
@@ -243,7 +235,7 @@ def _yaml(path: Path, text: str) -> tuple[Any, dict[str, int]]:
         raise _refuse(path, "too deeply nested", f"at most {DEEPEST} levels", "flatten it") from None
 
 
-def _yaml_lines(node: Any, path: str, lines: dict[str, int], depth: int) -> None:
+def _yaml_lines(node: JsonValue, path: str, lines: dict[str, int], depth: int) -> None:
     if depth > DEEPEST:
         return
     if isinstance(node.value, list):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
@@ -42,7 +41,7 @@ def _has_name(part: object) -> bool:
     return isinstance(part, Mapping) and "name" in part
 
 
-def _refuse_unknown(given: Nested, known: list[Any], path: str) -> None:
+def _refuse_unknown(given: Nested, known: list[str], path: str) -> None:
     """Every part of a named list must be one that it has, and a table."""
     for name, part in given.items():
         if not isinstance(part, Mapping):

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 _WRITTEN = ("__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__getstate__", "__setstate__")
 _Class = type[Any]
+Scope = dict[str, Any]  # what a compiled method sees
 
 
 def lazy_dataclass(
@@ -31,7 +32,7 @@ def lazy_dataclass(
     slots: bool = False,
     kw_only: bool = False,
     eq: bool = True,
-    **options: Any,
+    **options: bool,
 ) -> Any:
     """`dataclasses.dataclass`, whose methods are compiled at the first instance, comparison, hash or text."""
 
@@ -64,11 +65,11 @@ def _give_methods(record: Any, eq: bool) -> None:
         _compile_later(record, "__hash__", _hash_source)
 
 
-def _compile_later(record: _Class, name: str, source: Callable[[_Class, dict[str, Any]], str]) -> None:
+def _compile_later(record: _Class, name: str, source: Callable[[_Class, Scope], str]) -> None:
     """A method that replaces itself by its compiled form when it is first called."""
 
-    def first_call(*arguments: Any, **named: Any) -> Any:
-        scope: dict[str, Any] = {"_set": object.__setattr__, "_record": record}
+    def first_call(*arguments: object, **named: object) -> object:
+        scope: Scope = {"_set": object.__setattr__, "_record": record}
         exec(source(record, scope), scope)
         method = scope[name]
         method.__qualname__, method.__module__ = f"{record.__qualname__}.{name}", record.__module__
@@ -79,7 +80,7 @@ def _compile_later(record: _Class, name: str, source: Callable[[_Class, dict[str
     setattr(record, name, first_call)
 
 
-def _init_source(record: _Class, scope: dict[str, Any]) -> str:
+def _init_source(record: _Class, scope: Scope) -> str:
     """Source of `__init__`: a parameter for each field in their order, those by keyword only last."""
     free: list[str] = []
     keyword_only: list[str] = []
@@ -108,7 +109,7 @@ def _init_source(record: _Class, scope: dict[str, Any]) -> str:
     return f"def __init__({parameters}):\n" + ("\n".join(lines) or " pass")
 
 
-def _repr_source(record: _Class, _scope: dict[str, Any]) -> str:
+def _repr_source(record: _Class, _scope: Scope) -> str:
     """Source of `__repr__`: the class with its fields."""
     field_texts = ", ".join(
         f"{field.name}={{self.{field.name}!r}}" for field in dataclasses.fields(record) if field.repr
@@ -116,7 +117,7 @@ def _repr_source(record: _Class, _scope: dict[str, Any]) -> str:
     return f"def __repr__(self):\n return self.__class__.__qualname__ + f'({field_texts})'"
 
 
-def _eq_source(record: _Class, _scope: dict[str, Any]) -> str:
+def _eq_source(record: _Class, _scope: Scope) -> str:
     """Source of `__eq__`: equal fields of the same class."""
     names = [field.name for field in dataclasses.fields(record) if field.compare]
     own_values, right = ("(" + "".join(f"{side}.{name}," for name in names) + ")" for side in ("self", "other"))
@@ -127,7 +128,7 @@ def _eq_source(record: _Class, _scope: dict[str, Any]) -> str:
     )
 
 
-def _hash_source(record: _Class, _scope: dict[str, Any]) -> str:
+def _hash_source(record: _Class, _scope: Scope) -> str:
     """Source of `__hash__`: of the fields that are compared, unless a field says otherwise."""
     names = [
         field.name
@@ -145,12 +146,12 @@ def _refuse_deletion(_self: object, name: str) -> None:
     raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-def _state(self: Any) -> list[Any]:
+def _state(self: Any) -> list[object]:
     """Values of all fields, for pickles and copies."""
     return [getattr(self, field.name) for field in dataclasses.fields(self)]
 
 
-def _restore(self: Any, values: list[Any]) -> None:
+def _restore(self: Any, values: list[object]) -> None:
     """Fields from the values of a pickle or a copy."""
     for field, value in zip(dataclasses.fields(self), values, strict=True):
         object.__setattr__(self, field.name, value)

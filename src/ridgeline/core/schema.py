@@ -11,13 +11,24 @@ from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from pathlib import PurePath
 from types import MappingProxyType, NoneType
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.dtype import ALIASES, DTYPES, DType
 from ridgeline.core.encode import json_keys
 from ridgeline.core.evidence import Evidence, Quoted
-from ridgeline.core.table import AtLeast, Doc, QuantityUnit, Via, flat, hints, keyed_union
+from ridgeline.core.table import AtLeast, Doc, QuantityUnit, TypeHint, Via, flat, hints, keyed_union
 
 Schema = JsonObject
 
@@ -47,7 +58,7 @@ def table_schema(kind: type) -> Schema:
     return object_schema | ({"required": required_keys} if required_keys else {})
 
 
-def schema(hint: Any, marks: tuple[object, ...] = ()) -> Schema:
+def schema(hint: TypeHint, marks: tuple[object, ...] = ()) -> Schema:
     """The schema of one annotation."""
     origin = get_origin(hint)
     if origin is Annotated:
@@ -64,18 +75,18 @@ def schema(hint: Any, marks: tuple[object, ...] = ()) -> Schema:
     return _plain(hint, marks)
 
 
-def _annotated_schema(hint: Any) -> Schema:
-    hint_schema = schema(hint.__origin__, hint.__metadata__)
-    for mark in hint.__metadata__:
+def _annotated_schema(hint: TypeHint) -> Schema:
+    hint_schema = schema(get_args(hint)[0], get_args(hint)[1:])
+    for mark in get_args(hint)[1:]:
         if isinstance(mark, AtLeast) and hint_schema.get("type") in ("integer", "number"):
             hint_schema["minimum"] = mark.value
         if isinstance(mark, Via):
             hint_schema = {"anyOf": [{"type": mark.shorthand}, hint_schema]}
-    text = next((mark.text for mark in hint.__metadata__ if isinstance(mark, Doc)), "")
+    text = next((mark.text for mark in get_args(hint)[1:] if isinstance(mark, Doc)), "")
     return hint_schema | ({"description": text} if text else {})
 
 
-def _plain(hint: Any, marks: tuple[object, ...]) -> Schema:
+def _plain(hint: TypeHint, marks: tuple[object, ...]) -> Schema:
     unit = next((mark.name for mark in marks if isinstance(mark, QuantityUnit)), "")
     if hint is Quoted:
         amount = {"type": "string", "description": f"a quantity in {unit}"} if unit else {"type": "number"}
@@ -121,9 +132,9 @@ def record_schema(kind: type) -> Schema:
     return record | {"required": required_keys, "additionalProperties": False}
 
 
-def result_keys(kind: type) -> dict[str, tuple[Any, bool]]:
+def result_keys(kind: type) -> dict[str, tuple[TypeHint, bool]]:
     """The keys of a record with their types, and whether each may be left out."""
-    keys: dict[str, tuple[Any, bool]] = {}
+    keys: dict[str, tuple[TypeHint, bool]] = {}
     for key in json_keys(kind):
         if key.path is None:
             keys[key.name] = (Literal[key.constant], False)
@@ -140,7 +151,7 @@ def result_keys(kind: type) -> dict[str, tuple[Any, bool]]:
     return keys
 
 
-def _path_hint(kind: Any, path: Sequence[str]) -> Any:
+def _path_hint(kind: TypeHint, path: Sequence[str]) -> TypeHint:
     """The type at the end of a path of attributes; optional where something on the way is."""
     hint, optional = kind, False
     for attribute in path:
@@ -148,7 +159,7 @@ def _path_hint(kind: Any, path: Sequence[str]) -> Any:
         options = _options(hint)
         owners = [option for option in options if has_attribute(option, attribute)] or options
         hint = Union[tuple(_attribute_hint(owner, attribute) for owner in owners)]  # noqa: UP007
-    return hint | None if optional else hint
+    return Union[hint, None] if optional else hint  # noqa: UP007
 
 
 def owner_of(kind: type, path: Sequence[str]) -> list[type]:
@@ -162,7 +173,7 @@ def records_at(kind: type, path: Sequence[str]) -> list[type]:
     return list(_records(_path_hint(kind, path)))
 
 
-def _attribute_hint(kind: Any, attribute: str) -> Any:
+def _attribute_hint(kind: TypeHint, attribute: str) -> TypeHint:
     """The type of a field, a property or a constant of a class; type variables take what the annotation gives them."""
     owner = get_origin(kind) or kind
     if owner is Any or isinstance(owner, TypeVar):
@@ -171,7 +182,7 @@ def _attribute_hint(kind: Any, attribute: str) -> Any:
     getter = getattr(member, "fget", None) or getattr(member, "func", None)
     hint = return_hint(getter) if getter else hints(owner).get(attribute)
     if hint is None:
-        raise AttributeError(f"{owner.__name__} has no {attribute!r} that its JSON could print")
+        raise AttributeError(f"{getattr(owner, '__name__', owner)} has no {attribute!r} that its JSON could print")
     if get_origin(hint) in (ClassVar, Annotated):
         hint = get_args(hint)[0]
     arguments = dict(zip(getattr(owner, "__parameters__", ()), get_args(kind), strict=False))
@@ -179,40 +190,42 @@ def _attribute_hint(kind: Any, attribute: str) -> Any:
     return (hint.__bound__ or Any) if isinstance(hint, TypeVar) else hint
 
 
-def has_attribute(kind: Any, attribute: str) -> bool:
+def has_attribute(kind: TypeHint, attribute: str) -> bool:
     """Whether values of a class have an attribute, as a field or otherwise."""
     owner = get_origin(kind) or kind
     return hasattr(owner, attribute) or (isinstance(owner, type) and attribute in hints(owner))
 
 
-def return_hint(getter: Any) -> Any:
+def return_hint(getter: object) -> TypeHint:
     """What a property returns."""
     return get_type_hints(getter).get("return", Any)
 
 
-def _options(hint: Any) -> list[Any]:
+def _options(hint: TypeHint) -> list[TypeHint]:
     if get_origin(hint) in (Union, types.UnionType):
         return [option for option in get_args(hint) if option is not NoneType]
     return [hint]
 
 
-def _optional(hint: Any) -> bool:
+def _optional(hint: TypeHint) -> bool:
     return get_origin(hint) in (Union, types.UnionType) and NoneType in get_args(hint)
 
 
-def _without_none(hint: Any) -> Any:
+def _without_none(hint: TypeHint) -> TypeHint:
     return Union[tuple(_options(hint))] if _optional(hint) else hint  # noqa: UP007
 
 
-def _floats(hint: Any) -> Any:
+def _floats(hint: TypeHint) -> TypeHint:
     """The same type after a division."""
     if hint is int:
         return float
     parts = tuple(_floats(part) for part in get_args(hint))
     if not parts:
         return hint
-    origin = get_origin(hint)
-    return Union[parts] if origin in (Union, types.UnionType) else origin[parts]  # noqa: UP007
+    if get_origin(hint) in (Union, types.UnionType):
+        return Union[parts]  # noqa: UP007
+    origin: Any = get_origin(hint)
+    return origin[parts]
 
 
 def reachable_kinds(kinds: Sequence[type]) -> Iterator[type]:
@@ -226,7 +239,7 @@ def reachable_kinds(kinds: Sequence[type]) -> Iterator[type]:
             waiting += [record for hint, _ in result_keys(kind).values() for record in _records(hint)]
 
 
-def _records(hint: Any) -> Iterator[type]:
+def _records(hint: TypeHint) -> Iterator[type]:
     owner = get_origin(hint) or hint
     if isinstance(owner, type) and is_dataclass(owner) and owner is not DType:
         yield owner
@@ -250,7 +263,7 @@ def first_line(kind: type) -> str:
     return (kind.__doc__ or "").strip().split("\n", 1)[0]
 
 
-def json_schema(hint: Any) -> Schema:
+def json_schema(hint: TypeHint) -> Schema:
     """The schema of a value of this type as a result prints it."""
     origin, parts = get_origin(hint), get_args(hint)
     owner = origin or hint

@@ -34,6 +34,8 @@ from ridgeline.core.records import dataclass
 from ridgeline.core.units import parse_quantity, quantity_in
 
 T = TypeVar("T")
+TypeHint = object  # an annotation, for which `typing` has no type
+Decoded = Any  # a value of the type that an annotation says, or `BAD`
 HUGE = 10**24  # of anything, in base units
 BIGGEST = 2**53  # beyond it a float no longer counts, and nobody owns that many of anything
 
@@ -79,7 +81,7 @@ class Doc:
 class Via:
     """A shorthand: `expand` turns what the file says into what the annotation decodes."""
 
-    expand: Callable[[Any], Any]
+    expand: Callable[[Any], object]
     shorthand: Literal["string", "integer", "boolean", "array"] = "string"
 
 
@@ -138,16 +140,16 @@ def hints(kind: type) -> JsonMapping:
     return {name: type(None) if hint is None else hint for name, hint in resolved.items()}
 
 
-def flat(hint: Any) -> type | None:
+def flat(hint: TypeHint) -> type | None:
     """The dataclass behind a `Flat` annotation."""
-    if get_origin(hint) is Annotated and any(isinstance(mark, Flat) for mark in hint.__metadata__):
-        return cast(type, hint.__origin__)
+    if get_origin(hint) is Annotated and any(isinstance(mark, Flat) for mark in get_args(hint)[1:]):
+        return cast(type, get_args(hint)[0])
     return None
 
 
-def keyed_union(hint: Any) -> Keyed | None:
+def keyed_union(hint: TypeHint) -> Keyed | None:
     """The types by key behind a `Keyed` annotation."""
-    marks = hint.__metadata__ if get_origin(hint) is Annotated else ()
+    marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return next((mark for mark in marks if isinstance(mark, Keyed)), None)
 
 
@@ -166,10 +168,10 @@ class _Slot:
     """A field as the decoder wants it: its annotation taken apart once instead of for every table."""
 
     name: str
-    hint: Any
-    core: Any
+    hint: TypeHint
+    core: TypeHint
     marks: tuple[object, ...]
-    expands: tuple[Callable[[Any], Any], ...]
+    expands: tuple[Callable[[Any], object], ...]
     optional: bool
     inner: type | None
     union: Keyed | None
@@ -182,12 +184,12 @@ def _layout(kind: type) -> tuple[_Slot, ...]:
     return tuple(_slot(field, hints(kind)[field.name]) for field in fields(kind))
 
 
-def _slot(field: Field[Any], hint: Any) -> _Slot:
+def _slot(field: Field[object], hint: TypeHint) -> _Slot:
     marks: tuple[object, ...] = ()
     core, optional = hint, False
     while True:
         if get_origin(core) is Annotated:
-            core, marks = core.__origin__, (*marks, *core.__metadata__)
+            core, marks = get_args(core)[0], (*marks, *get_args(core)[1:])
             continue
         options = [option for option in get_args(core) if option is not type(None)]
         if get_origin(core) in (Union, types.UnionType) and len(options) == 1:
@@ -203,7 +205,7 @@ def _join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-def _is_required(field: Field[Any]) -> bool:
+def _is_required(field: Field[object]) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
@@ -217,15 +219,15 @@ class _Decoder:
         self.problems.append(Problem(path=path, given=given_text(value), expected=expected, todo=todo))
         return BAD
 
-    def any(self, hint: Any, value: object, path: str, marks: tuple[object, ...]) -> Any:
+    def any(self, hint: TypeHint, value: object, path: str, marks: tuple[object, ...]) -> Decoded:
         origin = get_origin(hint)
         if origin is None:
             return self.plain(hint, value, path, marks)
         if origin is Annotated:
-            for mark in hint.__metadata__:
+            for mark in get_args(hint)[1:]:
                 if isinstance(mark, Via):
                     value = mark.expand(value)
-            return self.any(hint.__origin__, value, path, (*marks, *hint.__metadata__))
+            return self.any(get_args(hint)[0], value, path, (*marks, *get_args(hint)[1:]))
         if origin is Union or origin is types.UnionType:
             return self.union(hint, value, path, marks)
         if origin is Literal:
@@ -236,7 +238,7 @@ class _Decoder:
             return self.mapping(get_args(hint)[1], value, path, marks)
         raise TypeError(f"{path}: no decoder for {hint!r}")
 
-    def slot(self, slot: _Slot, value: object, path: str) -> Any:
+    def slot(self, slot: _Slot, value: object, path: str) -> Decoded:
         """A field's value."""
         for expand in slot.expands:
             value = expand(value)
@@ -244,7 +246,7 @@ class _Decoder:
             return None
         return self.any(slot.core, value, path, slot.marks)
 
-    def plain(self, hint: Any, value: object, path: str, marks: tuple[object, ...]) -> Any:
+    def plain(self, hint: TypeHint, value: object, path: str, marks: tuple[object, ...]) -> Decoded:
         if hint is str:
             return value if isinstance(value, str) else self.bad(path, value, "a string")
         if hint is int or hint is float:
@@ -268,7 +270,7 @@ class _Decoder:
             return value
         raise TypeError(f"{path}: no decoder for {hint!r}")
 
-    def number(self, hint: type, value: object, path: str, marks: tuple[object, ...]) -> Any:
+    def number(self, hint: type, value: object, path: str, marks: tuple[object, ...]) -> Decoded:
         unit = next((mark.name for mark in marks if isinstance(mark, QuantityUnit)), "")
         least = next((mark.value for mark in marks if isinstance(mark, AtLeast)), None)
         if unit and isinstance(value, str):
@@ -289,7 +291,7 @@ class _Decoder:
             return self.bad(path, value, f"a number of at least {least:g}")
         return hint(value)
 
-    def choice(self, value: object, options: tuple[object, ...], path: str) -> Any:
+    def choice(self, value: object, options: tuple[object, ...], path: str) -> Decoded:
         if any(value is option or (type(value) is type(option) and value == option) for option in options):
             return value
         words = [str(option) for option in options]
@@ -298,19 +300,19 @@ class _Decoder:
             return BAD
         return self.bad(path, value, "one of " + ", ".join(words))
 
-    def sequence(self, item: Any, value: object, path: str, marks: tuple[object, ...]) -> Any:
+    def sequence(self, item: TypeHint, value: object, path: str, marks: tuple[object, ...]) -> Decoded:
         if not isinstance(value, (list, tuple)):
             return self.bad(path, value, "an array")
         items = tuple(self.any(item, part, f"{path}[{index}]", marks) for index, part in enumerate(value))
         return BAD if any(part is BAD for part in items) else items
 
-    def mapping(self, item: Any, value: object, path: str, marks: tuple[object, ...]) -> Any:
+    def mapping(self, item: TypeHint, value: object, path: str, marks: tuple[object, ...]) -> Decoded:
         if not isinstance(value, Mapping):
             return self.bad(path, value, "a table")
         entries = {str(key): self.any(item, part, _join(path, str(key)), marks) for key, part in value.items()}
         return BAD if any(part is BAD for part in entries.values()) else types.MappingProxyType(entries)
 
-    def union(self, hint: Any, value: object, path: str, marks: tuple[object, ...]) -> Any:
+    def union(self, hint: TypeHint, value: object, path: str, marks: tuple[object, ...]) -> Decoded:
         options = [option for option in get_args(hint) if option is not type(None)]
         if value is None and len(options) < len(get_args(hint)):
             return None
@@ -338,7 +340,7 @@ class _Decoder:
                 return result
         return self.bad(path, value, " or ".join(dict.fromkeys(_words(option) for option in options)))
 
-    def quoted_number(self, value: object, path: str, marks: tuple[object, ...]) -> Any:
+    def quoted_number(self, value: object, path: str, marks: tuple[object, ...]) -> Decoded:
         unit = next((mark.name for mark in marks if isinstance(mark, QuantityUnit)), "")
         amount = (QuantityUnit(unit), AtLeast(0))
         if not isinstance(value, Mapping):
@@ -355,7 +357,7 @@ class _Decoder:
         source, note = value.get("source", "given"), value.get("note", "")
         return Quoted(value=number, evidence=grade, source=source, note=note, conflicts=tuple(conflicts))
 
-    def dissent(self, amount: tuple[object, ...], value: object, path: str) -> Any:
+    def dissent(self, amount: tuple[object, ...], value: object, path: str) -> Decoded:
         if not isinstance(value, Mapping):
             return self.bad(path, value, "a table with value and source")
         self.unknown(value, ("value", "source", "note"), path)
@@ -369,7 +371,7 @@ class _Decoder:
             if key not in known:
                 self.problems.append(not_among(_join(path, str(key)), str(key), known, "remove it"))
 
-    def record(self, kind: type, value: object, path: str) -> Any:
+    def record(self, kind: type, value: object, path: str) -> Decoded:
         if isinstance(value, kind):
             return value
         if not isinstance(value, Mapping):
@@ -377,7 +379,7 @@ class _Decoder:
         self.unknown(value, keys(kind), path)
         return self.fill(kind, value, path)
 
-    def keyed(self, union: Keyed, value: Mapping[str, object], path: str) -> Any:
+    def keyed(self, union: Keyed, value: Mapping[str, object], path: str) -> Decoded:
         """The one value that stands under a key of its type; None where there is none."""
         names = [name for name in union.kinds if value.get(name) is not None]
         if len(names) > 1:
@@ -386,7 +388,7 @@ class _Decoder:
             return BAD
         return self.any(union.kinds[names[0]], value[names[0]], _join(path, names[0]), ()) if names else None
 
-    def fill(self, kind: type, value: Mapping[str, object], path: str) -> Any:
+    def fill(self, kind: type, value: Mapping[str, object], path: str) -> Decoded:
         """The dataclass from those keys of the table that are its own."""
         values: JsonObject = {}
         broken = False
@@ -419,19 +421,19 @@ def _tags(kind: type) -> tuple[str, ...]:
     return get_args(hint) if get_origin(hint) is Literal else ()
 
 
-def _suits(hint: Any, value: object) -> bool:
+def _suits(hint: TypeHint, value: object) -> bool:
     """Whether a value is of the right sort for an option of a union, right or wrong in detail."""
     if get_origin(hint) is Annotated:
-        return _suits(hint.__origin__, value)
+        return _suits(get_args(hint)[0], value)
     if isinstance(value, (list, tuple)):
         return get_origin(hint) is tuple
     return hint in (int, float) and isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _words(hint: Any) -> str:
+def _words(hint: TypeHint) -> str:
     if get_origin(hint) is Annotated:
-        return _words(hint.__origin__)
-    names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+        return _words(get_args(hint)[0])
+    names: dict[object, str] = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(str(option) for option in get_args(hint))
     if get_origin(hint) is tuple:
@@ -439,10 +441,10 @@ def _words(hint: Any) -> str:
     return names.get(hint, "a table")
 
 
-def describe(hint: Any) -> str:
+def describe(hint: TypeHint) -> str:
     """What a key holds, in words: its `Doc` where it has one."""
     if get_origin(hint) is Annotated:
-        unit = next((mark.name for mark in hint.__metadata__ if isinstance(mark, QuantityUnit) and mark.name), "")
-        text = next((mark.text for mark in hint.__metadata__ if isinstance(mark, Doc)), "")
-        return text or (f"a quantity in {unit}" if unit else _words(hint.__origin__))
+        unit = next((mark.name for mark in get_args(hint)[1:] if isinstance(mark, QuantityUnit) and mark.name), "")
+        text = next((mark.text for mark in get_args(hint)[1:] if isinstance(mark, Doc)), "")
+        return text or (f"a quantity in {unit}" if unit else _words(get_args(hint)[0]))
     return _words(hint)

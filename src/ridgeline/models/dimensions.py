@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
@@ -55,7 +55,7 @@ MOST_LAYERS = 10_000
 PARTS = ("attention", "beside", "cross", "mlp", "moe", "norm", "norms", "parallel", "extra", "captured")
 
 
-def _norm(value: Any) -> Any:
+def _norm(value: object) -> object:
     return {"kind": value, "bias": value == "layer"} if isinstance(value, str) else value
 
 

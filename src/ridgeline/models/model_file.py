@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from itertools import groupby
-from typing import Any
 
-from ridgeline.core.documents import JsonObject
+from ridgeline.core.documents import JsonObject, JsonValue
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.spec import Audio, Block, Encoder, Mlp, ModelSpec, Moe, Norm, Vision
 
@@ -88,7 +87,7 @@ def _norm_table(norm: Norm) -> JsonObject:
     return {"kind": norm.kind, "bias": norm.bias, "weight": norm.weight}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> JsonValue:
     """A dataclass as a table of what differs from its defaults, and its kind; tuples as lists."""
     if isinstance(value, tuple):
         return [_plain(part) for part in value]
@@ -98,5 +97,5 @@ def _plain(value: Any) -> Any:
     return {name: _plain(part) for name, (part, field) in values.items() if name == "kind" or part != _default(field)}
 
 
-def _default(field: Field[Any]) -> Any:
+def _default(field: Field[object]) -> object:
     return field.default if field.default is not MISSING else MISSING

@@ -15,7 +15,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem
@@ -113,7 +112,7 @@ def _of_no_type(data: JsonMapping, kind: object) -> Problem:
 
 def _too_deep(data: JsonMapping) -> bool:
     """Whether tables and lists nest deeper than any config does; walks without recursion."""
-    level: list[Any] = [data]
+    level: list[Mapping[str, object] | list[object] | tuple[object, ...]] = [data]
     for _ in range(DEEPEST):
         inner = [value.values() if isinstance(value, Mapping) else value for value in level]
         level = [item for items in inner for item in items if isinstance(item, (Mapping, list, tuple))]

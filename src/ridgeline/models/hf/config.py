@@ -14,9 +14,9 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from ridgeline.core.documents import JsonMapping, JsonObject
+from ridgeline.core.documents import JsonMapping, JsonObject, JsonValue
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.table import BIGGEST
 
@@ -250,7 +250,7 @@ class Config:
                 "it may change the architecture, so it is not skipped",
             )
 
-    def _value(self, keys: Keys) -> tuple[str, Any]:
+    def _value(self, keys: Keys) -> tuple[str, JsonValue]:
         """The first spelling that has a value, and that value, or the default; two that differ are a problem."""
         names = (keys,) if isinstance(keys, str) else keys
         self._taken.update(names)

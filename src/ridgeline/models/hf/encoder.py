@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 from ridgeline.models.hf.config import Config
 from ridgeline.models.hf.parts import (
@@ -35,13 +34,13 @@ from ridgeline.models.hf.parts import model as whole
 from ridgeline.models.spec import Attention, Block, Embedding, Encoder, Head, Mlp, ModelSpec, Norm
 
 
-def _attention(cfg: Config, hidden: int, **traits: Any) -> Attention:
+def _attention(cfg: Config, hidden: int) -> Attention:
     """Every head its own keys and values, biases everywhere; causal only where the file makes a decoder of it."""
     count = cfg.count(("num_attention_heads", "n_heads"))
-    usual = {"positions": "learned", "qkv_bias": True, "out_bias": True}
-    size = divide(cfg, "num_attention_heads", hidden, count)
-    causal = cfg.flag("is_decoder", False)
-    return Attention(heads=count, kv_heads=count, head_dim=size, causal=causal, **{**usual, **traits})
+    size, causal = divide(cfg, "num_attention_heads", hidden, count), cfg.flag("is_decoder", False)
+    return Attention(
+        heads=count, kv_heads=count, head_dim=size, causal=causal, positions="learned", qkv_bias=True, out_bias=True
+    )
 
 
 def _head(cfg: Config, hidden: int, *, pooler: bool, sequence: str, norm: Norm = LAYER) -> Head:
@@ -64,18 +63,18 @@ def _head(cfg: Config, hidden: int, *, pooler: bool, sequence: str, norm: Norm =
     return Head(kind=kind, outputs=many, dense=square if inner else 0, extra=many + (bias if inner else 0))
 
 
-def _embedding(cfg: Config, head: Head, rows: int, **traits: Any) -> Embedding:
+def _embedding(cfg: Config, head: Head, rows: int) -> Embedding:
     speaks = head.kind == "language"
     tied = cfg.flag("tie_word_embeddings", True)
-    return Embedding(positions=rows, norm=LAYER, tied=tied and speaks, head_bias=speaks, **traits)
+    return Embedding(positions=rows, norm=LAYER, tied=tied and speaks, head_bias=speaks)
 
 
-def _bert(cfg: Config, *, sequence: str = "pooler", rows: int = 0, pooler: bool = True, **traits: Any) -> ModelSpec:
+def _bert(cfg: Config, *, sequence: str = "pooler", rows: int = 0, pooler: bool = True) -> ModelSpec:
     """A norm after the embedding and after each part, learned positions, rows for the kinds of segments."""
     cfg.understand("bert")
     hidden, layers = hidden_size(cfg), cfg.layers()
     head = _head(cfg, hidden, pooler=pooler, sequence=sequence)
-    block = Block(mixer=_attention(cfg, hidden, **traits), ffn=mlp(cfg, gated=False, bias=True), norm=LAYER)
+    block = Block(mixer=_attention(cfg, hidden), ffn=mlp(cfg, gated=False, bias=True), norm=LAYER)
     rows = rows or cfg.count("max_position_embeddings") + cfg.size("type_vocab_size", 0)
     spec = model(cfg, [block] * layers, norm=None, embedding=_embedding(cfg, head, rows))
     return replace(spec, head=head)
@@ -157,7 +156,8 @@ def modernbert(cfg: Config) -> ModelSpec:
     layer_kinds = cfg.words("layer_types", layers, (FULL, SLIDING))
     kinds = layer_kinds or tuple(SLIDING if index % interval else FULL for index in range(layers))
     window = cfg.count("local_attention")
-    attention = _attention(cfg, hidden, positions="rope", **bias_traits(cfg))
+    bias = cfg.flag("attention_bias")
+    attention = replace(_attention(cfg, hidden), positions="rope", qkv_bias=bias, out_bias=bias)
     ffn = mlp(cfg, act="hidden_activation", bias=cfg.flag("mlp_bias"))
     block = Block(mixer=attention, ffn=ffn, norm=norm)
     blocks = [
@@ -244,13 +244,13 @@ def _with_head(cfg: Config, spec: ModelSpec) -> ModelSpec:
     return replace(spec, head=Head(kind="none"), embedding=replace(spec.embedding, tied=False))
 
 
-def _side(cfg: Config, side: str, hidden: int, **traits: Any) -> tuple[Attention, Mlp]:
+def _side(cfg: Config, side: str, hidden: int, key_bias: bool = True) -> tuple[Attention, Mlp]:
     """Attention and mlp of one stack, which BART's relatives size apart."""
     count = cfg.count(f"{side}_attention_heads")
     size = divide(cfg, f"{side}_attention_heads", hidden, count)
     attention = Attention(
         heads=count, kv_heads=count, head_dim=size, positions="learned", qkv_bias=True, out_bias=True,
-        causal=side == "decoder", **traits,
+        causal=side == "decoder", key_bias=key_bias,
     )  # fmt: skip
     inner = cfg.count(f"{side}_ffn_dim")
     return attention, Mlp(hidden=inner, gated=False, bias=True, activation=cfg.word("activation_function"))
