@@ -15,9 +15,10 @@ from functools import cache
 from typing import Any, Literal
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.targets.imports.option_reader import OptionReader
-from ridgeline.targets.ledger import Say
-from ridgeline.targets.tables import tables
+from ridgeline.targets.imports.option_reader import OptionReader, pick
+from ridgeline.targets.ledger import Lose, Say
+from ridgeline.targets.tables import tables, words
+from ridgeline.targets.target import Imported
 
 Kind = Literal["degree", "count", "size", "switch", "flag", "word"]
 
@@ -33,6 +34,7 @@ class Option:
     words    the decision's value -> the option's word
     also     further words that are read -> the decision's value
     older    further names that are read
+    lost     why a decision without a word is lost; one that says nothing of it is left to other pieces
     """
 
     option: str
@@ -41,13 +43,8 @@ class Option:
     words: Mapping[str, str] = field(default_factory=dict)
     also: Mapping[str, str] = field(default_factory=dict)
     older: tuple[str, ...] = ()
+    lost: str = ""
     default: Any = None
-
-    def written(self, value: Any) -> Any:
-        """The option's value for a decision's; None where it is not written."""
-        if self.kind == "flag":
-            return True if value is True else None
-        return self.words.get(value) if self.kind == "word" else value
 
     def read(self, reader: OptionReader) -> Any:
         """The decision's value; None where a file is silent and silence means nothing."""
@@ -63,7 +60,8 @@ class Option:
             case "switch" | "flag":
                 return reader.switch(*names, default=bool(self.default))
             case "word":
-                means = {word: value for value, word in self.words.items()} | dict(self.also)
+                own_words = {word: value for value, word in self.words.items() if word not in self.also}
+                means = own_words | dict(self.also)
                 return reader.word(*names, among=means, default=self.default)
 
 
@@ -84,14 +82,20 @@ def option_names(dialect: str, section: str) -> dict[str, str]:
     return {row.path: row.option for row in option_rows(dialect, section)}
 
 
-def say_options(dialect: str, section: str, decisions: JsonMapping, *paths: str) -> Iterator[Say]:
+def say_options(dialect: str, section: str, decisions: JsonMapping, *paths: str) -> Iterator[Say | Lose]:
     """The options of a section that the decisions ask for: all of them, or those of these paths."""
     for row in option_rows(dialect, section):
-        if paths and row.path not in paths:
+        if row.path not in (paths or decisions) or row.path not in decisions:
             continue
-        value = row.written(decisions[row.path]) if row.path in decisions else None
+        value = decisions[row.path]
+        if row.kind == "flag":
+            value = True if value is True else None
+        elif row.kind == "word":
+            value = row.words.get(value)
         if value is not None:
             yield Say(row.option, value, row.path)
+        elif row.lost:
+            yield Lose(row.path, row.lost)
 
 
 def read_options(dialect: str, section: str, reader: OptionReader) -> JsonObject:
@@ -103,3 +107,17 @@ def read_options(dialect: str, section: str, reader: OptionReader) -> JsonObject
     """
     values_read = {row.path.rpartition(".")[2]: row.read(reader) for row in option_rows(dialect, section)}
     return {name: value for name, value in values_read.items() if value is not None}
+
+
+def imported_run(dialect: str, reader: OptionReader, settings: JsonMapping, **facts: int | None) -> Imported:
+    """What a reader took, and what nobody took with the reasons of the dialect's table; `facts` are of `Imported`."""
+    unread = reader.unread(words(dialect, "apart"))
+    tables = {"workload": pick(settings["workload"]), "plan": settings["plan"]}
+    assumptions = tuple(reader.assumptions)
+    return Imported(
+        target=dialect,
+        settings=pick({"model": settings.get("model")}) | tables,
+        unread=unread,
+        assumptions=assumptions,
+        **facts,
+    )

@@ -13,10 +13,10 @@ from ridgeline.targets.dialects.verl.names import weights_of
 from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nest_options, only, pick
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, media_of_the_data
+from ridgeline.targets.option_table import imported_run
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import KEYS, fallback_losses, same_everywhere
 from ridgeline.targets.tables import template
-from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported, Unread
 from ridgeline.targets.vendors import growing_segments, runs_on, vendor_of
 
@@ -293,10 +293,6 @@ def _optimizer(scenario: Scenario) -> Iterator[Piece]:
     yield Fixed("workload.optimizer.states", "fp32", "states are kept in fp32")
 
 
-# what a configuration says that a scenario has no place for
-APART = table_words("deepspeed", "apart")
-
-
 def read(files: Files) -> Imported:
     """What a ds_config.json says; the model and the sequence length come from elsewhere."""
     expected_text = "one JSON file with DeepSpeed's keys, such as zero_optimization or train_batch_size"
@@ -319,17 +315,10 @@ def read(files: Files) -> Imported:
     if batch and micro and steps and batch % (micro * steps) == 0:
         plan["dp"] = batch // (micro * steps)
     reader.assumptions.append("the model and seq are not part of a DeepSpeed configuration")
-    settings = pick({"model": model_in(files)}) | {
-        "workload": pick({"kind": "train", "global_batch": batch, "optimizer": optimizer}),
-        "plan": plan,
-    }
-    return Imported(
-        target=ID,
-        settings=settings,
-        unread=reader.unread(APART),
-        assumptions=tuple(reader.assumptions),
-        per_rank=micro * (steps or 1) if micro and batch is None else None,
-    )
+    workload = {"kind": "train", "global_batch": batch, "optimizer": optimizer}
+    settings = {"model": model_in(files), "workload": workload, "plan": plan}
+    per_rank = micro * (steps or 1) if micro and batch is None else None
+    return imported_run(ID, reader, settings, per_rank=per_rank)
 
 
 def _read_mesh(reader: OptionReader) -> JsonObject:

@@ -35,7 +35,7 @@ from ridgeline.targets.imports.option_reader import OptionReader, flatten, holds
 from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.launchers.launch import TORCHRUN, Command, comment, header, nodes_of, scripts, system_in
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose
-from ridgeline.targets.option_table import read_options, say_options
+from ridgeline.targets.option_table import imported_run, read_options, say_options
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import fallback_losses, nearest
 from ridgeline.targets.tables import names, values, words
@@ -479,7 +479,6 @@ def workload_of(reader: OptionReader) -> JsonObject:
 
 CHIPS = 16  # of a node of Trainium
 OTHER = re.compile(r"^hf_|[-_]*(config|trn\d|SFT|lora|DPO|ORPO|CP|\{).*$")  # of a name that tells the model
-APART = words(ID, "apart")
 
 
 def recognises(files: Files) -> bool:
@@ -505,15 +504,8 @@ def read(files: Files) -> Imported:
     model = _model(files, reader, table)
     spec = load_model(model) if model is not None else None
     mesh = _mesh(reader, ranks, spec, table)
-    plan = plan_of(reader, mesh, spec)
-    workload = workload_of(reader)
-    return Imported(
-        target=ID,
-        settings=pick({"model": model}) | {"workload": pick(workload), "plan": plan},
-        unread=reader.unread(APART),
-        assumptions=tuple(reader.assumptions),
-        chips=nodes * devices // ranks,
-    )
+    settings = {"model": model, "plan": plan_of(reader, mesh, spec), "workload": workload_of(reader)}
+    return imported_run(ID, reader, settings, chips=nodes * devices // ranks)
 
 
 def _ranks_of_chip(files: Files, devices: int, lnc: object) -> int:

@@ -9,11 +9,12 @@ from pprint import pformat
 from ridgeline.core.documents import JsonMapping
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import decisions_of, has_experts
-from ridgeline.targets.dialects.torchtitan.read import functions, is_registry
+from ridgeline.targets.dialects.torchtitan.read import functions as functions
+from ridgeline.targets.dialects.torchtitan.read import is_registry
 from ridgeline.targets.dialects.torchtitan.read import read as read_titan
 from ridgeline.targets.dialects.torchtitan.write import flavor_of, pieces
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, export_of, gather, habits
+from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, export_of, gather, habits, lose
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
 from ridgeline.targets.tables import words as table_words
@@ -40,7 +41,6 @@ CONVERTERS = {
 }
 
 
-__all__ = ["functions", "read", "recognises"]
 FILE = "preset.py"
 
 
@@ -87,8 +87,11 @@ def _pieces(scenario: Scenario) -> Iterator[Piece]:
     yield from runs_on(scenario, ID)
     for piece in pieces(scenario):
         yield from _preset_pieces(piece)
-    for part in (_recompute, _experts, _formats, _habits):
+    for part in (_recompute, _experts, _formats):
         yield from part(scenario)
+    yield Say("training.disable_cuda_graphs", True, "plan.graph")
+    if decisions_of(scenario)["plan.graph"] != "none":
+        yield Lose("plan.graph", "graphs of this trainer exclude stages and most exchanges of experts: not written")
 
 
 def _preset_pieces(piece: Piece) -> Iterator[Piece]:
@@ -114,8 +117,8 @@ def _recompute(scenario: Scenario) -> Iterator[Piece]:
     kind = cover.kind
     if kind == "selective" and not set(cover.parts) <= {"alternate", "attention", "norm", "activation"}:
         kind = "full"
-        yield Lose("plan.recompute.kind", "per-op recompute keeps some of these parts: written as full")
-        yield Lose("plan.recompute.parts", "per-op recompute keeps some of these parts: written as full")
+        why = "per-op recompute keeps some of these parts: written as full"
+        yield from lose(why, "plan.recompute.kind", "plan.recompute.parts")
     yield Say("activation_checkpoint", RECOMPUTE[kind], "plan.recompute.kind", "plan.recompute.layers")
     if kind == "selective" and set(cover.parts) == {"alternate"}:
         yield Say("activation_checkpoint", RECOMPUTE[kind], "plan.recompute.parts")
@@ -134,10 +137,8 @@ def _experts(scenario: Scenario) -> Iterator[Piece]:
         yield Lose("model.mtp*", "only the DeepSeek-V3 family trains blocks that predict further tokens")
     yield from habits(ID, "experts")
     if has_experts(model):
-        backend = {"all-to-all": "standard", "deepep": "deepep", "hybridep": "hybridep"}.get(
-            decisions["plan.moe_dispatch"]
-        )
-        yield Say(f"{REGISTRY}.moe_comm_backend", backend or "standard", "plan.moe_dispatch")
+        way = decisions["plan.moe_dispatch"]
+        yield Say(f"{REGISTRY}.moe_comm_backend", "standard" if way == "all-to-all" else way, "plan.moe_dispatch")
     if scenario.plan.mesh.tp > 1:
         chosen = decisions["plan.sequence_parallel"]
         yield Say("parallelism.enable_sequence_parallel", chosen, "plan.sequence_parallel")
@@ -159,12 +160,6 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
         yield Lose("plan.precision.scaling", "float8 scales by row, mxfp8 by block")
     yield Fixed("plan.precision.compute", stored_format, "products are bf16 or fp32, or float8 and mxfp8 by converters")
     yield Fixed("workload.optimizer.name", "adamw", "default_adamw is written; others want groups of parameters")
-
-
-def _habits(scenario: Scenario) -> Iterator[Piece]:
-    yield Say("training.disable_cuda_graphs", True, "plan.graph")
-    if decisions_of(scenario)["plan.graph"] != "none":
-        yield Lose("plan.graph", "graphs of this trainer exclude stages and most exchanges of experts: not written")
 
 
 def module(scenario: Scenario, said: JsonMapping, name: str, title: str) -> str:
@@ -205,16 +200,11 @@ def module(scenario: Scenario, said: JsonMapping, name: str, title: str) -> str:
 
 def _registry(said: JsonMapping, converters: list[str]) -> str:
     words = [repr(str(said[f"{REGISTRY}.flavor"]))]
-    words += [
-        f"{key}={said[f'{REGISTRY}.{key}']!r}"
-        for key in ("moe_comm_backend", "num_mtp_layers")
-        if f"{REGISTRY}.{key}" in said
-    ]
-    converter_arguments = {"Float8LinearConverter": 'filter_fqns=["lm_head"], '}
-    objects_made = [
-        f"{name}.Config({converter_arguments.get(name, '')}model_compile_enabled=True)" for name in converters
-    ]
-    return ", ".join([*words, *([f"converters=[{', '.join(objects_made)}]"] if objects_made else [])])
+    stated = {key: said.get(f"{REGISTRY}.{key}") for key in ("moe_comm_backend", "num_mtp_layers")}
+    words += [f"{key}={value!r}" for key, value in stated.items() if value is not None]
+    spared = {"Float8LinearConverter": 'filter_fqns=["lm_head"], '}
+    configs = [f"{name}.Config({spared.get(name, '')}model_compile_enabled=True)" for name in converters]
+    return ", ".join([*words, *([f"converters=[{', '.join(configs)}]"] if configs else [])])
 
 
 def _arguments(said: JsonMapping, prefix: str) -> str:

@@ -18,7 +18,8 @@ from ridgeline.models.load import MODELS, find_name
 from ridgeline.models.load import model as load_model
 from ridgeline.models.spec import ModelSpec
 from ridgeline.targets.dialects.torchtitan.names import ALSO_FLAVORS, CONVERTERS, DEBUG, FLAVORS, ID, SCHEDULES, UNTIED
-from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nest_options, only, pick
+from ridgeline.targets.dialects.torchtitan.write import same_shape
+from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nest_options, only
 from ridgeline.targets.imports.python_builtins import deep_copy
 from ridgeline.targets.imports.python_eval import Interpreter, Stop
 from ridgeline.targets.imports.python_values import (
@@ -32,17 +33,12 @@ from ridgeline.targets.imports.python_values import (
     is_known,
 )
 from ridgeline.targets.imports.run_files import Checkout, checkout_of
-from ridgeline.targets.option_table import read_options
+from ridgeline.targets.option_table import imported_run, read_options
+from ridgeline.targets.tables import values
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, Unread, refusal
 
-# the class of activation_checkpoint -> its words in a job file
-RECOMPUTE = {
-    "FullAC": {"mode": "full"},
-    "SelectiveAC": {"mode": "selective", "selective_ac_option": "op"},
-    "MemoryBudgetAC": {"mode": "memory_budget"},
-    "None": {"mode": "none"},
-}
+RECOMPUTE = values(ID, "recompute")  # the class of activation_checkpoint -> its words in a job file
 CONVERTER_CLASSES = table_words("torchtitan", "converter_classes")
 FAMILIES = ("llama3", "llama4", "qwen3_5", "qwen3", "deepseek_v3", "gpt_oss", "kimi_k2_7", "kimi_k2")
 KEPT = ("training", "parallelism", "compile")
@@ -136,9 +132,8 @@ def _options(made: Made, function: str, folder: str, source: str) -> JsonObject:
         for key, value in parts.parts.items() if isinstance(parts, Made) else ():
             name = f"{section}.{key}"
             if isinstance(value, Unknown) and name.startswith(NEEDED) and key not in LEFT:
-                wrong.append(
-                    Problem(path=name, given=str(value)[:80], expected="a value that the file states", where=source)
-                )
+                expected = "a value that the file states"
+                wrong.append(Problem(path=name, given=str(value)[:80], expected=expected, where=source))
             elif is_known(value) and not isinstance(value, Made):
                 options_found[name] = value
     if wrong:
@@ -199,27 +194,20 @@ def _model(spec: Any, function: str, folder: str) -> JsonObject:
 def _adapters(converter: Made) -> JsonObject:
     """Adapters as the options of a job file would say them."""
     rank, modules = converter.parts.get("rank"), converter.parts.get("target_modules")
-    adapter_options: JsonObject = {"lora.rank": rank if type(rank) is int else 8}
-    return adapter_options | (
-        {"lora.target_modules": [str(name) for name in modules]} if isinstance(modules, list) else {}
-    )
+    names = {"lora.target_modules": [str(name) for name in modules]} if isinstance(modules, list) else {}
+    return {"lora.rank": rank if type(rank) is int else 8, **names}
 
-
-__all__ = ["functions", "read", "read_job", "recognises"]
 
 COMPONENTS = "compile.components"
-APART = table_words("torchtitan", "apart")
 
 
 def read(files: Files) -> Imported:
     """What a job file says."""
-    expected_text = (
-        "one TOML file with [model], [training] and [parallelism], or a Python file of Trainer.Config functions"
-    )
+    expected = "one TOML file with [model], [training] and [parallelism], or a Python file of Trainer.Config functions"
     if is_registry(files):
         table, notes = job_of(files)
         return read_job(table, checkout_of(files).model, notes)
-    return read_job(only(files, _is_job, expected_text, ".toml"), checkout_of(files).model or model_in(files))
+    return read_job(only(files, _is_job, expected, ".toml"), checkout_of(files).model or model_in(files))
 
 
 # matrices that adapters stand beside -> torchtitan's names of them
@@ -245,16 +233,8 @@ def read_job(table: Table, named: str | None, notes: tuple[str, ...] = ()) -> Im
     is_compiled = is_compiled and (not isinstance(parts, list) or "model" in parts)
     plan |= {"precision": precision, "compiled": is_compiled}
     batch, per_rank = _batch(reader, plan)
-    settings = pick({"model": model}) | {
-        "workload": pick(
-            {"kind": "train", "seq": _seq(reader), "global_batch": batch, "optimizer": optimizer, **_lora(reader)}
-        ),
-        "plan": plan,
-    }
-    unread = reader.unread(APART)
-    return Imported(
-        target=ID, settings=settings, unread=unread, assumptions=tuple(reader.assumptions), per_rank=per_rank
-    )
+    workload = {"kind": "train", "seq": _seq(reader), "global_batch": batch, "optimizer": optimizer, **_lora(reader)}
+    return imported_run(ID, reader, {"model": model, "workload": workload, "plan": plan}, per_rank=per_rank)
 
 
 def _read_model(reader: OptionReader) -> str | JsonObject | None:
@@ -276,7 +256,7 @@ def _read_model(reader: OptionReader) -> str | JsonObject | None:
         return None
     for name in reversed(folder.strip("/").split("/")):
         closer = find_name(name) if name and len(name) < 100 else None
-        if closer and not closer[1] and _same_shape(MODELS[closer[0]], MODELS[id]):
+        if closer and not closer[1] and same_shape(MODELS[closer[0]], MODELS[id]):
             id = closer[0]
             break
     ahead_of = MODELS[id].mtp
@@ -292,19 +272,9 @@ def _lora(reader: OptionReader) -> JsonObject:
     names = reader.take("lora.target_modules")
     if rank is None:
         return {}
-    words = (
-        [str(name) for name in names]
-        if isinstance(names, list)
-        else [word for part in ADAPTED.values() for word in part]
-    )
-    return {
-        "task": "lora",
-        "lora": {"rank": rank, "targets": [key for key, part in ADAPTED.items() if set(part) & set(words)]},
-    }
-
-
-def _same_shape(one: ModelSpec, other: ModelSpec) -> bool:
-    return (one.hidden, one.vocab, one.blocks, one.order) == (other.hidden, other.vocab, other.blocks, other.order)
+    modules = [str(name) for name in names] if isinstance(names, list) else None
+    targets = [target for target, parts in ADAPTED.items() if modules is None or set(parts) & set(modules)]
+    return {"task": "lora", "lora": {"rank": rank, "targets": targets}}
 
 
 def _mesh(reader: OptionReader) -> JsonObject:
@@ -329,11 +299,10 @@ def _shards(reader: OptionReader, cp: int, pp: int) -> JsonObject:
     split = None if model_given == -1 else reader.count("parallelism.data_parallel_shard_degree")
     policies = {"default": "zero3" if pp == 1 else "zero2", "always": "zero3", "never": "zero2"}
     shard = reader.word("parallelism.fsdp_reshard_after_forward", among=policies, default=policies["default"])
-    if split is None and replicate > 1:
-        why = "how many ranks share a shard follows from the number of ranks, which is not stated"
-        reader.notes.append(Unread(option="parallelism.data_parallel_shard_degree", value="-1", why=why))
-        return {"shard": shard}
     if split is None:
+        if replicate > 1:
+            why = "how many ranks share a shard follows from the number of ranks, which is not stated"
+            reader.notes.append(Unread(option="parallelism.data_parallel_shard_degree", value="-1", why=why))
         return {"shard": shard}
     if split * cp == 1:
         return {"shard": "none", "dp": replicate}
@@ -349,8 +318,7 @@ def _pipeline(reader: OptionReader, plan: JsonObject) -> JsonObject:
         reader.take("parallelism.pipeline_parallel_microbatch_size")
         return {}
     name = reader.word("parallelism.pipeline_parallel_schedule", among=means, default="1f1b")
-    single = name in ("1f1b", "gpipe")
-    chunks = 1 if single else 2
+    chunks = 1 if name in ("1f1b", "gpipe") else 2
     stage_plan: JsonObject = {}
     if name == "dualpipe-v" and plan["ep"] > 1:
         plan["overlap"]["moe"] = overlap
@@ -376,9 +344,8 @@ def _stages(reader: OptionReader, layers: int | None, plan: JsonObject) -> JsonO
     layers_held[0] -= first
     layers_held[-1] -= last
     if min(layers_held) < 0:
-        reader.bad(
-            "parallelism.pipeline_parallel_degree", plan["pp"], f"no more stages than {layers} layers fill", None
-        )
+        expected = f"no more stages than {layers} layers fill"
+        reader.bad("parallelism.pipeline_parallel_degree", plan["pp"], expected, None)
     return {"schedule": schedule} | ({"placement": layers_held} if len(set(layers_held)) > 1 else {})
 
 
@@ -390,16 +357,11 @@ def _seq(reader: OptionReader) -> int | None:
     return count_read or 2048
 
 
-def _slots(reader: OptionReader) -> int | None:
-    """Sequences of one microbatch where it is given in tokens."""
-    tokens = reader.count("training.num_tokens_per_microbatch_per_dp_rank")
-    seq = reader.options.get("training.max_context_length", 2048)
-    return max(1, tokens // seq) if tokens is not None and type(seq) is int and seq > 0 else None
-
-
 def _batch(reader: OptionReader, plan: JsonObject) -> tuple[int | None, int | None]:
     """The global batch, or the sequences of one data-parallel rank where it is not stated."""
-    slots = _slots(reader)
+    slot_tokens = reader.count("training.num_tokens_per_microbatch_per_dp_rank")
+    seq = reader.options.get("training.max_context_length", 2048)
+    slots = max(1, slot_tokens // seq) if slot_tokens is not None and type(seq) is int and seq > 0 else None
     local = slots or reader.count("training.local_batch_size", "training.batch_size")
     if local is None:
         reader.assumptions.append("microbatch = 8: the files do not say it")
@@ -424,20 +386,20 @@ def _batch(reader: OptionReader, plan: JsonObject) -> tuple[int | None, int | No
 
 def _recompute(reader: OptionReader, model: ModelSpec | None, plan: JsonObject) -> JsonObject:
     kinds = {"none": "none", "full": "full", "selective": "selective"}
+    by_op: JsonObject = {"recompute": {"kind": "selective", "parts": ["alternate"]}}
     if reader.take("activation_checkpoint.mode") == "memory_budget":
         reader.assumptions.append("recompute = selective: a memory budget chooses it while compiling")
-        return {"recompute": {"kind": "selective", "parts": ["alternate"]}}
+        return by_op
     kind = reader.word("activation_checkpoint.mode", among=kinds, default="selective")
     option = str(reader.take("activation_checkpoint.selective_ac_option", default="2"))
     if kind != "selective":
         return {"recompute": kind}
     if option == "op" or not option.isdigit() or model is None:
-        return {"recompute": {"kind": "selective", "parts": ["alternate"]}}
+        return by_op
     layers_held = model.layers // (plan["pp"] * plan.get("schedule", {}).get("chunks", 1))
     layers = layers_held // max(1, int(option[:4]))
-    reader.assumptions.append(
-        f"recompute: every layer whose number {option} divides, {layers} of {layers_held} in a stage"
-    )
+    note = f"recompute: every layer whose number {option} divides, {layers} of {layers_held} in a stage"
+    reader.assumptions.append(note)
     return {"recompute": {"kind": "full", "layers": layers}}
 
 
@@ -448,9 +410,8 @@ def _formats(reader: OptionReader) -> tuple[JsonObject, JsonObject]:
     reader.take("training.mixed_precision_reduce")
     precision: JsonObject = {"name": stored_format, "gradients": "fp32"}
     converters = reader.take("model.converters", default=[])
-    words = (
-        converters.replace(" ", "").split(",") if isinstance(converters, str) else [str(part) for part in converters]
-    )
+    listed = converters.replace(" ", "").split(",") if isinstance(converters, str) else converters
+    words = [str(part) for part in listed]
     for word in words:
         if word.split(".")[-1] not in ("float8", "mx", "nvfp4", "primus_turbo", ""):
             why = "not a format this reader knows"

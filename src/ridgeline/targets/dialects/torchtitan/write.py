@@ -16,7 +16,7 @@ from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.torchtitan.names import CONVERTERS, FLAVORS, ID, METHODS, SCHEDULES
 from ridgeline.targets.imports.option_reader import nest_options
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose
 from ridgeline.targets.option_table import say_options
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
@@ -54,8 +54,10 @@ def write(scenario: Scenario) -> Export:
 def pieces(scenario: Scenario) -> Iterator[Piece]:
     """What a job file says of every decision."""
     yield from runs_on(scenario, ID)
-    for part in (_model, _training, _data_parallel, _mesh, _pipeline, _recompute, _formats, _switches):
+    for part in (_model, _training, _data_parallel, _mesh, _pipeline, _recompute, _formats):
         yield from part(scenario)
+    yield from say_options(ID, "switches", decisions_of(scenario))
+    yield from habits(ID, "switches")
 
 
 def flavor_of(model: ModelSpec) -> tuple[str, str] | None:
@@ -66,12 +68,15 @@ def flavor_of(model: ModelSpec) -> tuple[str, str] | None:
     """
     for flavor, id in FLAVORS.items():
         entry = MODELS[id]
-        same = (entry.hidden, entry.vocab, entry.blocks, entry.order) == (
-            model.hidden, model.vocab, model.blocks, model.order,
-        )  # fmt: skip
-        if same and entry.embedding == model.embedding and entry.norm == model.norm:
+        if same_shape(entry, model) and entry.embedding == model.embedding and entry.norm == model.norm:
             return flavor
     return None
+
+
+def same_shape(model: ModelSpec, other: ModelSpec) -> bool:
+    """Whether two models have equal layers over an equal vocabulary."""
+    shape = (other.hidden, other.vocab, other.blocks, other.order)
+    return (model.hidden, model.vocab, model.blocks, model.order) == shape
 
 
 def _model(scenario: Scenario) -> Iterator[Piece]:
@@ -149,8 +154,6 @@ def _mesh(scenario: Scenario) -> Iterator[Piece]:
         else:
             yield Lose("plan.etp", f"experts are split over 1 or all {mesh.tp} tensor ranks")
         yield from say_options(ID, "experts", decisions)
-        if decisions["plan.moe_dispatch"] not in ("all-to-all", "deepep"):
-            yield Lose("plan.moe_dispatch", "all-to-all and DeepEP are the exchanges it knows")
 
 
 def _pipeline(scenario: Scenario) -> Iterator[Piece]:
@@ -200,8 +203,8 @@ def _recompute(scenario: Scenario) -> Iterator[Piece]:
     kind = cover.kind
     if kind == "selective" and not set(cover.parts) <= BY_OP:
         kind = "full"
-        yield Lose("plan.recompute.kind", "per-op recompute keeps some of these parts: written as full")
-        yield Lose("plan.recompute.parts", "per-op recompute keeps some of these parts: written as full")
+        why = "per-op recompute keeps some of these parts: written as full"
+        yield from lose(why, "plan.recompute.kind", "plan.recompute.parts")
     yield Say("activation_checkpoint.mode", kind, "plan.recompute.kind", "plan.recompute.layers")
     if kind == "selective":
         yield Say("activation_checkpoint.selective_ac_option", "op", "plan.recompute.parts")
@@ -221,20 +224,12 @@ def one_in(scenario: Scenario) -> int:
     >>> one_in(made)
     3
     """
-    chosen_recompute, placement = scenario.plan.recompute, scenario.placement
-    if (
-        chosen_recompute.kind != "full"
-        or chosen_recompute.layers is None
-        or chosen_recompute.rest != "none"
-        or chosen_recompute.blocks
-        or scenario.model.mtp
-    ):
+    chosen, placement = scenario.plan.recompute, scenario.placement
+    by_layers = chosen.kind == "full" and chosen.layers is not None and chosen.rest == "none"
+    if not by_layers or chosen.blocks or scenario.model.mtp:
         return 1
-    wanted_names = [chosen_recompute.layers_of(stage, layers) for stage, layers in enumerate(placement)]
-    return min(
-        (layers // recomputes for layers, recomputes in zip(placement, wanted_names, strict=True) if recomputes),
-        default=1,
-    )
+    counts = [chosen.layers_of(stage, layers) for stage, layers in enumerate(placement)]
+    return min((layers // count for layers, count in zip(placement, counts, strict=True) if count), default=1)
 
 
 def _formats(scenario: Scenario) -> Iterator[Piece]:
@@ -242,9 +237,8 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
     stored_format = "fp32" if precision.weights.id == "fp32" else "bf16"
     long = {"fp32": "float32", "bf16": "bfloat16"}
     without_master = stored_format == "bf16" and work.optimizer.master is None
-    yield Say(
-        "training.mixed_precision_param", long[stored_format], "plan.precision.weights", "plan.precision.activations"
-    )
+    paths = ("plan.precision.weights", "plan.precision.activations")
+    yield Say("training.mixed_precision_param", long[stored_format], *paths)
     yield Say("training.dtype", "bfloat16" if without_master else "float32", "workload.optimizer.master")
     yield Say("training.mixed_precision_reduce", "float32")
     yield Fixed("plan.precision.gradients", "fp32", "FSDP reduces in fp32")
@@ -255,9 +249,8 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
         yield Say("training.dtype", "bfloat16" if without_master else "float32", "workload.optimizer.states")
     if not without_master and (master.id if master else "none") != ("none" if stored_format == "fp32" else "fp32"):
         yield Lose("workload.optimizer.master", "the optimizer updates the sharded weights, which are fp32")
-    for path in ("weights", "activations"):
-        if getattr(precision, path).id != stored_format:
-            yield Lose(f"plan.precision.{path}", "weights and activations are both bf16 or both fp32")
+    others = [path for path in paths if decisions_of(scenario)[path] != stored_format]
+    yield from lose("weights and activations are both bf16 or both fp32", *others)
     yield from _narrow(scenario, stored_format)
 
 
@@ -277,8 +270,3 @@ def _narrow(scenario: Scenario, stored: str) -> Iterator[Piece]:
         names.append(f"quantize.grouped_mm.{family}")
         yield Say(f"quantize.grouped_mm.{family}.fqns", ["experts"])
     yield Say("model.converters", names, "plan.precision.compute")
-
-
-def _switches(scenario: Scenario) -> Iterator[Piece]:
-    yield Say("compile.enable", decisions_of(scenario)["plan.compiled"], "plan.compiled")
-    yield from habits(ID, "switches")

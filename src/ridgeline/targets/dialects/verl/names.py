@@ -6,6 +6,7 @@ import re
 
 from ridgeline.models.load import MODELS
 from ridgeline.models.spec import ModelSpec
+from ridgeline.targets.tables import word_lists
 
 ID = "verl"
 
@@ -17,22 +18,7 @@ DDP = f"{MEGATRON}.override_ddp_config"
 FSDP = f"{ACTOR}.fsdp_config"
 OPTIM = f"{ACTOR}.optim"
 # by whether the backend is Megatron: a plan's target -> names of modules
-LORA_NAMES: dict[bool, dict[str, tuple[str, ...]]] = {
-    False: {
-        "qkv": ("q_proj", "k_proj", "v_proj"),
-        "out": ("o_proj",),
-        "up": ("up_proj",),
-        "gate": ("gate_proj",),
-        "down": ("down_proj",),
-    },
-    True: {
-        "qkv": ("linear_qkv",),
-        "out": ("linear_proj",),
-        "up": ("linear_fc1",),
-        "gate": ("linear_fc1",),
-        "down": ("linear_fc2",),
-    },
-}
+LORA_NAMES = {False: word_lists(ID, "lora"), True: word_lists(ID, "lora_megatron")}
 
 
 def weights_of(model: ModelSpec) -> str | None:

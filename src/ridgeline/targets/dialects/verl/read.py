@@ -28,7 +28,7 @@ from ridgeline.targets.imports.option_reader import (
     tables,
 )
 from ridgeline.targets.imports.run_files import checkout_of
-from ridgeline.targets.option_table import read_options
+from ridgeline.targets.option_table import imported_run, read_options
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, Unread, refusal
 
@@ -102,9 +102,6 @@ def divisor_below(whole: int, most: int) -> int:
     return next(part for part in range(min(most, whole), 0, -1) if whole % part == 0)
 
 
-OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd", "muon": "muon"}
-
-
 def megatron_plan(reader: OptionReader) -> JsonObject:
     """Mesh, schedule, sharding, recompute and formats of an actor that Megatron trains."""
     plan = read_options(ID, "mesh", reader)
@@ -171,28 +168,21 @@ def _memory(reader: OptionReader, plan: JsonObject) -> JsonObject:
 
 def _formats(reader: OptionReader) -> JsonObject:
     stored_format = reader.word(f"{MEGATRON}.dtype", among={"bfloat16": "bf16", "float16": "fp16"}, default="bf16")
-    precision: JsonObject = {
-        "compute": stored_format,
-        "weights": stored_format,
-        "activations": stored_format,
-        "kv": stored_format,
-    }
+    precision: JsonObject = dict.fromkeys(("compute", "weights", "activations", "kv"), stored_format)
     if reader.take(f"{LAYER}.fp8"):
         recipes = {recipe: means for means, recipe in RECIPES.items()} | {"delayed": ("fp8-e4m3", "tensor")}
         means = reader.word(f"{LAYER}.fp8_recipe", among=recipes, default=("fp8-e4m3", "tensor"))
         precision |= {"compute": means[0], "scaling": means[1]}
     wide = reader.switch(f"{DDP}.grad_reduce_in_fp32", default=True)
     precision["gradients"] = "fp32" if wide else stored_format
-    name = reader.word(f"{OPTIM}.optimizer", among=OPTIMIZERS, default="adamw")
+    name = read_options(ID, "megatron_optimizer", reader)["name"]
     short = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
     states = reader.word(f"{OPTIM}.exp_avg_dtype", among=short, default="fp32")
     reader.take(f"{OPTIM}.exp_avg_sq_dtype")
     if not reader.switch(f"{OPTIM}.use_precision_aware_optimizer", default=False):
         states = "fp32"
-    attention = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "unfused", "local": "unfused"}
-    kernel = reader.word(f"{LAYER}.attention_backend", among=attention, default="flash")
     optimizer = {"name": name, "states": states, "master": "fp32"}
-    return {"precision": precision, "optimizer": optimizer, "attention": kernel}
+    return {"precision": precision, "optimizer": optimizer, **read_options(ID, "attention", reader)}
 
 
 ADAPTER_RANK = 32  # of an adapter that is loaded, where nothing says it
@@ -200,16 +190,15 @@ DEFAULT_MODEL = "deepseek-llm-7b"  # of verl's own configuration
 PLACEHOLDER = re.compile(r"\$|your|path[_-]?to|/path/|^\W*(ref_)?model_?path\W*$|<", re.IGNORECASE)
 UPDATE = ("actor_rollout_ref.", "model.", "data.")
 STRATEGIES = ("", "fsdp", "fsdp2", "megatron", "veomni")
-APART = table_words("verl", "apart")
 
 
 def read(files: Files) -> Imported:
     """What the files say of the actor; overrides in scripts stand above YAML."""
     _refuse_other_work(files)
     table = _merge_overrides(files)
-    if not any(key.startswith("actor_rollout_ref.") for key, _ in flatten(table.data)) and is_sft(files):
-        return _read_sft(files, table)
     if not any(key.startswith("actor_rollout_ref.") for key, _ in flatten(table.data)):
+        if is_sft(files):
+            return _read_sft(files, table)
         raise refusal(
             "no such file", "a YAML file or script with actor_rollout_ref.* options", todo="name verl's own file"
         )
@@ -219,32 +208,34 @@ def read(files: Files) -> Imported:
     megatron = strategy == "megatron"
     if not strategy:
         megatron = any(option.startswith(f"{MEGATRON}.") for option in reader.options)
-    plan = megatron_plan(reader) if megatron else _fsdp(reader)
-    if strategy == "veomni":
-        plan |= _veomni(reader)
+    plan = _plan(reader, megatron, strategy)
     places = ("async_resources.actor_train", "trainer")  # a pool of the update's own, where there is one
     nodes = reader.degree(*(f"{place}.nnodes" for place in places))
     chips_per_node = reader.count(*(f"{place}.n_gpus_per_node" for place in places), default=8) or 8
     if any("main_ppo_split" in text for text in files.values()):  # the critic has the other half
         nodes, chips_per_node = (nodes // 2, chips_per_node) if nodes > 1 else (nodes, max(1, chips_per_node // 2))
-        reader.assumptions.append(
-            f"{nodes * chips_per_node} chips of the actor: half of the machine, the critic has the other"
-        )
+        half = f"{nodes * chips_per_node} chips of the actor: half of the machine, the critic has the other"
+        reader.assumptions.append(half)
     plan["dp"] = max(1, nodes * chips_per_node // (plan["tp"] * plan["pp"] * plan["cp"]))
     if plan.get("shard_degree", 0) >= plan["dp"] * plan["cp"]:  # more than there are: all of them
         del plan["shard_degree"]
     workload = _workload(reader, plan, megatron)
+    return _imported(files, reader, plan, workload, nodes * chips_per_node)
+
+
+def _imported(
+    files: Files, reader: OptionReader, plan: JsonObject, workload: JsonObject, chips: int | None
+) -> Imported:
     workload["optimizer"] = plan.pop("optimizer")
     model = _chosen(reader, files)
     plan |= megatron_placement(reader, plan, MODELS[model].layers if model else 0)
-    settings = pick({"model": _without_further_tokens(reader, model)}) | {"workload": workload, "plan": plan}
-    return Imported(
-        target=ID,
-        settings=settings,
-        unread=reader.unread(APART),
-        assumptions=(*left_out(files), *reader.assumptions),
-        chips=nodes * chips_per_node,
-    )
+    settings = {"model": _without_further_tokens(reader, model), "workload": workload, "plan": plan}
+    return imported_run(ID, reader, settings, chips=chips).with_notes(*left_out(files))
+
+
+def _plan(reader: OptionReader, megatron: bool, strategy: str) -> JsonObject:
+    plan = megatron_plan(reader) if megatron else _fsdp(reader)
+    return plan | _veomni(reader) if strategy == "veomni" else plan
 
 
 def _strategy(reader: OptionReader, option: str, usual: str) -> str:
@@ -301,20 +292,12 @@ def _read_sft(files: Files, table: Table) -> Imported:
     reader.take("engine")
     strategy = _strategy(reader, "strategy", "")
     megatron = strategy == "megatron"
-    plan = megatron_plan(reader) if megatron else _fsdp(reader)
-    if strategy == "veomni":
-        plan |= _veomni(reader)
+    plan = _plan(reader, megatron, strategy)
     world = world_of(files)
     if world is not None:
         plan["dp"] = max(1, world // (plan["tp"] * plan["pp"] * plan["cp"]))
     workload = sft_workload(reader, plan, files) | _lora(reader, megatron)
-    workload["optimizer"] = plan.pop("optimizer")
-    model = _chosen(reader, files)
-    plan |= megatron_placement(reader, plan, MODELS[model].layers if model else 0)
-    settings = pick({"model": _without_further_tokens(reader, model)}) | {"workload": workload, "plan": plan}
-    unread = reader.unread(APART)
-    notes = (*left_out(files), *reader.assumptions)
-    return Imported(target=ID, settings=settings, unread=unread, assumptions=notes, chips=world)
+    return _imported(files, reader, plan, workload, world)
 
 
 def _veomni(reader: OptionReader) -> JsonObject:
@@ -334,10 +317,8 @@ def _veomni(reader: OptionReader) -> JsonObject:
 def _merge_overrides(files: Files) -> Table:
     yaml_tables = list(tables(files, ".yml", ".yaml"))
     bare = ("engine", "ulysses_sequence_parallel_size", "use_remove_padding") if is_sft(files) else ()
-    stated_options = next(
-        (options_said for options_said in assigned_by(files) if any(key.startswith(UPDATE) for key in options_said)),
-        assignments(files),
-    )
+    updates = (options for options in assigned_by(files) if any(key.startswith(UPDATE) for key in options))
+    stated_options = next(updates, None) or assignments(files)
     words = {key: value for key, value in stated_options.items() if "." in key or key in bare}
     base = base_of(files).options
     if not yaml_tables:
@@ -389,14 +370,8 @@ def _workload(reader: OptionReader, plan: JsonObject, megatron: bool) -> JsonObj
     if micro is None:
         reader.assumptions.append("microbatch = 1: the files do not say it")
     plan["microbatch"] = min(micro or 1, share)
-    workload: JsonObject = {
-        "kind": "train",
-        "task": "finetune",
-        "seq": seq,
-        "global_batch": batch,
-        "packed": reader.switch(f"{MODEL}.use_remove_padding", default=True),
-    }
-    return workload | _lora(reader, megatron)
+    workload: JsonObject = {"kind": "train", "task": "finetune", "seq": seq, "global_batch": batch}
+    return workload | read_options(ID, "packed", reader) | _lora(reader, megatron)
 
 
 def _lora(reader: OptionReader, megatron: bool) -> JsonObject:
@@ -404,14 +379,11 @@ def _lora(reader: OptionReader, megatron: bool) -> JsonObject:
     ranks = [reader.take(f"{MODEL}.{name}", default=0) for name in ("lora.rank", "lora_rank")]
     rank = next((rank for rank in (ranks if megatron else ranks[::-1]) if isinstance(rank, int) and rank > 0), 0)
     if isinstance(rank, int) and rank > 0:
-        names = LORA_NAMES[megatron]
-        whole_step = [reader.take(f"{MODEL}.{name}") for name in ("lora.target_modules", "target_modules")]
-        listed_values = next(
-            (names_given for names_given in (whole_step if megatron else whole_step[::-1]) if names_given is not None),
-            None,
-        )
-        words = listed_values if isinstance(listed_values, list) else [name for part in names.values() for name in part]
-        targets = [target for target, parts in names.items() if all(part in words for part in parts)]
+        lists = [reader.take(f"{MODEL}.{name}") for name in ("lora.target_modules", "target_modules")]
+        given = next((names for names in (lists if megatron else lists[::-1]) if names is not None), None)
+        modules = given if isinstance(given, list) else None
+        named = LORA_NAMES[megatron].items()
+        targets = [target for target, parts in named if modules is None or all(part in modules for part in parts)]
         return {"task": "lora", "lora": {"rank": rank, "targets": targets}}
     loaded_values = [reader.take(f"{MODEL}.{name}") for name in ("lora_adapter_path", "lora.adapter_path")]
     if any(isinstance(path, str) and path for path in loaded_values):
@@ -421,8 +393,7 @@ def _lora(reader: OptionReader, megatron: bool) -> JsonObject:
 
 
 def _fsdp(reader: OptionReader) -> JsonObject:
-    names = ("ulysses_sequence_parallel_size",)
-    cp = reader.degree(*(f"{ACTOR}.{name}" for name in names), *(f"{FSDP}.{name}" for name in names))
+    cp = reader.degree(*(f"{place}.ulysses_sequence_parallel_size" for place in (ACTOR, FSDP)))
     reader.take(f"{FSDP}.ulysses_sequence_parallel_size")
     plan: JsonObject = {"tp": 1, "pp": 1, "cp": cp, "engine": "torch-eager"}
     if cp > 1:
@@ -436,21 +407,14 @@ def _fsdp(reader: OptionReader) -> JsonObject:
     full = reader.switch(f"{MODEL}.enable_gradient_checkpointing", default=True)
     offloads_activations = reader.switch(f"{MODEL}.enable_activation_offload", default=False)
     states = reader.switch(f"{FSDP}.offload_policy", default=False)
-    plan |= {
-        "recompute": "full" if full else "none",
-        "offload": {"activations": float(offloads_activations), "optimizer": float(states)},
-    }
+    plan["recompute"] = "full" if full else "none"
+    plan["offload"] = {"activations": float(offloads_activations), "optimizer": float(states)}
     stored_format = reader.word(f"{FSDP}.dtype", among={"bfloat16": "bf16", "float16": "fp16"}, default="bf16")
     short = {"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16"}
     format_kept = reader.word(f"{FSDP}.model_dtype", among=short, default="fp32")
     plan["precision"] = {"name": stored_format, "gradients": "fp32"}
-    kinds = {"AdamW": "adamw", "Adam": "adam", "SGD": "sgd", "AdamW8bit": "adamw"}
-    name = reader.word(f"{OPTIM}.optimizer", among=kinds, default="adamw")
-    plan["optimizer"] = {
-        "name": name,
-        "states": format_kept,
-        "master": "none" if format_kept == stored_format else "fp32",
-    }
+    master = "none" if format_kept == stored_format else "fp32"
+    plan["optimizer"] = read_options(ID, "fsdp_optimizer", reader) | {"states": format_kept, "master": master}
     return plan
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError
@@ -36,7 +35,7 @@ class _Place:
     choices: Mapping[str, str] = field(default_factory=dict)
     depth: int = 0
 
-    def chosen(self, entries: list[Any]) -> dict[str, str]:
+    def chosen(self, entries: list[object]) -> dict[str, str]:
         """Names of groups: those of the list, above them those of `override`, of tables outside, of the caller."""
         pairs = [(str(key), str(value)) for entry in entries if isinstance(entry, dict) for key, value in entry.items()]
         plain = {key.removeprefix("optional "): value for key, value in pairs if not key.startswith("override ")}
@@ -112,7 +111,7 @@ def _parse_yaml(name: str, text: str) -> JsonObject | None:
         return None
 
 
-def _entries(entry: Any, place: _Place, chosen: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _entries(entry: object, place: _Place, chosen: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Names of files, and the package that each fills, of one entry of a defaults list.
 
     >>> list(_entries({"actor@a.actor": "${engine}_actor"}, _Place(), {"engine": "dp"}))
@@ -131,13 +130,9 @@ def _entries(entry: Any, place: _Place, chosen: Mapping[str, str]) -> Iterator[t
             yield str(at), _at(place.package, package or "")
             continue
         usual = group if package == group.replace("/", ".") else ""  # `engine=...` chooses for `engine@engine`
-        name = next(
-            (chosen[word] for word in (usual, str(key).removeprefix("optional ")) if word in chosen), str(value)
-        )
-        name = re.sub(r"\$\{(\w+)\}", lambda word: chosen.get(word.group(1), ""), name)
-        inside = (
-            package if package is not None else ".".join(part for part in PurePosixPath(group).parts if part != "..")
-        )
+        choices = (chosen[word] for word in (usual, str(key).removeprefix("optional ")) if word in chosen)
+        name = re.sub(r"\$\{(\w+)\}", lambda word: chosen.get(word.group(1), ""), next(choices, str(value)))
+        inside = ".".join(part for part in PurePosixPath(group).parts if part != "..") if package is None else package
         yield str(at / name), _at(place.package, inside)
 
 
@@ -166,11 +161,6 @@ class Base:
     engine: str = ""
     options: JsonObject = field(default_factory=dict)
     quiet: frozenset[str] = frozenset()
-
-    @property
-    def megatron(self) -> bool:
-        """Whether Megatron is the actor's engine."""
-        return self.engine == "megatron"
 
 
 def base_of(files: Files) -> Base:
@@ -211,11 +201,8 @@ def _of_command(files: Files, command: list[str]) -> Base:
     chosen = {pair.group(1): pair.group(2) for word in command[1:] if (pair := WORD.fullmatch(word.lstrip("+")))}
     config_folders = (f"{PurePosixPath(module).parent}/config", str(PurePosixPath(module).parent))
     verl = tuple(_places(place, OWN, whole=True))
-    config_name = [
-        *_places(place, (stated_options.get("config-path", ""), *config_folders)),
-        *([place.folder] if place.folder else []),
-    ]
-    theirs = tuple(folder for folder in config_name if folder not in verl)
+    own_folders = _places(place, (stated_options.get("config-path", ""), *config_folders))
+    theirs = tuple(folder for folder in (*own_folders, place.folder) if folder is not None and folder not in verl)
     composer = Composer(checkout=place, folders=(*theirs, *verl), choices=chosen)
     options = composer.options(name) or {}
     is_own = Composer(checkout=place, folders=theirs, choices=chosen).options(name) or {}
@@ -254,18 +241,8 @@ def _program(command: list[str]) -> str:
 def _name_in(place: Checkout, module: str) -> str:
     """The configuration that a program of the checkout names itself, or that verl's programs do."""
     text = place.named(f"{module}.py") if module else None
-    stated_options = (
-        re.search(r"hydra\.main\([^)]{0,200}config_name\s*=\s*[\"']([\w/.-]{1,80})[\"']", text) if text else None
-    )
-    if stated_options:
-        return stated_options.group(1)
-    last = module.rpartition("/")[2]
-    usual = {
-        "fsdp_sft_trainer": "sft_trainer",
-        "sft_trainer": "sft_trainer_engine",
-        "sft_trainer_ray": "sft_trainer_engine",
-    }
-    return usual.get(last, "")
+    name = re.search(r"hydra\.main\([^)]{0,200}config_name\s*=\s*[\"']([\w/.-]{1,80})[\"']", text) if text else None
+    return name.group(1) if name else USUAL.get(module.rpartition("/")[2], "")
 
 
 def _options(command: list[str]) -> dict[str, str]:

@@ -27,10 +27,11 @@ from ridgeline.targets.dialects.verl.names import (
 )
 from ridgeline.targets.imports.option_reader import nest_options
 from ridgeline.targets.launchers.launch import ON_NODE, SLURM, comment, header, leader, nodes_of, slurm
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, media_of_the_data
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose, media_of_the_data
 from ridgeline.targets.option_table import say_options
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere, same_in_stages
+from ridgeline.targets.tables import template
 from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import runs_on, vendor_of
 from ridgeline.targets.yaml_text import yaml_text
@@ -41,8 +42,11 @@ def megatron_pieces(scenario: Scenario) -> Iterator[Piece]:
     if scenario.model.mtp is not None:
         yield Say(f"{MODEL}.mtp.enable", True, "model.mtp*")
         yield Say(f"{MODEL}.mtp.enable_train", True, "model.mtp*")
-    for part in (_mesh, _pipeline, _shards, _recompute, _formats, _optimizer, _habits):
+    for part in (_mesh, _pipeline, _shards, _recompute, _formats, _optimizer):
         yield from part(scenario)
+    yield from say_options(ID, "attention", decisions_of(scenario))
+    yield from habits(ID, "habits")
+    yield Fixed("plan.overlap.pp", scenario.plan.schedule.chunks > 1, "sends overlap with virtual stages")
 
 
 def _mesh(scenario: Scenario) -> Iterator[Piece]:
@@ -94,9 +98,8 @@ def _recompute(scenario: Scenario) -> Iterator[Piece]:
     recompute = same_in_stages(bare)
     if recompute.kind == "selective" and not set(recompute.parts) & set(MODULES):  # more rather than less
         recompute = replace(recompute, kind="full", layers=None, rest="none")
-    yield from fallback_losses(
-        scenario, recompute, FUSED if bare is not scenario else "one number of layers for all stages"
-    )
+    why = FUSED if bare is not scenario else "one number of layers for all stages"
+    yield from fallback_losses(scenario, recompute, why)
     kind = None if recompute.kind == "none" else recompute.kind
     if kind is None and scenario.plan.recompute.kind != "none":
         yield Lose("plan.recompute.*", "no layer is recomputed: written as none, which is the same")
@@ -139,9 +142,7 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
 
 def _optimizer(scenario: Scenario) -> Iterator[Piece]:
     work, offload, decisions = training(scenario).workload, scenario.plan.offload, decisions_of(scenario)
-    name = {"adamw": "adam", "sgd": "sgd", "muon": "muon"}.get(work.optimizer.name)
-    if name:
-        yield Say(f"{OPTIM}.optimizer", name, "workload.optimizer.name")
+    yield from say_options(ID, "megatron_optimizer", decisions)
     yield from habits(ID, "optimizer")
     states = work.optimizer.states.id
     if states in ("bf16", "fp16") and scenario.plan.sharding.shard != "none":
@@ -154,13 +155,6 @@ def _optimizer(scenario: Scenario) -> Iterator[Piece]:
         yield Say(f"{way}.optimizer_offload_fraction", offload.optimizer, "plan.offload.optimizer")
         overlaps_experts = bool(decisions.get("plan.overlap.offload"))
         yield Say(f"{way}.overlap_cpu_optimizer_d2h_h2d", overlaps_experts, "plan.overlap.offload")
-
-
-def _habits(scenario: Scenario) -> Iterator[Piece]:
-    decisions = decisions_of(scenario)
-    yield Say(f"{LAYER}.attention_backend", decisions["plan.attention"], "plan.attention")
-    yield from habits(ID, "habits")
-    yield Fixed("plan.overlap.pp", scenario.plan.schedule.chunks > 1, "sends overlap with virtual stages")
 
 
 FILE = "verl.yaml"
@@ -189,27 +183,9 @@ def needs_megatron(scenario: Scenario) -> bool:
 
 def _launch(scenario: Scenario, title: str) -> str:
     nodes = nodes_of(scenario.system)[0]
-    return (
-        f"#!/bin/bash\n{comment(header(scenario, title))}set -euo pipefail\n\n"
-        'JOINED=\'import ray, sys; ray.init("auto", logging_level="ERROR")\n'
-        'sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[1]))\'\n'
-        f"NNODES=${{NNODES:-{nodes}}}\n" + "".join(f"{line}\n" for line in leader(nodes, 6379)) + "\n"
-        "# yours: the data, the reward, and the rollout, which verl.yaml starts with vLLM on as few chips as hold its\n"
-        "# weights in half their memory; words after the script's name are passed on\n"
-        "TRAIN_FILES=${TRAIN_FILES:-$HOME/data/gsm8k/train.parquet}\n"
-        "VAL_FILES=${VAL_FILES:-$HOME/data/gsm8k/test.parquet}\n\n"
-        'cd "$(dirname "$0")"\nif [ "$NODE_RANK" -gt 0 ]; then\n'
-        '    until ray health-check --address "$MASTER_ADDR:$MASTER_PORT" > /dev/null 2>&1; do sleep 2; done\n'
-        "    # until the head is gone, whose own end says how the run went\n"
-        '    ray start --address="$MASTER_ADDR:$MASTER_PORT" --block ||\n'
-        '        ! ray health-check --address "$MASTER_ADDR:$MASTER_PORT" > /dev/null 2>&1\n    exit\nfi\n'
-        "trap 'ray stop' EXIT\n"
-        'ray start --head --port="$MASTER_PORT"\n'
-        'until python3 -c "$JOINED" "$NNODES"; do sleep 2; done\n'
-        f'python3 -m verl.trainer.main_ppo --config-path="$PWD" --config-name={FILE.removesuffix(".yaml")} \\\n'
-        "    algorithm.adv_estimator=grpo \\\n"
-        '    data.train_files="$TRAIN_FILES" \\\n    data.val_files="$VAL_FILES" "$@"\n'
-    )
+    joins = "".join(f"{line}\n" for line in leader(nodes, 6379))
+    text = template("verl_launch.txt").format(nodes=nodes, leader=joins, name=FILE.removesuffix(".yaml"))
+    return f"#!/bin/bash\n{comment(header(scenario, title))}{text}"
 
 
 def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
@@ -234,7 +210,7 @@ def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
     yield Say("actor_rollout_ref.rollout.tensor_model_parallel_size", rollout_ranks(scenario))
     yield Say("data.max_prompt_length", work.seq // 2, "workload.seq")
     yield Say("data.max_response_length", work.seq - work.seq // 2, "workload.seq")
-    yield Say(f"{MODEL}.use_remove_padding", work.packed, "workload.packed")
+    yield from say_options(ID, "packed", decisions_of(scenario))
     yield from habits(ID, "common")
     sees_images = scenario.model.vision is not None and bool(work.images or work.videos)
     if sees_images:
@@ -262,13 +238,9 @@ def rollout_ranks(scenario: Scenario) -> int:
     capacity = float(memory.value) if memory is not None else 0.0
     mixers = [block.mixer for block in scenario.model.blocks]
     heads = [mixer.heads for mixer in mixers if isinstance(mixer, (Attention, LatentAttention))]
-    able = [ranks for ranks in powers(chips) if all(head_count % ranks == 0 for head_count in heads)]
+    powers = [1 << place for place in range(chips.bit_length())]
+    able = [ranks for ranks in powers if all(head_count % ranks == 0 for head_count in heads)]
     return next((ranks for ranks in able if size <= HELD * capacity * ranks), able[-1])
-
-
-def powers(most: int) -> list[int]:
-    """1, 2, 4 ... up to `most`."""
-    return [1 << place for place in range(most.bit_length())]
 
 
 def _lora(work: Train, megatron: bool) -> Iterator[Piece]:
@@ -290,7 +262,6 @@ def _fsdp(scenario: Scenario) -> Iterator[Piece]:
         yield Lose("model.mtp*", "the FSDP backend leaves out blocks that predict further tokens")
     for part in (_write_shards, _memory, _write_formats):
         yield from part(scenario)
-    yield from _write_habits()
 
 
 def _write_shards(scenario: Scenario) -> Iterator[Piece]:
@@ -310,44 +281,33 @@ def _memory(scenario: Scenario) -> Iterator[Piece]:
     yield from fallback_losses(scenario, recompute, "one way for all layers")
     yield Say(f"{MODEL}.enable_gradient_checkpointing", recompute.kind != "none", "plan.recompute.kind")
     if recompute.kind == "selective":
-        yield Lose("plan.recompute.kind", "gradient checkpointing is full or none: written as full")
-        yield Lose("plan.recompute.parts", "gradient checkpointing is full or none: written as full")
+        why = "gradient checkpointing is full or none: written as full"
+        yield from lose(why, "plan.recompute.kind", "plan.recompute.parts")
     yield from habits(ID, "memory")
-    offloads_activations = offload.activations == 1
-    yield Say(
-        f"{MODEL}.enable_activation_offload",
-        offloads_activations,
-        *(["plan.offload.activations"] if offloads_activations else []),
-    )
-    yield Say(f"{FSDP}.offload_policy", offload.optimizer == 1)
-    if offload.optimizer == 1:
-        yield Say(f"{FSDP}.offload_policy", True, "plan.offload.optimizer")
+    for option, name in (
+        (f"{MODEL}.enable_activation_offload", "activations"),
+        (f"{FSDP}.offload_policy", "optimizer"),
+    ):
+        whole = getattr(offload, name) == 1
+        yield Say(option, whole, *([f"plan.offload.{name}"] if whole else []))
 
 
 def _write_formats(scenario: Scenario) -> Iterator[Piece]:
     precision, work = scenario.plan.precision, training(scenario).workload
     stored_format = "fp16" if precision.weights.id == "fp16" else "bf16"
     without_master = work.optimizer.master is None
-    yield Say(f"{FSDP}.dtype", {"fp16": "float16", "bf16": "bfloat16"}[stored_format], "plan.precision.weights")
+    word = {"fp16": "float16", "bf16": "bfloat16"}[stored_format]
+    yield Say(f"{FSDP}.dtype", word, "plan.precision.weights")
     format_kept = without_master or work.optimizer.master == dtype("fp32")
     paths_carried = ("workload.optimizer.master",) if format_kept else ()
     yield Say(f"{FSDP}.model_dtype", stored_format if without_master else "fp32", *paths_carried)
     for path in ("compute", "weights", "activations"):
         if getattr(precision, path).id == stored_format:
-            yield Say(f"{FSDP}.dtype", {"fp16": "float16", "bf16": "bfloat16"}[stored_format], f"plan.precision.{path}")
+            yield Say(f"{FSDP}.dtype", word, f"plan.precision.{path}")
         else:
             yield Lose(f"plan.precision.{path}", "the FSDP backend computes in bf16 or fp16")
     yield from habits(ID, "write_formats")
     yield Fixed("workload.optimizer.master", "none" if without_master else "fp32", "sharded weights are fp32 or 16-bit")
-    yield Fixed(
-        "workload.optimizer.states",
-        stored_format if without_master else "fp32",
-        "states have the format of model_dtype",
-    )
-    names = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
-    if work.optimizer.name in names:
-        yield Say(f"{ACTOR}.optim.optimizer", names[work.optimizer.name], "workload.optimizer.name")
-
-
-def _write_habits() -> Iterator[Piece]:
-    yield from habits(ID, "write_habits")
+    state_format = stored_format if without_master else "fp32"
+    yield Fixed("workload.optimizer.states", state_format, "states have the format of model_dtype")
+    yield from say_options(ID, "fsdp_optimizer", decisions_of(scenario))
