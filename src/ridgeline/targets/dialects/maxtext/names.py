@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ridgeline.targets.tables import sizes, values, words
+from ridgeline.targets.tables import sizes, values, word_lists, word_pairs, words
 
 ID = "maxtext"
 
@@ -32,23 +32,10 @@ OTHERS = ("query_wa_proj", "kv_wa_proj", "mla_q", "mla_kv", "moe_x_sorted", "moe
 
 LONG = {"bf16": "bfloat16", "fp32": "float32", "fp16": "float16"}
 # (format, what shares a scale) -> quantization; Transformer Engine's on GPUs, qwix's on TPUs
-ON_GPU = {
-    ("fp8-e4m3", "tensor"): "te_fp8_currentscaling",
-    ("mxfp8", "block"): "te_mxfp8",
-    ("nvfp4", "block"): "te_nvfp4",
-    ("int8", "tensor"): "int8",
-}
-ON_TPU = {("fp8-e4m3", "tensor"): "fp8_full", ("int8", "tensor"): "int8"}
+ON_GPU, ON_TPU = word_pairs(ID, "on_gpu"), word_pairs(ID, "on_tpu")
 BY_QWIX = ("fp8_full", "int8")
-QUANTIZED = {
-    "": None,
-    "te_no_quant": None,
-    **dict.fromkeys(("fp8", "fp8_full", "fp8_e4m3", "fp8_gpu", "nanoo_fp8", "fp8_nanoo"), ("fp8-e4m3", "tensor")),
-    **dict.fromkeys(("te_fp8_delayedscaling", "te_fp8_currentscaling"), ("fp8-e4m3", "tensor")),
-    "te_mxfp8": ("mxfp8", "block"),
-    **dict.fromkeys(("te_nvfp4", "te_nvfp4_no_rht"), ("nvfp4", "block")),
-    "int8": ("int8", "tensor"),
-}
+# quantization -> (format, what shares a scale)
+QUANTIZED = {word: tuple(means) or None for word, means in word_lists(ID, "quantized").items()}
 ALSO_AXES = {"fsdp": "fsdp_transpose", "context": "context_usp_ulysses"}  # axis -> one that splits the same
 AXES = ("data", "fsdp", "tensor", "tensor_sequence", "context", "pipeline", "expert")
 TWO_DEVICES = ("tpu-v7x",)  # chips whose two cores JAX counts as devices of their own

@@ -13,36 +13,8 @@ from ridgeline.models.dimensions import MOST_LAYERS
 from ridgeline.models.load import model as load_model
 from ridgeline.models.spec import ModelSpec
 from ridgeline.targets.decisions import has_experts
-from ridgeline.targets.dialects.maxtext.names import (
-    ALSO_AXES,
-    AXES,
-    CONTEXT,
-    ID,
-    INPUT,
-    LIKE,
-    LONG,
-    OPTIMIZERS,
-    OTHERS,
-    POLICIES,
-    PROJECTED,
-    PROJECTIONS,
-    QUANTIZED,
-    WIDE,
-    WIDENED,
-    parts_of,
-)
-from ridgeline.targets.dialects.maxtext.read_model import (
-    benchmark_note,
-    benchmark_of,
-    expand_manifests,
-    filled_axes,
-    filled_slices,
-    machine_of,
-    read_model,
-    refuse_strange,
-    spare_axis,
-    spelled_out,
-)
+from ridgeline.targets.dialects.maxtext import names as maxtext
+from ridgeline.targets.dialects.maxtext import read_model as run
 from ridgeline.targets.imports.option_reader import (
     OptionReader,
     assigned_by,
@@ -56,45 +28,35 @@ from ridgeline.targets.imports.option_reader import (
 )
 from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
+from ridgeline.targets.option_table import imported_run, read_options
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, Unread, refusal
 
 TRAINS = r"pre_train\.train|MaxText[./]train|[./]train\.py|train_sft|sft_train|\$EXECUTABLE"
-# part of a program's name -> what it does instead of training
-OTHER_WORK = dict.fromkeys(("inference", "decode", "maxengine", "generate"), "generation of text")
-OTHER_WORK |= dict.fromkeys(
-    ("to_huggingface", "to_maxtext", "conversion", "convert", "ckpt"), "conversion of checkpoints"
-)
-OTHER_WORK |= {"logit_checker": "an evaluation", "train_rl": "reinforcement learning", "grpo": "reinforcement learning"}
-OTHER_WORK |= {"train_distill": "distillation from a teacher", "standalone_": "a check of input or checkpoints"}
+OTHER_WORK = table_words("maxtext", "other_work")  # part of a program's name -> what it does instead of training
 ALTERED = {"grpo": "reinforcement learning", "rl": "reinforcement learning", "distill": "distillation from a teacher"}
 LORA_RANK = 16  # where adapters are switched on and nothing says their rank
 TUNES = r"train_sft|sft_train"
 MANY = frozenset({"per_device_batch_size", "ici_fsdp_parallelism", "max_target_length", "remat_policy", "model_name"})
-APART = table_words("maxtext", "apart")
 
 
 def read(files: Files) -> Imported:
     """What a configuration says; a launch script's arguments stand above the file."""
-    files = spelled_out(expand_manifests(files))
-    refuse_strange(files)
-    machine = machine_of(files)
+    files = run.spelled_out(run.expand_manifests(files))
+    run.refuse_strange(files)
+    machine = run.machine_of(files)
     table = _merge_arguments(files)
     chips, halves = machine.chips or chips_named(table.source), machine.halves
-    second = _second(files) or (spare_axis(table.data) if halves else "")
+    second = _second(files) or (run.spare_axis(table.data) if halves else "")
     devices = (chips or checkout_of(files).chips or 0) * (2 if halves else 1)
-    table = filled_axes(filled_slices(table, devices, machine.slices), devices)
-    imported_run = read_table(table, checkout_of(files).model or model_in(files), second)
+    table = run.filled_axes(run.filled_slices(table, devices, machine.slices), devices)
+    imported = read_table(table, checkout_of(files).model or model_in(files), second)
     if "base_emb_dim" in table.data and not MANY & set(table.data):
-        note = "a model file: batch, sequence, mesh and recompute are MaxText's defaults"
-        imported_run = replace(imported_run, assumptions=(note, *imported_run.assumptions))
-    imported_run = replace(
-        imported_run, assumptions=(*benchmark_note(files), *left_out(files), *imported_run.assumptions)
-    )
-    if "task" not in imported_run.settings["workload"] and _tunes(files, table):
-        workload = {**imported_run.settings["workload"], "task": "finetune"}
-        imported_run = replace(imported_run, settings={**imported_run.settings, "workload": workload})
-    return replace(imported_run, chips=chips) if chips else imported_run
+        imported = imported.with_notes("a model file: batch, sequence, mesh and recompute are MaxText's defaults")
+    imported = imported.with_notes(*run.benchmark_note(files), *left_out(files))
+    if "task" not in imported.settings["workload"] and _tunes(files, table):
+        imported = imported.with_settings(workload={"task": "finetune"})
+    return replace(imported, chips=chips) if chips else imported
 
 
 def _tunes(files: Files, table: Table) -> bool:
@@ -109,7 +71,7 @@ def _tunes(files: Files, table: Table) -> bool:
 def read_table(table: Table, named: str | None, second: str = "") -> Imported:
     """What the options of a configuration say; `named` stands in for a model that they do not tell."""
     reader = OptionReader(table)
-    model_read = read_model(reader, named)
+    model_read = run.read_model(reader, named)
     model = model_read or named
     if model_read is None and named is not None:
         reader.notes = [note for note in reader.notes if note.option != "model_name"]
@@ -118,20 +80,16 @@ def read_table(table: Table, named: str | None, second: str = "") -> Imported:
     batch, per_rank = _batch(reader, plan, 2 if second else 1)
     if plan["pp"] > 1:
         plan |= _pipeline(reader, plan, spec)
-    plan |= _memory(reader, spec is not None and has_experts(spec)) | _switches(reader) | {"engine": "maxtext"}
+    plan |= _memory(reader, spec is not None and has_experts(spec)) | read_options(maxtext.ID, "attention", reader)
+    plan["engine"] = "maxtext"
     precision, optimizer = _formats(reader)
     if plan["tp"] > 1 and spec is not None and has_experts(spec):
         plan["etp"] = plan["tp"]
-    workload = {"kind": "train", "seq": reader.count("max_target_length", default=2048), "optimizer": optimizer}
-    workload |= {"packed": reader.switch("packing", default=True)} | pick({"global_batch": batch}) | _lora(reader)
-    settings = pick({"model": model}) | {"workload": workload, "plan": plan | {"precision": precision}}
-    return Imported(
-        target=ID,
-        settings=settings,
-        unread=tuple(replace(part, matters=part.matters or _splits(part)) for part in reader.unread(APART)),
-        assumptions=tuple(reader.assumptions),
-        per_rank=per_rank,
-    )
+    workload = {"kind": "train", **read_options(maxtext.ID, "seq", reader), "optimizer": optimizer}
+    workload |= read_options(maxtext.ID, "packed", reader) | pick({"global_batch": batch}) | _lora(reader)
+    settings = {"model": model, "workload": workload, "plan": plan | {"precision": precision}}
+    imported = imported_run(maxtext.ID, reader, settings, per_rank=per_rank)
+    return replace(imported, unread=tuple(_weigh_unread(part) for part in imported.unread))
 
 
 def _merge_arguments(files: Files) -> Table:
@@ -196,18 +154,16 @@ def _second(files: Files) -> str:
 
 def _mesh(reader: OptionReader, second: str) -> JsonObject:
     """The plan's degrees; -1 on one axis stands for the chips that the others leave."""
-    degrees = {axis: _axis(reader, axis) for axis in AXES}
-    for axis, also in ALSO_AXES.items():  # a second dimension of the same split
-        more = _axis(reader, also)
-        first_degree = degrees[axis]
-        degrees[axis] = first_degree * more if first_degree is not None and more is not None else None
+    degrees = {axis: _axis(reader, axis) for axis in maxtext.AXES}
+    for axis, also in maxtext.ALSO_AXES.items():  # a second dimension of the same split
+        first, second_degree = degrees[axis], _axis(reader, also)
+        degrees[axis] = first * second_degree if first is not None and second_degree is not None else None
     has_copies = degrees["data"] is not None and degrees["data"] > 1
     for axis in ("tensor", "tensor_sequence", "context", "pipeline", "expert", *(("fsdp",) if has_copies else ())):
         if degrees[axis] is None:
-            expected_text, todo = "a degree, or a machine that tells it", "say the machine with --on"
-            given_text = "-1, which takes what the others leave"
-            path = f"ici_{axis}_parallelism"
-            reader.problems.append(Problem(path=path, given=given_text, expected=expected_text, todo=todo))
+            given, todo = "-1, which takes what the others leave", "say the machine with --on"
+            path, expected = f"ici_{axis}_parallelism", "a degree, or a machine that tells it"
+            reader.problems.append(Problem(path=path, given=given, expected=expected, todo=todo))
     if degrees.get(second):
         degrees[second] = max(1, (degrees[second] or 1) // 2)
     sizes = {axis: degree or 1 for axis, degree in degrees.items()}
@@ -230,9 +186,10 @@ def _mesh(reader: OptionReader, second: str) -> JsonObject:
     return plan
 
 
-def _splits(part: Unread) -> bool:
-    """Whether an option that nobody read splits the mesh."""
-    return part.option.endswith("_parallelism") and part.value not in ("1", "-1", "0")
+def _weigh_unread(part: Unread) -> Unread:
+    """An option that nobody read matters where it splits the mesh."""
+    splits = part.option.endswith("_parallelism") and part.value not in ("1", "-1", "0")
+    return replace(part, matters=part.matters or splits)
 
 
 def _axis(reader: OptionReader, axis: str) -> int | None:
@@ -254,11 +211,9 @@ def _batch(reader: OptionReader, plan: JsonObject, devices: int) -> tuple[int | 
         reader.bad("per_device_batch_size", value, "a positive number", None)
         value = 1.0
     steps = reader.degree("gradient_accumulation_steps")
-    chips_per_node = (
-        value * devices * plan["tp"] * plan["cp"] * plan["pp"]
-    )  # sequences of a data-parallel rank in one pass
-    rank_sequences = max(1, round(chips_per_node))
-    if abs(chips_per_node - rank_sequences) > 1e-6 * rank_sequences:
+    in_one_pass = value * devices * plan["tp"] * plan["cp"] * plan["pp"]
+    rank_sequences = max(1, round(in_one_pass))
+    if abs(in_one_pass - rank_sequences) > 1e-6 * rank_sequences:
         reader.bad("per_device_batch_size", value, "whole sequences on each data-parallel rank", None)
     plan["microbatch"] = rank_sequences
     if plan["pp"] > 1:
@@ -288,13 +243,13 @@ def _memory(reader: OptionReader, experts: bool) -> JsonObject:
     policy_kept, offload_share = _tensors(reader) if policy == "custom" else ("", 0.0)
     if policy == "custom":
         reader.assumptions.append(f"remat_policy = custom: read as {policy_kept}, by the tensors that are kept")
-    elif policy in LIKE:
-        reader.assumptions.append(f"remat_policy = {policy}: read as {LIKE[policy]}")
-    name = policy_kept or LIKE.get(policy, policy)
-    if name not in POLICIES:
-        reader.word("remat_policy", among=dict.fromkeys((*POLICIES, *LIKE, "custom")), default=None)
+    elif policy in maxtext.LIKE:
+        reader.assumptions.append(f"remat_policy = {policy}: read as {maxtext.LIKE[policy]}")
+    name = policy_kept or maxtext.LIKE.get(policy, policy)
+    if name not in maxtext.POLICIES:
+        reader.word("remat_policy", among=dict.fromkeys((*maxtext.POLICIES, *maxtext.LIKE, "custom")), default=None)
         name = "full"
-    kind, parts = POLICIES[name][0], list(parts_of(name, experts))
+    kind, parts = maxtext.POLICIES[name][0], list(maxtext.parts_of(name, experts))
     offload = {
         "activations": 1.0 if policy.endswith("_offloaded") else offload_share,
         "optimizer": 1.0 if reader.switch("optimizer_memory_host_offload", default=False) else 0.0,
@@ -306,44 +261,30 @@ def _tensors(reader: OptionReader) -> tuple[str, float]:
     """The policy nearest to a choice by tensor, and the share of the kept tensors that rests in host memory."""
     places = {"remat": 0, "device": 1, "offload": 2}
     at = {
-        name: reader.word(name, among=places, default=int(name == INPUT))
-        for name in (INPUT, *PROJECTIONS, *WIDE, *CONTEXT, *OTHERS)
+        name: reader.word(name, among=places, default=int(name == maxtext.INPUT))
+        for name in (maxtext.INPUT, *maxtext.PROJECTIONS, *maxtext.WIDE, *maxtext.CONTEXT, *maxtext.OTHERS)
     }
-    tensors_kept = {name for name, place in at.items() if place}
-    keeps_projections = any(
-        set(names) <= tensors_kept for names in PROJECTED
-    )  # all of them: what one lacks has to be done again
-    groups = (keeps_projections, not tensors_kept.isdisjoint(WIDENED), not tensors_kept.isdisjoint(CONTEXT))
-    near = {
-        (True, True, True): "minimal_with_context",
-        (True, True, False): "minimal",
-        (True, False, True): "save_dot_with_context_except_mlp",
-        (True, False, False): "save_dot_except_mlp",
-    }
-    policy = near.get(groups, "full")
-    counted_tensors = (
-        tensors_kept & {INPUT} if policy == "full" else tensors_kept
-    )  # of the rest, recompute of all layers keeps nothing
-    return policy, sum(at[name] == 2 for name in counted_tensors) / len(counted_tensors) if counted_tensors else 0.0
-
-
-def _switches(reader: OptionReader) -> JsonObject:
-    kinds = {"autoselected": "flash", "flash": "flash", "cudnn_flash_te": "flash", "dot_product": "unfused"}
-    kinds |= {"cudnn_flash_jax": "flash"}
-    return {"attention": reader.word("attention", among=kinds, default="flash")}
+    saved = {name for name, place in at.items() if place}
+    policy = "full"
+    if any(set(names) <= saved for names in maxtext.PROJECTED):  # all of them: what one lacks has to be done again
+        with_context = "_with_context" * (not saved.isdisjoint(maxtext.CONTEXT))
+        wide = not saved.isdisjoint(maxtext.WIDENED)
+        policy = f"minimal{with_context}" if wide else f"save_dot{with_context}_except_mlp"
+    counted = saved & {maxtext.INPUT} if policy == "full" else saved  # recompute of all layers keeps no others
+    return policy, sum(at[name] == 2 for name in counted) / len(counted) if counted else 0.0
 
 
 def _formats(reader: OptionReader) -> tuple[JsonObject, JsonObject]:
-    short = {word: name for name, word in LONG.items()}
+    short = {word: name for name, word in maxtext.LONG.items()}
     used = reader.word("dtype", among=short, default="bf16")
     stored_format = reader.word("weight_dtype", among=short, default="fp32")
-    gradients = reader.word("grad_dtype", among=short, default="fp32")
+    gradients = read_options(maxtext.ID, "gradients", reader)["gradients"]
     reader.take("mu_dtype")
-    narrow = reader.word("quantization", among=QUANTIZED, default=None)
-    precision = {"compute": used, "weights": used, "activations": used, "kv": used, "gradients": gradients}
+    narrow = reader.word("quantization", among=maxtext.QUANTIZED, default=None)
+    precision = dict.fromkeys(("compute", "weights", "activations", "kv"), used) | {"gradients": gradients}
     if narrow is not None:
         precision |= {"compute": narrow[0], "scaling": narrow[1]}
-    names = {word: name for name, word in OPTIMIZERS.items()} | {"adam_pax": "adamw"}
+    names = {word: name for name, word in maxtext.OPTIMIZERS.items()} | {"adam_pax": "adamw"}
     name = reader.word("opt_type", among=names, default="adamw")
     master = "none" if stored_format == used else stored_format
     return precision, {"name": name, "states": stored_format, "master": master}
@@ -352,8 +293,8 @@ def _formats(reader: OptionReader) -> tuple[JsonObject, JsonObject]:
 def recognises(files: Files) -> bool:
     """A YAML file or a script with several of MaxText's keys, a model file of it, or a manifest that starts it."""
     try:
-        files = spelled_out(expand_manifests(files))
-        if benchmark_of(files) is not None or any(
+        files = run.spelled_out(run.expand_manifests(files))
+        if run.benchmark_of(files) is not None or any(
             {"base_emb_dim", "base_num_decoder_layers"} <= set(table.data) for table in tables(files, ".yml", ".yaml")
         ):
             return True

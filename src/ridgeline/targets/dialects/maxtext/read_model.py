@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, not_among
@@ -29,7 +28,7 @@ DESCRIBES = frozenset(table_names("maxtext", "describes"))
 PAIRED = ("longcat-flash", "gemma2-")  # models of which MaxText counts two layers as one
 
 
-def read_model(reader: OptionReader, named: str | None) -> Any:
+def read_model(reader: OptionReader, named: str | None) -> str | JsonMapping | None:
     """The model that the options name or spell; that of MaxText's defaults where nobody names one."""
     name = str(reader.take("model_name", default="default"))
     if name == "default" and "base_emb_dim" in reader:
@@ -80,12 +79,12 @@ def read_model(reader: OptionReader, named: str | None) -> Any:
     return known_as(table, ("context",))
 
 
-def _with_layers(reader: OptionReader, id: str | None) -> Any:
+def _with_layers(reader: OptionReader, id: str | None) -> str | JsonObject | None:
     """A model of the catalog with the number of layers that the options give it; other dims that differ are told."""
     if id is None:
         return None
     spec = MODELS[id]
-    values_requested = reader.count("base_num_decoder_layers")
+    stated_layers = reader.count("base_num_decoder_layers")
     if reader.options.get("base_emb_dim") not in (None, spec.hidden):
         why = f"not the width of {id}, whose dims are taken"
         value = str(reader.options["base_emb_dim"])[:20]
@@ -96,15 +95,11 @@ def _with_layers(reader: OptionReader, id: str | None) -> Any:
         asked_for = reader.options.get(option)
         if type(asked_for) is int and head_counts and asked_for not in head_counts:
             reader.bad(option, asked_for, f"the {name} of {id}, which model_name says it is", None)
-    share_each = 2 if id.startswith(PAIRED) else 1
-    return (
-        {"base": id, "layers": values_requested * share_each}
-        if values_requested is not None and values_requested * share_each != spec.layers
-        else id
-    )
+    layers = (stated_layers or 0) * (2 if id.startswith(PAIRED) else 1)
+    return {"base": id, "layers": layers} if layers and layers != spec.layers else id
 
 
-def _ahead(reader: OptionReader, model: Any) -> Any:
+def _ahead(reader: OptionReader, model: str | JsonObject | None) -> str | JsonObject | None:
     """The model with as many layers of multi-token prediction as asked for: none, where nobody asks."""
     depth = reader.size("mtp_num_layers") or 0
     base = MODELS[model["base"] if isinstance(model, dict) else model] if model is not None else None
@@ -169,7 +164,7 @@ def _requested_topology(text: str) -> str:
     return f"xpk workload create --device-type={kind.group(1)}-{shape.group(1)} --num-slices={count}\n"
 
 
-def _texts(value: Any, depth: int) -> Iterator[str]:
+def _texts(value: object, depth: int) -> Iterator[str]:
     """Every text below a value."""
     if isinstance(value, str):
         yield value
@@ -305,19 +300,17 @@ def spelled_out(files: Files) -> Files:
     stated_options = benchmark_of(files)
     if stated_options is None or stated_options.get("model_name") not in benchmarks():
         return files
-    words = [f"{key}={shlex.quote(_word(value))}" for key, value in benchmarks()[stated_options["model_name"]].items()]
-    machine = [
-        f"--device-type={stated_options.get('device_type', '')}",
-        f"--num-slices={stated_options.get('num_slices', '1')}",
-    ]
+    values = {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in benchmarks()[stated_options["model_name"]].items()
+    }
+    words = [f"{key}={shlex.quote(value)}" for key, value in values.items()]
+    kind, slices = stated_options.get("device_type", ""), stated_options.get("num_slices", "1")
+    machine = [f"--device-type={kind}", f"--num-slices={slices}"]
     text = f"{MARK}{stated_options['model_name']}\npython3 -m MaxText.train base.yml {' '.join(words)}\n"
     other_files = {name: text for name, text in files.items() if "benchmark_runner" not in text}
     script = {f"{stated_options['model_name']}.sh": f"{text}xpk workload create {shlex.join(machine)}\n"}
     return RunFiles({**other_files, **script}, checkout_of(files))
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def benchmark_note(files: Files) -> tuple[str, ...]:
@@ -325,9 +318,8 @@ def benchmark_note(files: Files) -> tuple[str, ...]:
     for text in files.values():
         match = re.match(rf"{MARK}(\w+)", text)
         if match:
-            return (
-                f"benchmark {match.group(1)}: batch, sequence, mesh and recompute as MaxText of August 2026 has them",
-            )
+            meant = "batch, sequence, mesh and recompute as MaxText of August 2026 has them"
+            return (f"benchmark {match.group(1)}: {meant}",)
     return ()
 
 

@@ -13,27 +13,14 @@ from ridgeline.models.numerics import Router, numerics_of
 from ridgeline.models.spec import Attention, LatentAttention, Mlp, ModelSpec, Moe, Norm
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of, has_experts
-from ridgeline.targets.dialects.maxtext.names import (
-    BY_QWIX,
-    FIXED_OPTIMIZER,
-    ID,
-    INPUT,
-    LONG,
-    MODELS_NAMED,
-    MUON,
-    ON_GPU,
-    ON_TPU,
-    OPTIMIZERS,
-    POLICIES,
-    VOCABULARIES,
-    devices_of,
-    parts_of,
-)
+from ridgeline.targets.dialects.maxtext import names as maxtext
 from ridgeline.targets.dialects.megatron.write_model import unknown_losses
 from ridgeline.targets.launchers.launch import ON_NODE, Command, comment, header, nodes_of, on_node, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose
+from ridgeline.targets.option_table import say_options
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
+from ridgeline.targets.tables import word_lists
 from ridgeline.targets.target import Export, refusal
 from ridgeline.targets.vendors import runs_on, vendor_of
 from ridgeline.targets.yaml_text import yaml_text
@@ -68,14 +55,14 @@ def on_tpu(system: System) -> bool:
 def batch(scenario: Scenario) -> Iterator[Piece]:
     """A pipeline cuts its microbatches out of one batch of all chips; without one gradients are accumulated."""
     work, plan = training(scenario).workload, scenario.plan
-    yield Say("max_target_length", work.seq, "workload.seq")
+    yield from say_options(maxtext.ID, "seq", decisions_of(scenario))
     sequences, steps = work.sequences, scenario.microbatches
     if plan.mesh.pp > 1:
         count, sequences, lost = cut(scenario)
         steps = 1
         yield Say("num_pipeline_microbatches", count, "plan.microbatch")
         yield from lost
-    devices = scenario.system.chips * devices_of(scenario.system.chip.id)
+    devices = scenario.system.chips * maxtext.devices_of(scenario.system.chip.id)
     chips_per_node = share(sequences // steps, devices)
     yield Say("per_device_batch_size", chips_per_node, "workload.global_batch", "plan.microbatch")
     yield Say("gradient_accumulation_steps", steps, "workload.global_batch", "plan.microbatch")
@@ -104,11 +91,8 @@ def cut(scenario: Scenario) -> tuple[int, int, list[Lose]]:
     fits = [size for size in range(pp, rank_sequences + 1, pp) if rank_sequences % size == 0]
     if fits:
         nearest = min(fits, key=lambda size: (abs(size - count), -size))
-        return (
-            nearest,
-            rank_sequences * dp,
-            [Lose("plan.microbatch", f"{why}: written with {nearest} of {rank_sequences // nearest}")],
-        )
+        lost = Lose("plan.microbatch", f"{why}: written with {nearest} of {rank_sequences // nearest}")
+        return nearest, rank_sequences * dp, [lost]
     more = -(-count // pp) * pp
     sequences = more * plan.microbatch * dp
     return more, sequences, [Lose("workload.global_batch", f"{why}: written with {sequences} sequences")]
@@ -118,15 +102,7 @@ def mesh(scenario: Scenario) -> Iterator[Piece]:
     """Every axis, between slices and inside one."""
     plan, axes = scenario.plan, scenario.plan.mesh
     yield from axes_of(scenario)[1]
-    paths = {
-        "pipeline": ("plan.pp",),
-        "data": ("plan.dp", "plan.shard_degree", "plan.shard", "system.chips"),
-        "fsdp": ("plan.dp", "plan.shard_degree", "plan.shard", "system.chips"),
-        "expert": ("plan.ep", "plan.dp"),
-        "context": ("plan.cp",),
-        "tensor": ("plan.tp", "plan.sequence_parallel"),
-        "tensor_sequence": ("plan.tp", "plan.sequence_parallel"),
-    }
+    paths = word_lists(maxtext.ID, "axis_paths")
     parts = axis_degrees(scenario)
     for axis, (between, within) in parts.items():
         yield Say(f"dcn_{axis}_parallelism", between, *paths[axis])
@@ -151,7 +127,7 @@ def axis_degrees(scenario: Scenario) -> dict[str, tuple[int, int]]:
 def second(scenario: Scenario) -> str:
     """The axis that takes the second device of a chip, where JAX counts two: data's if a microbatch halves."""
     plan = scenario.plan
-    if devices_of(scenario.system.chip.id) == 1:
+    if maxtext.devices_of(scenario.system.chip.id) == 1:
         return ""
     if plan.microbatch % 2:
         return "tensor_sequence" if plan.sequence_parallel else "tensor"
@@ -286,7 +262,7 @@ def pipeline(scenario: Scenario) -> Iterator[Piece]:
 
 def pipeline_layers(model: ModelSpec) -> int:
     """The layers a pipeline may hold: DeepSeek's dense ones come before it."""
-    if not MODELS_NAMED.get(model.id, "").startswith(("deepseek", "kimi")):
+    if not maxtext.MODELS_NAMED.get(model.id, "").startswith(("deepseek", "kimi")):
         return model.layers
     return sum(not isinstance(model.blocks[index].ffn, Mlp) for index in model.order)
 
@@ -302,20 +278,19 @@ LIBTPU = (
     "--xla_tpu_enable_async_collective_fusion=true --xla_tpu_enable_async_collective_fusion_fuse_all_gather=true "
     "--xla_tpu_overlap_compute_collective_tc=true --xla_enable_async_all_gather=true"
 )
-# chip -> how Google names a slice: a word, and what a chip counts there
-SLICES = {"tpu-v4": ("v4", 2), "tpu-v5e": ("v5litepod", 1), "tpu-v5p": ("v5p", 2), "tpu-v6e": ("v6e", 1)}
+SLICES = word_lists(maxtext.ID, "slices")  # chip -> how Google names a slice: a word, and what a chip counts there
 COORDINATOR = 'export JAX_COORDINATOR_IP="$MASTER_ADDR" JAX_COORDINATOR_PORT="$MASTER_PORT" NNODES NODE_RANK'
 
 
 def write(scenario: Scenario) -> Export:
     """maxtext.yml and the launch scripts: one process for each host."""
     ledger = gather(decisions_of(scenario), _pieces(scenario))
-    title = options(ID).title
+    title = options(maxtext.ID).title
     head = header(scenario, title)
     if second(scenario):
         head = (*head, f"devices: two for each chip, the second on axis {second(scenario)}")
     text = comment(head) + yaml_text(ledger.options)
-    return export_of(ID, {FILE: text, **_launch(scenario, title)}, ledger)
+    return export_of(maxtext.ID, {FILE: text, **_launch(scenario, title)}, ledger)
 
 
 def _launch(scenario: Scenario, title: str) -> dict[str, str]:
@@ -327,10 +302,8 @@ def _launch(scenario: Scenario, title: str) -> dict[str, str]:
     if on_tpu(scenario.system):
         flags = {"LIBTPU_INIT_ARGS": LIBTPU}
         setup = tuple(every_host(scenario))
-        stands_alone = Command(
-            words=words, per_chip=False, rendezvous=False, setup=setup, environment=flags, tail=OUTPUT
-        )
-        return {ON_NODE: on_node(scenario, stands_alone, title)}
+        alone = Command(words=words, per_chip=False, rendezvous=False, setup=setup, environment=flags, tail=OUTPUT)
+        return {ON_NODE: on_node(scenario, alone, title)}
     flags = {"XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=true", **POOL}
     command = Command(words=words, per_chip=False, environment=flags, setup=(COORDINATOR,), tail=OUTPUT)
     return scripts(scenario, command, title)
@@ -338,8 +311,8 @@ def _launch(scenario: Scenario, title: str) -> dict[str, str]:
 
 def every_host(scenario: Scenario) -> Iterator[str]:
     """How a script reaches every host of a slice: by gcloud, or by xpk on a cluster."""
-    word, share_each = SLICES.get(scenario.system.chip.id, ("TYPE", 1))
-    kind = f"{word}-{scenario.system.chips * share_each}" if word != "TYPE" else word
+    word, share_each = SLICES.get(scenario.system.chip.id, ("TYPE", "1"))
+    kind = f"{word}-{scenario.system.chips * int(share_each)}" if word != "TYPE" else word
     yield "# Run this on every host of the slice; JAX finds the others by itself. From outside, in this folder:"
     yield "#   gcloud compute tpus tpu-vm scp --recurse . $TPU:run --zone=$ZONE --worker=all"
     yield "#   gcloud compute tpus tpu-vm ssh $TPU --zone=$ZONE --worker=all --command='bash run/launch.sh'"
@@ -350,9 +323,13 @@ def every_host(scenario: Scenario) -> Iterator[str]:
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
     yield Say("base_config", "base.yml")
     yield Say("hardware", "tpu" if on_tpu(scenario.system) else "gpu")
-    yield from runs_on(scenario, ID)
-    for part in (_model, batch, _work, mesh, pipeline, _recompute, _formats, _switches):
+    yield from runs_on(scenario, maxtext.ID)
+    for part in (_model, batch, _work, mesh, pipeline, _recompute, _formats):
         yield from part(scenario)
+    flash = "flash" if on_tpu(scenario.system) else "cudnn_flash_te"
+    is_flash = decisions_of(scenario)["plan.attention"] == "flash"
+    yield Say("attention", flash if is_flash else "dot_product", "plan.attention")
+    yield from habits(maxtext.ID, "switches")
 
 
 def _model(scenario: Scenario) -> Iterator[Piece]:
@@ -360,8 +337,8 @@ def _model(scenario: Scenario) -> Iterator[Piece]:
     name = _name(model)
     if name is not None:
         yield Say("model_name", name, "model.*")
-        if name in VOCABULARIES and VOCABULARIES[name] != model.vocab:
-            yield Lose("model.vocab", f"its file has {VOCABULARIES[name]}")
+        if name in maxtext.VOCABULARIES and maxtext.VOCABULARIES[name] != model.vocab:
+            yield Lose("model.vocab", f"its file has {maxtext.VOCABULARIES[name]}")
         if model.mtp is not None:
             yield Say("mtp_num_layers", model.mtp.depth, "model.mtp*")
         if model.vision is not None:
@@ -398,7 +375,7 @@ def _numerics(model: ModelSpec) -> Iterator[Piece]:
         yield Say("rope_max_timescale", int(numerics.rotary_base))
     if numerics.norm_eps is not None:
         yield Say("normalization_layer_epsilon", numerics.norm_eps)
-    yield from habits(ID, "numerics")
+    yield from habits(maxtext.ID, "numerics")
     if numerics.router is not None:
         if numerics.router.aux_loss is not None:
             yield Say("load_balance_loss_weight", numerics.router.aux_loss)
@@ -411,22 +388,22 @@ def _numerics(model: ModelSpec) -> Iterator[Piece]:
 
 def _name(model: ModelSpec) -> str | None:
     """The name of a catalog model that MaxText has too."""
-    is_known = model.id in MODELS_NAMED and model.id in MODELS and MODELS[model.id] == model
-    return MODELS_NAMED[model.id] if is_known else None
+    is_known = model.id in maxtext.MODELS_NAMED and model.id in MODELS and MODELS[model.id] == model
+    return maxtext.MODELS_NAMED[model.id] if is_known else None
 
 
 def _work(scenario: Scenario) -> Iterator[Piece]:
     """What is trained, and by which optimizer."""
     work, name = training(scenario).workload, _name(scenario.model)
-    yield Say("packing", work.packed, "workload.packed")
-    yield from habits(ID, "work")
+    yield from say_options(maxtext.ID, "packed", decisions_of(scenario))
+    yield from habits(maxtext.ID, "work")
     if work.packed and not on_tpu(scenario.system):
         yield Say("max_segments_per_seq", SEGMENTS)
-    kind = OPTIMIZERS.get(work.optimizer.name)
-    if kind == "muon" and not (name.startswith(MUON) if name else not has_experts(scenario.model)):
+    kind = maxtext.OPTIMIZERS.get(work.optimizer.name)
+    if kind == "muon" and not (name.startswith(maxtext.MUON) if name else not has_experts(scenario.model)):
         yield Lose("workload.optimizer.name", "Muon is not let loose on blocks of this kind: written as adamw")
         kind = None
-    is_own = FIXED_OPTIMIZER.get(name or "")
+    is_own = maxtext.FIXED_OPTIMIZER.get(name or "")
     if is_own and kind != "adamw":
         yield Lose("workload.optimizer.name", f"the model's own file says {is_own}")
     yield Say("opt_type", is_own or kind or "adamw", *(["workload.optimizer.name"] if kind else []))
@@ -438,23 +415,21 @@ def _recompute(scenario: Scenario) -> Iterator[Piece]:
     cover = same_everywhere(scenario)
     yield from fallback_losses(scenario, cover, "one policy for all layers")
     name = policy_of(cover.kind, frozenset(cover.parts), has_experts(scenario.model))
+    kind, parts = maxtext.POLICIES[name][0], maxtext.parts_of(name, has_experts(scenario.model))
     if cover.kind == "none":
         why = f"every layer stands in a checkpoint, and remat_policy none keeps nothing: written as {name}"
         yield Lose("plan.recompute.kind", why)
-    elif cover.kind == "selective" and (
-        POLICIES[name][0] != "selective" or parts_of(name, has_experts(scenario.model)) != tuple(sorted(cover.parts))
-    ):
+    elif cover.kind == "selective" and not (kind == "selective" and parts == tuple(sorted(cover.parts))):
         yield Lose("plan.recompute.parts", f"no policy recomputes just these: written as {name}, which covers them")
         if name == "full":
             yield Lose("plan.recompute.kind", "no policy recomputes just these parts: written as full")
     offload_policy = {"minimal": "minimal_offloaded", "full": "custom"}.get(name) if offload.activations == 1 else None
     if offload_policy == "custom":
-        yield Say(INPUT, "offload", "plan.offload.activations")
-    paths_said = ("plan.recompute.kind", "plan.recompute.parts", "plan.recompute.layers")
-    yield Say(
-        "remat_policy", offload_policy or name, *paths_said, *(["plan.offload.activations"] if offload_policy else [])
-    )
-    yield from habits(ID, "recompute")
+        yield Say(maxtext.INPUT, "offload", "plan.offload.activations")
+    paths = ["plan.recompute.kind", "plan.recompute.parts", "plan.recompute.layers"]
+    paths += ["plan.offload.activations"] if offload_policy else []
+    yield Say("remat_policy", offload_policy or name, *paths)
+    yield from habits(maxtext.ID, "recompute")
     if offload.optimizer == 1:
         yield Say("optimizer_memory_host_offload", True, "plan.offload.optimizer")
 
@@ -470,8 +445,8 @@ def policy_of(kind: str, parts: frozenset[str], experts: bool) -> str:
     if kind == "full":
         return "full"
     wanted_names = parts if kind == "selective" else frozenset()
-    for name, (means, _) in POLICIES.items():
-        policy_parts = parts_of(name, experts)
+    for name, (means, _) in maxtext.POLICIES.items():
+        policy_parts = maxtext.parts_of(name, experts)
         covered_parts = {*policy_parts, "activation"} if "mlp" in policy_parts else set(policy_parts)
         if means == "selective" and wanted_names <= covered_parts | ({"moe"} if not experts else set()):
             return name
@@ -480,45 +455,34 @@ def policy_of(kind: str, parts: frozenset[str], experts: bool) -> str:
 
 def _formats(scenario: Scenario) -> Iterator[Piece]:
     """Weights rest in weight_dtype and are cast to dtype for every product: fp32 weights are the master copy."""
-    precision, work, decisions = scenario.plan.precision, training(scenario).workload, decisions_of(scenario)
+    precision, work = scenario.plan.precision, training(scenario).workload
     stored, states = precision.weights.id, work.optimizer.states.id
     without_master = stored != "fp32" and work.optimizer.master is None
-    yield Say("dtype", LONG.get(precision.activations.id, "bfloat16"), "plan.precision.activations")
-    stored_format = LONG.get(stored, "bfloat16") if without_master else "float32"
+    yield Say("dtype", maxtext.LONG.get(precision.activations.id, "bfloat16"), "plan.precision.activations")
+    stored_format = maxtext.LONG.get(stored, "bfloat16") if without_master else "float32"
     yield Say("weight_dtype", stored_format, "plan.precision.weights", "workload.optimizer.master")
-    if precision.activations.id not in LONG or precision.activations.id != stored:
-        yield Lose("plan.precision.weights", "weights are used in the format of activations")
-        yield Lose("plan.precision.activations", "weights are used in the format of activations")
+    if precision.activations.id not in maxtext.LONG or precision.activations.id != stored:
+        why = "weights are used in the format of activations"
+        yield from lose(why, "plan.precision.weights", "plan.precision.activations")
     master = work.optimizer.master.id if work.optimizer.master else "none"
     if not without_master and master != ("none" if stored == "fp32" else "fp32"):
         yield Lose("workload.optimizer.master", "the optimizer updates the weights as they rest: fp32, or none beside")
-    format_kept = next((name for name, word in LONG.items() if word == stored_format), "fp32")
+    format_kept = next((name for name, word in maxtext.LONG.items() if word == stored_format), "fp32")
     yield Fixed("workload.optimizer.states", format_kept, "states have the format of weight_dtype")
     if states == format_kept:
         yield Say("mu_dtype", stored_format, "workload.optimizer.states")
-    gradients = decisions["plan.precision.gradients"]
-    if gradients in LONG:
-        yield Say("grad_dtype", LONG[gradients], "plan.precision.gradients")
-    else:
-        yield Lose("plan.precision.gradients", "gradients are float32, bfloat16 or float16")
+    yield from say_options(maxtext.ID, "gradients", decisions_of(scenario))
     yield from _narrow(scenario)
 
 
 def _narrow(scenario: Scenario) -> Iterator[Piece]:
     """Products in a narrow format: Transformer Engine's recipes on GPUs, qwix's on TPUs."""
     precision, decisions = scenario.plan.precision, decisions_of(scenario)
-    known_words = ON_TPU if on_tpu(scenario.system) else ON_GPU
+    known_words = maxtext.ON_TPU if on_tpu(scenario.system) else maxtext.ON_GPU
     word = known_words.get((precision.compute.id, decisions.get("plan.precision.scaling", "")), "")
     yield Say("quantization", word, *(["plan.precision.compute", "plan.precision.scaling"] if word else []))
-    if word in BY_QWIX:
+    if word in maxtext.BY_QWIX:
         yield Say("use_qwix_quantization", True)
     formats = ", ".join(f"{name} by {scale}" for name, scale in known_words)
     yield Fixed("plan.precision.compute", precision.weights.id, f"products are in dtype, or {formats}")
     yield Lose("plan.precision.scaling", f"narrow products are {formats}") if not word else Say("quantization", word)
-
-
-def _switches(scenario: Scenario) -> Iterator[Piece]:
-    decisions = decisions_of(scenario)
-    flash = "flash" if on_tpu(scenario.system) else "cudnn_flash_te"
-    yield Say("attention", flash if decisions["plan.attention"] == "flash" else "dot_product", "plan.attention")
-    yield from habits(ID, "switches")
