@@ -1,4 +1,4 @@
-"""Turn what Primus says beside Megatron's words (layers to recompute by number, adapters) into changes of settings."""
+"""Primus, AMD's launcher: an experiment (YAML) of its Megatron backend, and such files read back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
@@ -15,31 +14,145 @@ from ridgeline.core.overlay import overlay as laid_over
 from ridgeline.hardware.load import system as load_system
 from ridgeline.models.load import MODELS, find_name
 from ridgeline.models.load import model as load_model
-from ridgeline.targets.decisions import has_experts
+from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.maxtext.read import read_table
 from ridgeline.targets.dialects.maxtext.read_model import filled_axes
 from ridgeline.targets.dialects.megatron.collect import OTHER_WORK, Given
 from ridgeline.targets.dialects.megatron.read import settings_of
-from ridgeline.targets.dialects.megatron_bridge.names import FIELDS, RECIPES
-from ridgeline.targets.dialects.primus.write import ID, NAMES, OPPOSITE
+from ridgeline.targets.dialects.megatron.write import pieces
+from ridgeline.targets.dialects.megatron.write_model import OPTION as PATTERN
+from ridgeline.targets.dialects.megatron.write_model import is_hybrid, needs_segments, pattern
+from ridgeline.targets.dialects.megatron_bridge.names import FIELDS, LORA, RECIPES
 from ridgeline.targets.dialects.torchtitan.read import read_job
 from ridgeline.targets.imports.option_reader import tables
 from ridgeline.targets.imports.run_files import Checkout, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
-from ridgeline.targets.launchers.launch import system_in
-from ridgeline.targets.tables import names as table_names
-from ridgeline.targets.target import Files, Imported, refusal
+from ridgeline.targets.launchers.launch import Command, comment, header, nodes_of, scripts, system_in
+from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, admit_options, export_of, gather, lose
+from ridgeline.targets.options import options
+from ridgeline.targets.tables import names, values, words
+from ridgeline.targets.target import Export, Files, Imported, refusal
+from ridgeline.targets.vendors import runs_on
+from ridgeline.targets.yaml_text import yaml_text
 
-LORA = {"qkv": "linear_qkv", "out": "linear_proj", "up": "linear_fc1", "gate": "linear_fc1", "down": "linear_fc2"}
+ID = "primus"
+
+# names of Megatron's configuration -> options of its command line; `no-` where false is the option
+NAMES = words(ID, "names")
+OPPOSITE = words(ID, "opposite")
+# what Megatron does without the option, where Primus's own files (pre_trainer, language_model) would say otherwise
+PLAIN = values(ID, "plain")
+
+
+FILE = "primus.yaml"
+OVERRIDES = "overrides."
+NOTE = "# PRIMUS is a checkout of AMD-AGI/Primus; words after the script's name override keys (--train_iters 100)."
+# what a first run needs beside the decisions: made-up data, few steps
+RUN = {name: None if value == "null" else value for name, value in values(ID, "run").items()}
+
+
+def write(scenario: Scenario) -> Export:
+    """primus.yaml and the launch scripts."""
+    decisions = gather(decisions_of(scenario), _pieces(scenario))
+    said = decisions.options.items()
+    stated_options = {key.removeprefix(OVERRIDES): value for key, value in said if key.startswith(OVERRIDES)}
+    plain = {key: value for key, value in PLAIN.items() if key not in stated_options}
+    turbo = {"enable_primus_turbo": True} if "use_turbo_deepep" in stated_options else {}
+    overrides = {**RUN, **plain, **turbo, **stated_options}
+    kind = "mamba_base.yaml" if is_hybrid(scenario.model) else "language_model.yaml"
+    module = {"framework": "megatron", "config": "pre_trainer.yaml", "model": kind}
+    table = {
+        "work_group": "ridgeline",
+        "user_name": "ridgeline",
+        "exp_name": scenario.model.id,
+        "workspace": "./output",
+        "modules": {"pre_trainer": {**module, "overrides": overrides}},
+    }
+    title = options(ID).title
+    _, chips_per_node = nodes_of(scenario.system)
+    command = Command(
+        words=(),
+        per_chip=False,
+        environment={"GPUS_PER_NODE": str(chips_per_node)} | {key: str(value) for key, value in said if key.isupper()},
+        setup=("export NNODES NODE_RANK MASTER_ADDR MASTER_PORT",),
+        before=NOTE,
+        tail=f'"${{PRIMUS:-Primus}}/runner/primus-cli" direct -- train pretrain --config "$PWD/{FILE}"',
+    )
+    text = comment(header(scenario, title)) + yaml_text(table)
+    return export_of(ID, {FILE: text, **scripts(scenario, command, title)}, decisions)
+
+
+def _pieces(scenario: Scenario) -> Iterator[Piece]:
+    yield from runs_on(scenario, ID)
+    yield Fixed("plan.engine", "primus", "what runs it is Primus, with Megatron inside")
+    yield Fixed("system.chips", scenario.system.chips, "ranks that launch.sh starts")
+    yield Fixed("plan.dp", scenario.plan.mesh.dp, "the ranks that the other axes leave")
+    if is_hybrid(scenario.model):
+        yield Say(f"{OVERRIDES}num_layers", len(pattern(scenario, cuts=False).split("/")[0]))
+        yield Say(f"{OVERRIDES}is_hybrid_model", True)
+        if needs_segments(scenario):
+            why = "layers of a pattern are spread evenly over the ranks of a pipeline, under 1f1b"
+            yield from lose(why, "plan.schedule.*", "plan.placement")
+    for piece in admit_options(pieces(scenario), options("megatron")):
+        yield from _key_pieces(_model_paths_only(piece, scenario))
+
+
+def _model_paths_only(piece: Piece, scenario: Scenario) -> Piece:
+    """The pattern of a hybrid without cuts: the Megatron inside Primus is one before they came."""
+    if not isinstance(piece, Say) or piece.option != PATTERN or not needs_segments(scenario):
+        return piece
+    model_paths = [path for path in piece.paths if not path.startswith("plan.")]
+    return Say(piece.option, pattern(scenario, cuts=False), *model_paths)
+
+
+def _key_pieces(piece: Piece) -> Iterator[Piece]:
+    """An option of the command line as a key of the experiment."""
+    if isinstance(piece, Fixed) and piece.path == "plan.engine":
+        return
+    if isinstance(piece, Say) and piece.option.startswith("torchrun"):
+        return
+    if isinstance(piece, (Fixed, Lose, Like)) or not piece.option.startswith("--"):
+        yield piece
+        return
+    key, value = key_of(piece.option.removeprefix("--"), piece.value)
+    if key is None:
+        yield from lose(f"no file of Primus has a key for {piece.option}", *piece.paths)
+    else:
+        yield Say(f"{OVERRIDES}{key}", value, *piece.paths)
+
+
+def key_of(option: str, value: object) -> tuple[str | None, object]:
+    """The key and its value that an option of Megatron's command line means; None where there is none.
+
+    >>> key_of("tensor-model-parallel-size", 8), key_of("disable-bias-linear", True)
+    (('tensor_model_parallel_size', 8), ('add_bias_linear', False))
+    """
+    if (option, value) == ("moe-flex-dispatcher-backend", "deepep"):
+        return "use_turbo_deepep", True
+    option_list = options(ID).values
+    back = {name: key for key, name in NAMES.items()}
+    opposite_names = {name: key for key, name in OPPOSITE.items()}
+    readings = [(option, value), (back.get(option, ""), value), (opposite_names.get(option, ""), False)]
+    if value is True and option.startswith("no-"):
+        readings.append((option.removeprefix("no-"), False))
+    for name, means in readings:
+        key = name.replace("-", "_")
+        if name and f"{OVERRIDES}{key}" in option_list:
+            digits = isinstance(means, str) and means.isdigit()
+            return key, list(means) if isinstance(means, tuple) else int(str(means)) if digits else means
+    return None, None
+
+
 RANK = 32  # of Primus's own adapters
 
 
-def with_recomputed_layers(found: Imported, ids: Any) -> Imported:
+def with_recomputed_layers(found: Imported, ids: object) -> Imported:
     """Recompute of the layers with these numbers, counted by pipeline rank.
 
     Layers stand in virtual stages in order, and stages are dealt to ranks in turn.
     """
-    plan = dict(found.settings["plan"])
+    plan = found.settings["plan"]
     numbers = {int(number) for number in re.findall(r"\d{1,5}", str(ids))} if ids is not None else set()
     if not numbers or plan.get("recompute") == "none":
         return found
@@ -52,31 +165,26 @@ def with_recomputed_layers(found: Imported, ids: Any) -> Imported:
     for stage, size in enumerate(placement):
         counts[stage % pp] += len(numbers & set(range(first, first + size)))
         first += size
-    plan["recompute"] = {"kind": "full", "layers": counts if len(set(counts)) > 1 else counts[0]}
-    return replace(found, settings={**found.settings, "plan": plan})
+    return found.with_settings(
+        plan={"recompute": {"kind": "full", "layers": counts if len(set(counts)) > 1 else counts[0]}}
+    )
 
 
-def with_adapters(found: Imported, lora: Any) -> Imported:
+def with_adapters(found: Imported, lora: object) -> Imported:
     """Adapters, where the experiment switches them on."""
     if not isinstance(lora, Mapping) or lora.get("enabled") is not True:
         return found
-    words = lora.get("target_modules")
-    names = [str(word) for word in words] if isinstance(words, list) else list(LORA.values())
-    targets = [target for target, name in LORA.items() if any(name in word for word in names)]
+    given = lora.get("target_modules")
+    modules = [str(word) for word in given] if isinstance(given, list) else list(LORA.values())
+    targets = [target for target, name in LORA.items() if any(name in word for word in modules)]
     rank = lora.get("dim", RANK)
     adapters = {"rank": rank if type(rank) is int and rank > 0 else RANK, "targets": targets}
-    workload = {**found.settings["workload"], "task": "lora", "lora": adapters}
-    return replace(found, settings={**found.settings, "workload": workload})
+    return found.with_settings(workload={"task": "lora", "lora": adapters})
 
 
 OPTIONS = {field.rpartition(".")[2]: option for option, field in FIELDS.items() if not field.startswith("comm_overlap")}
-STATED = table_names("primus", "stated")
-COMMON: JsonMapping = {
-    "use_distributed_optimizer": True,
-    "overlap_grad_reduce": True,
-    "overlap_param_gather": True,
-    "expert_tensor_parallel_size": 1,
-}
+STATED = names(ID, "stated")
+COMMON = values(ID, "common")
 ATTENTION = ("linear_qkv", "linear_proj")  # what adapters of its recipes for models with experts stand beside
 BRIDGE_RANK = 8  # of the adapters of its recipes
 RECOMPUTED = ("qwen3-32b",)  # models whose recipes recompute all layers unless they are told otherwise
@@ -89,7 +197,10 @@ def bridge_words(said: JsonMapping, named: str | None, source: str) -> JsonObjec
         given_text = f"the recipe {recipe.rpartition('.')[2][:60]}, which decides more than its arguments"
         raise refusal(given_text, "a recipe of Megatron-Bridge", path="recipe", where=source)
     model = named or _model(said, source)
-    needed_names = (*STATED, *(("expert_model_parallel_size",) if _has_experts(model) else ()))
+    needed_names = (
+        *STATED,
+        *(("expert_model_parallel_size",) if model in MODELS and has_experts(MODELS[model]) else ()),
+    )
     open_ = [
         Problem(path=key, given="nothing", expected="a value beside the recipe's name, which is not here", where=source)
         for key in needed_names
@@ -122,11 +233,7 @@ def _model(said: JsonMapping, source: str) -> str:
     raise refusal(given_text, "a known model", path="hf_path", todo=todo, where=source)
 
 
-def _has_experts(model: str) -> bool:
-    return model in MODELS and any(getattr(block.ffn, "experts", 0) for block in MODELS[model].blocks)
-
-
-def _options(said: JsonMapping, source: str) -> Iterator[tuple[str, Any]]:
+def _options(said: JsonMapping, source: str) -> Iterator[tuple[str, object]]:
     for key, value in {**COMMON, **said}.items():
         if value not in (None, False) and key in (*OPTIONS, *COMMON):
             yield OPTIONS.get(key, key.replace("_", "-")), value
@@ -141,7 +248,7 @@ def _options(said: JsonMapping, source: str) -> Iterator[tuple[str, Any]]:
         yield "sft", True
 
 
-def adapters(said: JsonMapping, beside: Any, experts: bool) -> tuple[JsonMapping, tuple[str, ...]]:
+def adapters(said: JsonMapping, beside: object, experts: bool) -> tuple[JsonMapping, tuple[str, ...]]:
     """Adapters as Primus's own table would say them, and what was assumed of them."""
     peft = str(said.get("peft") or "none").lower()
     if peft in ("none", "null"):
@@ -246,7 +353,7 @@ def _source_options(command: list[str]) -> JsonObject:
     return source_options
 
 
-def _value(word: str) -> Any:
+def _value(word: str) -> object:
     if len(word) > 1 and word[0] == word[-1] and word[0] in "\"'":  # quotes for the program's own parser
         return word[1:-1]
     if word.lower() in WORDS:
@@ -282,8 +389,7 @@ def recognises(files: Files) -> bool:
 def read(files: Files) -> Imported:
     """The settings of an experiment."""
     for source in sources(files):
-        imported_run = _read(source, files)
-        return replace(imported_run, assumptions=(*source.notes, *imported_run.assumptions))
+        return _read(source, files).with_notes(*source.notes)
     raise refusal(", ".join(files) or "no file", "an experiment of Primus")
 
 
@@ -312,18 +418,16 @@ def _read(source: Source, files: Files) -> Imported:
         if layer_table is None:
             notes.append(f"the file {name[:60]}, which is not here")
         stated_options = _over(stated_options, layer_table or {})
-    stated_options = {
-        key: value for key, value in stated_options.items() if str(key).replace("_", "-") not in OTHER_WORK
-    }
+    others = [key for key in stated_options if str(key).replace("_", "-") in OTHER_WORK]
+    stated_options = {key: value for key, value in stated_options.items() if key not in others}
     inner = module.get("overrides")
     stated_options = _fill_environment(_over(stated_options, inner if isinstance(inner, Mapping) else {}), place)
     if framework == "torchtitan":
         stated_options.setdefault("model", {}).setdefault("flavor", model)
         found_run = read_job(Table(data=stated_options, source=source.name), None)
     elif framework == "maxtext":
-        found_run = read_table(
-            filled_axes(Table(data=stated_options, source=source.name), place.chips or 0), place.model
-        )
+        table = filled_axes(Table(data=stated_options, source=source.name), place.chips or 0)
+        found_run = read_table(table, place.model)
     elif framework == "megatron_bridge":
         found_run = _bridge(stated_options, source, replace(place, chips=_world(files, place)))
     else:
@@ -364,8 +468,8 @@ def _bridge(said: JsonMapping, source: Source, place: Checkout) -> Imported:
     options = bridge_words(said, place.model, source.name)
     imported_run = settings_of(Given(options=options, source=source.name, world=place.chips), ID, ID)
     lora, notes = adapters(said, source.beside.get("peft"), has_experts(load_model(options["model"])))
-    said_so = (*unstated_options(said, options), *imported_run.assumptions, *notes)
-    return with_adapters(replace(imported_run, assumptions=said_so, chips=None), lora)
+    imported_run = imported_run.with_notes(*unstated_options(said, options), after=notes)
+    return with_adapters(replace(imported_run, chips=None), lora)
 
 
 def _over(below: JsonMapping, above: JsonMapping) -> JsonObject:
@@ -393,24 +497,21 @@ def _layers(place: Checkout, at: tuple[str, str], name: str, depth: int) -> Json
     for key in ("extends", "includes", "bases"):
         for below in data.get(key) or ():
             layer_options = _over(layer_options, _layers(place, at, str(below), depth + 1) or {})
-    return _over(
-        layer_options, {key: value for key, value in data.items() if key not in ("extends", "includes", "bases")}
-    )
+    own = {key: value for key, value in data.items() if key not in ("extends", "includes", "bases")}
+    return _over(layer_options, own)
 
 
-def _text(value: Any, place: Checkout) -> str:
+def _text(value: object, place: Checkout) -> str:
     return str(_read_value(value, place))
 
 
-def _read_value(value: Any, place: Checkout) -> Any:
+def _read_value(value: object, place: Checkout) -> object:
     """A value with `${NAME:default}` filled in."""
     if not isinstance(value, str):
         return value
     match = re.fullmatch(r"\$\{(\w+)(?::-?([^}]*))?\}", value)
     if match is None:
-        return re.sub(
-            r"\$\{(\w+):-?([^}]*)\}", lambda found: place.environment.get(found.group(1)) or found.group(2), value
-        )
+        return re.sub(r"\$\{(\w+):-?([^}]*)\}", lambda at: place.environment.get(at.group(1)) or at.group(2), value)
     text = place.environment.get(match.group(1), match.group(2))
     if text is None:
         return value
@@ -420,7 +521,7 @@ def _read_value(value: Any, place: Checkout) -> Any:
     return word
 
 
-def _read_options(said: JsonMapping) -> Iterator[tuple[str, Any]]:
+def _read_options(said: JsonMapping) -> Iterator[tuple[str, object]]:
     """Names of Megatron's configuration as options of its command line."""
     for key, value in said.items():
         name = str(key).replace("_", "-")

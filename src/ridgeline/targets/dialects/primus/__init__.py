@@ -1,1 +1,0 @@
-"""Primus, AMD's launcher: an experiment (YAML) of its Megatron backend, and such files read back."""
