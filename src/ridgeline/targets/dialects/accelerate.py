@@ -19,7 +19,15 @@ from ridgeline.targets.ledger import Piece, Say
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported, Unread, refusal
 from ridgeline.targets.trainers.read import Task, named_table, read_run, reader_of_files, zero_file
-from ridgeline.targets.trainers.write import TrainerRun, by_accelerate, common, launch_pieces, run_of, trainer_export
+from ridgeline.targets.trainers.write import (
+    TrainerRun,
+    by_accelerate,
+    common,
+    constants,
+    launch_pieces,
+    run_of,
+    trainer_export,
+)
 from ridgeline.targets.vendors import runs_on
 
 ID = "accelerate"
@@ -47,8 +55,7 @@ def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
     yield from launch_pieces(scenario, run)
     yield Say("train.completion_only_loss", work.task == "finetune", "workload.task")
     yield Say("train.use_peft", work.lora is not None, "workload.task")
-    for option, value in (("dataset_name", "your/dataset"), ("output_dir", "output"), ("max_steps", 50)):
-        yield Say(f"train.{option}", value)
+    yield from constants(ID, "run")
 
 
 SCRIPTS = (".sh", ".sbatch", ".slurm")
@@ -171,9 +178,8 @@ def launch_table(flags: JsonMapping) -> JsonObject:
     >>> launch_table({"use_deepspeed": True, "zero_stage": 3, "num_processes": 8})
     {'num_processes': 8, 'distributed_type': 'DEEPSPEED', 'deepspeed_config': {'zero_stage': 3}}
     """
-    launch: JsonObject = {
-        key: flags[key] for key in ("num_processes", "num_machines", "mixed_precision") if key in flags
-    }
+    plain = ("num_processes", "num_machines", "mixed_precision")
+    launch: JsonObject = {key: flags[key] for key in plain if key in flags}
     names = ("zero_stage", "deepspeed_config_file", "offload_optimizer_device", "offload_param_device")
     zero = {key: flags[key] for key in names if key in flags}
     fsdp = {key: value for key, value in flags.items() if key.startswith("fsdp_")}
@@ -193,15 +199,9 @@ SWITCHES = ("use_peft", "use_lora", "use_peft_lora", "lora_enable", "low_rank_tr
 KINDS = ("use_qlora", "use_dora", "q_lora", "qlora")  # of adapters: where one is asked for, adapters are
 RANKS = ("lora_r", "lora_rank")
 # accelerate's own words for DeepSpeed -> those of DeepSpeed's file
-INLINE = {
-    "zero_stage": "stage",
-    "offload_optimizer_device": "offload_optimizer.device",
-    "offload_param_device": "offload_param.device",
-}
+INLINE = table_words(ID, "inline")
 # what transformers' own configuration class says where a run changes nothing
-GPT2: Mapping[str, Mapping[str, int]] = {
-    "gpt2": {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12}
-}
+GPT2: JsonMapping = {"gpt2": {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12}}
 READ_WORDS = {**WORDS, **table_words("accelerate", "read_words")}
 
 
@@ -239,16 +239,10 @@ def written(files: Files) -> Files:
     return RunFiles({**texts, **files}, checkout_of(files))
 
 
-def _refuse_other_work(files: Files) -> None:
-    """An `InputError` for scripts all of whose programs do something else than training a decoder."""
-    other_work_found = other_work(files)
-    if other_work_found:
-        raise refusal(other_work_found, "training of a decoder", where=next(iter(files)))
-
-
 def read(files: Files) -> Imported:
     """What the launch configuration and the Trainer's arguments say together."""
-    _refuse_other_work(files)
+    if work := other_work(files):
+        raise refusal(work, "training of a decoder", where=next(iter(files)))
     launch, train, zero = parts_of(files)
     files = written(files)
     if not launch and not train:
@@ -274,11 +268,10 @@ def read(files: Files) -> Imported:
     imported_run = with_chips(imported_run, launch)
     if not launch and not zero and "train.fsdp" not in reader:
         note = "every rank holds all weights: a launch configuration that shards them is not among the files"
-        imported_run = replace(imported_run, assumptions=(note, *imported_run.assumptions))
+        imported_run = imported_run.with_notes(note)
     several = len(trains(files))
     if several > 1:
-        note = f"the first of {several} commands that train; the others are not read"
-        imported_run = replace(imported_run, assumptions=(note, *imported_run.assumptions))
+        imported_run = imported_run.with_notes(f"the first of {several} commands that train; the others are not read")
     chips_requested = asked_chips(files)
     return replace(imported_run, chips=chips_requested or imported_run.chips or world_of(files))
 
@@ -297,9 +290,8 @@ def _model_from_scratch(reader: OptionReader, files: Files) -> JsonMapping | str
     reader.take("train.model_type")
     changes = str(reader.take("train.config_overrides", default=""))
     stated_options = {name: int(value) for name, value in re.findall(r"(n_\w+|vocab_size)=(\d{1,7})", changes)}
-    stated_options |= {
-        name: reader.size(f"train.{name}") or 0 for name in (*GPT2[kind], "n_inner") if f"train.{name}" in reader
-    }
+    sizes = [name for name in (*GPT2[kind], "n_inner") if f"train.{name}" in reader]
+    stated_options |= {name: reader.size(f"train.{name}") or 0 for name in sizes}
     return {"model_type": kind, **GPT2[kind], **stated_options}
 
 
@@ -310,11 +302,8 @@ def _by_words(train: JsonObject) -> JsonObject:
     del train["deepspeed"]
     place = "cpu" if train.pop("offload", False) is True else "none"
     stored_format = {"bf16": "bf16", "fp16": "fp16"}.get(str(train.pop("dtype", "fp16")), "fp16")
-    zero = {
-        "stage": train.pop("zero_stage"),
-        "offload_optimizer": {"device": place},
-        "offload_param": {"device": place},
-    }
+    device = {"device": place}
+    zero = {"stage": train.pop("zero_stage"), "offload_optimizer": device, "offload_param": device}
     return {"zero_optimization": zero, stored_format: {"enabled": True}}
 
 
@@ -378,9 +367,7 @@ def fsdp_parts(launch: JsonMapping) -> JsonObject:
     for key, prefix in (("fsdp_config", "fsdp_"), ("parallelism_config", "parallelism_config_")):
         inner = {str(name): value for name, value in _inner(launch, key).items()}
         if inner:
-            found[key] = {
-                name if name.startswith(prefix) else f"{prefix}{name}": value for name, value in inner.items()
-            }
+            found[key] = {prefix + name.removeprefix(prefix): value for name, value in inner.items()}
     return found
 
 
@@ -392,9 +379,8 @@ def _is_trainer(data: JsonMapping) -> bool:
 def recognises(files: Files) -> bool:
     """A configuration of accelerate, arguments of the Trainer, or a script that starts either."""
     try:
-        is_trainer = any(
-            "distributed_type" in table.data or _is_trainer(table.data) for table in tables(files, ".yaml", ".yml")
-        )
+        configs = [table.data for table in tables(files, ".yaml", ".yml")]
+        is_trainer = any("distributed_type" in data or _is_trainer(data) for data in configs)
         return is_trainer or (not other_software(files) and any(True for _ in commands(files)))
     except InputError:
         return False

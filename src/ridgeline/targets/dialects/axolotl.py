@@ -12,7 +12,7 @@ from ridgeline.targets.ledger import Piece, Say
 from ridgeline.targets.tables import words
 from ridgeline.targets.target import Export, Files, Imported, Unread
 from ridgeline.targets.trainers.read import Task, read_run, reader_of_files, zero_file
-from ridgeline.targets.trainers.write import ZERO, TrainerRun, by_torchrun, common, run_of, trainer_export
+from ridgeline.targets.trainers.write import ZERO, TrainerRun, by_torchrun, common, constants, run_of, trainer_export
 from ridgeline.targets.vendors import runs_on
 
 ID = "axolotl"
@@ -35,9 +35,7 @@ def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
     yield from runs_on(scenario, ID)
     yield from common(scenario, run, WORDS)
     if run.backend == "fsdp2":
-        yield Say("train.fsdp_config.auto_wrap_policy", "TRANSFORMER_BASED_WRAP")
-        yield Say("train.fsdp_config.cpu_ram_efficient_loading", True)
-        yield Say("train.fsdp_config.state_dict_type", "SHARDED_STATE_DICT")
+        yield from constants("trainers", "wrapped", "train.fsdp_config.")
     if run.backend == "deepspeed":
         yield Say("train.deepspeed", ZERO, "plan.shard")
     if work.lora is not None:
@@ -45,13 +43,7 @@ def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
         yield Say("train.lora_alpha", 2 * work.lora.rank)
     else:
         yield Say("train.train_on_inputs", work.task == "pretrain", "workload.task")
-    for option, value in (
-        ("datasets", [{"path": "your/dataset", "type": "completion"}]),
-        ("learning_rate", 2e-05),
-        ("output_dir", "output"),
-        ("max_steps", 50),
-    ):
-        yield Say(f"train.{option}", value)
+    yield from constants(ID, "run")
 
 
 READ_WORDS = {**WORDS, **words("axolotl", "read_words")}
@@ -85,10 +77,8 @@ def _old_names(train: JsonObject) -> None:
     """Keys of fsdp_config that begin with fsdp_, as they did; `bf16: auto` is bf16."""
     inner = train.get("fsdp_config")
     if isinstance(inner, Mapping):
-        train["fsdp_config"] = {
-            str(key).removeprefix("fsdp_") if str(key) != "fsdp_version" else "fsdp_version": value
-            for key, value in inner.items()
-        }
+        names = {key: key if key == "fsdp_version" else str(key).removeprefix("fsdp_") for key in inner}
+        train["fsdp_config"] = {names[key]: value for key, value in inner.items()}
 
 
 def _is_ours(data: JsonMapping) -> bool:

@@ -12,7 +12,7 @@ from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.dialects.verl.names import weights_of
 from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nest_options, only, pick
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, media_of_the_data
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose, media_of_the_data
 from ridgeline.targets.option_table import imported_run
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import KEYS, fallback_losses, same_everywhere
@@ -88,30 +88,21 @@ def write(scenario: Scenario) -> Export:
     text = json.dumps(nest_options(ledger.options), indent=2) + "\n"
     title = options(ID).title
     script = train_script(scenario, title)
-    command = Command(
-        words=("train.py", "--deepspeed", "--deepspeed_config", FILE),
-        before=WRITTEN if script else NOTE,
-        environment=ON_HOST
-        if vendor_of(scenario.system).device == "cpu"
-        else growing_segments(scenario.system, ALLOCATOR),
-    )
+    on_host = vendor_of(scenario.system).device == "cpu"
+    environment = ON_HOST if on_host else growing_segments(scenario.system, ALLOCATOR)
+    words = ("train.py", "--deepspeed", "--deepspeed_config", FILE)
+    command = Command(words=words, before=WRITTEN if script else NOTE, environment=environment)
     files = {FILE: text, **scripts(scenario, command, title)}
     return export_of(ID, files | ({TRAIN: script} if script else {}), ledger)
 
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
-    yield from _script()
+    by_script = (f"workload.{path}" for path in ("seq", "packed", "document", "task", "lora.*"))
+    yield from lose(SCRIPT, "model.*", *by_script, yours=True)
+    yield from habits(ID, "script")
     yield from runs_on(scenario, ID)
     for part in (_pipeline, _batch, _mesh, _experts, _zero, _offload, _formats, _optimizer):
         yield from part(scenario)
-
-
-def _script() -> Iterator[Piece]:
-    """What the user's own script decides."""
-    yield Lose("model.*", SCRIPT, yours=True)
-    yield from habits(ID, "script")
-    for path in ("seq", "packed", "document", "task", "lora.*"):
-        yield Lose(f"workload.{path}", SCRIPT, yours=True)
 
 
 def _pipeline(scenario: Scenario) -> Iterator[Piece]:
@@ -129,8 +120,7 @@ def _pipeline(scenario: Scenario) -> Iterator[Piece]:
         return
     yield Fixed("plan.recompute.kind", "none", "layers are recomputed where the model's code calls checkpoint()")
     if plan.recompute.kind != "none":
-        for path in KEYS:
-            yield Lose(f"plan.recompute.{path}", CODE, yours=True)
+        yield from lose(CODE, *(f"plan.recompute.{key}" for key in KEYS), yours=True)
 
 
 def sequence_ranks(scenario: Scenario) -> tuple[int, str]:
@@ -177,8 +167,7 @@ def _mesh(scenario: Scenario) -> Iterator[Piece]:
     yield from habits(ID, "mesh")
     shared, why = sequence_ranks(scenario)
     if why:
-        yield Lose("plan.cp", why)
-        yield Lose("plan.cp_kind", why)
+        yield from lose(why, "plan.cp", "plan.cp_kind")
     if shared > 1:
         yield Say(CP, shared, "plan.cp")
         yield Say("data_parallel_size", mesh.dp)  # both make the groups
@@ -212,26 +201,36 @@ def _zero(scenario: Scenario) -> Iterator[Piece]:
     reduce, fetch = decisions.get("plan.overlap.grad-reduce"), decisions.get("plan.overlap.param-gather")
     if stage and (reduce is not None or fetch is not None):
         whole_step = stage == 3
-        yield Say(
-            "zero_optimization.overlap_comm", bool(reduce if reduce is not None else fetch), *OVERLAPPED[whole_step]
-        )
+        overlap = bool(reduce if reduce is not None else fetch)
+        yield Say("zero_optimization.overlap_comm", overlap, *OVERLAPPED[: 1 + whole_step])
         if whole_step and reduce is not None and fetch is not None and reduce != fetch:
             yield Lose("plan.overlap.param-gather", "overlap_comm switches reduction and gathering together")
     yield from habits(ID, "zero")
 
 
-OVERLAPPED = {True: ("plan.overlap.grad-reduce", "plan.overlap.param-gather"), False: ("plan.overlap.grad-reduce",)}
+OVERLAPPED = ("plan.overlap.grad-reduce", "plan.overlap.param-gather")
+
+
+def zero_offloads(share: float, stage: int) -> bool:
+    """Whether ZeRO can keep this share of the optimizer in host memory: a part of it in stage 3 only."""
+    return bool(share and stage) and (share == 1 or stage == 3)
+
+
+def offload_pieces(share: float, prefix: str = "") -> Iterator[Piece]:
+    """ZeRO's words for optimizer states in host memory."""
+    place = f"{prefix}zero_optimization.offload_optimizer"
+    yield Say(f"{place}.device", "cpu", "plan.offload.optimizer")
+    yield Say(f"{place}.pin_memory", True)
+    if share < 1:
+        yield Say(f"{place}.ratio", share, "plan.offload.optimizer")
 
 
 def _offload(scenario: Scenario) -> Iterator[Piece]:
     offload, mesh = scenario.plan.offload, scenario.plan.mesh
     optimizer, stage = offload.optimizer, STAGES[scenario.plan.sharding.shard]
     folds_experts = mesh.tp > 1 and mesh.ep > 1
-    if optimizer and stage and (optimizer == 1 or stage == 3) and not folds_experts:
-        yield Say("zero_optimization.offload_optimizer.device", "cpu", "plan.offload.optimizer")
-        yield Say("zero_optimization.offload_optimizer.pin_memory", True)
-        if optimizer < 1:
-            yield Say("zero_optimization.offload_optimizer.ratio", optimizer, "plan.offload.optimizer")
+    if zero_offloads(optimizer, stage) and not folds_experts:
+        yield from offload_pieces(optimizer)
     elif optimizer:
         why = "a share of the optimizer is offloaded in stage 3 only" if stage else "only ZeRO's optimizer is offloaded"
         yield Lose("plan.offload.optimizer", "refused beside AutoTP with AutoEP: left out" if folds_experts else why)
@@ -298,7 +297,12 @@ def read(files: Files) -> Imported:
     expected_text = "one JSON file with DeepSpeed's keys, such as zero_optimization or train_batch_size"
     reader = OptionReader(only(files, _is_config, expected_text, ".json"))
     optimizer = _read_optimizer(reader)
-    mesh, zero = _read_mesh(reader), _read_zero(reader)
+    mesh, zero = _read_mesh(reader), read_zero(reader)
+    if not zero["offload"]["optimizer"] and reader.switch("zero_optimization.cpu_offload", default=False):
+        zero["offload"]["optimizer"] = 1.0
+    reader.take("zero_optimization.offload_optimizer.pin_memory", "zero_allow_untested_optimizer")
+    on_host = reader.switch("activation_checkpointing.cpu_checkpointing", default=False)
+    zero["offload"]["activations"] = 1.0 if on_host else 0.0
     plan = mesh | zero | {"overlap": mesh.pop("overlap", {}) | zero.pop("overlap", {})} | _read_formats(reader)
     batch = reader.count("train_batch_size")
     micro = reader.count("train_micro_batch_size_per_gpu")
@@ -357,16 +361,6 @@ def read_zero(reader: OptionReader, prefix: str = "") -> JsonObject:
     return {"shard": shard, "overlap": overlaps, "offload": {"optimizer": share}}
 
 
-def _read_zero(reader: OptionReader) -> JsonObject:
-    plan = read_zero(reader)
-    if not plan["offload"]["optimizer"] and reader.switch("zero_optimization.cpu_offload", default=False):
-        plan["offload"]["optimizer"] = 1.0
-    reader.take("zero_optimization.offload_optimizer.pin_memory", "zero_allow_untested_optimizer")
-    is_offloading = reader.switch("activation_checkpointing.cpu_checkpointing", default=False)
-    plan["offload"]["activations"] = 1.0 if is_offloading else 0.0
-    return plan
-
-
 def _read_formats(reader: OptionReader) -> JsonObject:
     stored_format = "fp32"
     for name in ("bf16", "fp16"):
@@ -383,7 +377,7 @@ def _read_formats(reader: OptionReader) -> JsonObject:
 
 def _read_optimizer(reader: OptionReader) -> JsonObject:
     names = {kind: name for name, kind in OPTIMIZERS.items()} | {"onebitadam": "adam", "zerooneadam": "adam"}
-    like = dict.fromkeys(("lamb", "onebitlamb"), "adamw") | {"cpuadam": "adamw", "fusedadam": "adamw"}
+    like = dict.fromkeys(("lamb", "onebitlamb", "cpuadam", "fusedadam"), "adamw")
     name = reader.word("optimizer.type", among=names | like, default=None)
     if str(reader.options.get("optimizer.type", "")).lower() in ("lamb", "onebitlamb"):
         reader.assumptions.append("optimizer = adamw: Lamb keeps the same states")
@@ -399,11 +393,8 @@ def _read_optimizer(reader: OptionReader) -> JsonObject:
     narrow = narrow or any(str(reader.take(f"{key}.enabled")) == "auto" for key in ("bf16", "fp16"))
     is_own = reader.switch("bf16.bf16_master_weights_and_grads", default=False)
     states = reader.switch("bf16.bf16_optimizer_states", default=False)
-    return {
-        "name": name,
-        "master": "bf16" if is_own else "fp32" if narrow else "none",
-        "states": "bf16" if states else "fp32",
-    }
+    master = "bf16" if is_own else "fp32" if narrow else "none"
+    return {"name": name, "master": master, "states": "bf16" if states else "fp32"}
 
 
 def _is_config(data: JsonObject) -> bool:

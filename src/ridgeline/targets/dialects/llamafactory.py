@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.files import Table
@@ -21,6 +20,7 @@ from ridgeline.targets.trainers.write import (
     by_accelerate,
     by_torchrun,
     common,
+    constants,
     launch_pieces,
     run_of,
     sees,
@@ -68,14 +68,7 @@ def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
         if work.task == "pretrain":
             yield Lose("workload.task", "its stage pt reads text alone: written as sft")
     yield Say("train.finetuning_type", "lora" if work.lora is not None else "full", "workload.task")
-    for option, value in (
-        ("do_train", True),
-        ("dataset", "your_dataset"),
-        ("template", "default"),
-        ("output_dir", "output"),
-        ("max_steps", 50),
-    ):
-        yield Say(f"train.{option}", value)
+    yield from constants(ID, "run")
 
 
 READ_WORDS = {
@@ -115,9 +108,7 @@ def read(files: Files) -> Imported:
     reader = reader_of_files(parts, config_table.source)
     reader.notes += notes
     imported_run = read_run(reader, READ_WORDS, checkout_of(files).model or model_in(files), ID, task)
-    if frozen:
-        workload = {**imported_run.settings["workload"], "towers": "frozen"}
-        imported_run = replace(imported_run, settings={**imported_run.settings, "workload": workload})
+    imported_run = imported_run.with_settings(workload={"towers": "frozen"} if frozen else {})
     return with_chips(imported_run, launch)
 
 

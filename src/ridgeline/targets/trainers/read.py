@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
@@ -18,7 +17,7 @@ from ridgeline.targets.dialects.deepspeed import read_zero
 from ridgeline.targets.imports.model_names import named_by_beginning
 from ridgeline.targets.imports.option_reader import OptionReader, pick
 from ridgeline.targets.imports.run_files import checkout_of
-from ridgeline.targets.tables import word_lists
+from ridgeline.targets.tables import names, word_lists
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, Unread
 from ridgeline.targets.trainers.write import MODULES
@@ -26,7 +25,7 @@ from ridgeline.targets.trainers.write import MODULES
 QUANTIZED = re.compile(r"\b(gptq|awq|aqlm|bnb|nf4|int4|int8|4bit|8bit|nvfp4)\b", re.IGNORECASE)
 
 
-def named_table(files: Files, name: Any) -> JsonObject | None:
+def named_table(files: Files, name: object) -> JsonObject | None:
     """A table that a configuration names: among the files, or beside them in their checkout."""
     if isinstance(name, Mapping):
         return dict(name)
@@ -37,14 +36,12 @@ def named_table(files: Files, name: Any) -> JsonObject | None:
     if text is None or path.suffix not in (".json", ".yaml", ".yml", ".conf"):
         return None
     try:
-        return parse_table(
-            Path(path.name).with_suffix(".json") if path.suffix == ".conf" else Path(path.name), text
-        ).data
+        return parse_table(Path(path.name.removesuffix(".conf") + ".json" * (path.suffix == ".conf")), text).data
     except InputError:
         return None
 
 
-def zero_file(files: Files, name: Any, notes: list[Unread]) -> JsonObject:
+def zero_file(files: Files, name: object, notes: list[Unread]) -> JsonObject:
     """DeepSpeed's file by the name that a configuration gives; its name alone tells the stage where it is not here."""
     if name in (None, "", False):
         return {}
@@ -94,11 +91,8 @@ def without_further_tokens(reader: OptionReader, model: str | None) -> str | Jso
 # what transformers calls an optimizer -> (ours, the format of its states)
 OPTIMIZERS = word_lists("trainers", "optimizers")
 ALL = ("all", "all-linear", "all_linear")
-# the format that weights are loaded in -> training in mixed precision keeps fp32 instead
-SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "auto": "bf16", "bf16": "bf16", "fp16": "fp16"}
-SHARDED = {"1": "zero3", "2": "zero2", "3": "none", "4": "zero3", "5": "zero2"}
-SHARDED |= {"full_shard": "zero3", "shard_grad_op": "zero2", "no_shard": "none", "hybrid_shard": "zero3"}
-SHARDED |= {"hybrid_shard_zero2": "zero2", "true": "zero3", "false": "zero2"}
+SHORT = table_words("trainers", "short")  # the format that weights are loaded in; mixed precision keeps fp32 instead
+SHARDED = table_words("trainers", "sharded")
 # options by which programs of their own split a model
 DEGREE = re.compile(
     r"train\.((tensor|pipeline|context|expert|sequence|model)_parallel(_size|_degree|ism)?|(tp|pp|cp|ep|sp)_(size|degree)"
@@ -111,12 +105,7 @@ CHECKPOINTING = (
     "train.fsdp_config.fsdp_activation_checkpointing",
 )
 APART = table_words("trainers", "apart")
-MATTERS = (
-    "*.load_in_4bit", "*.load_in_8bit", "*4bit*", "*8bit*", "*.quantization*", "*.use_liger*", "*.enable_liger*",
-    "*.unsloth*", "*.vision_tower",
-    "*.use_galore", "*.use_badam", "*.fp8*", "*.freeze*", "*.plugins", "*.expert_parallel*", "*.unfrozen_parameters",
-    "*.liger_*", "*.use_apollo", "*.use_kt", "*.qat.*", "*.ebft.*", "*.trl.*", "*.lora_target_parameters", "*.relora*",
-)  # fmt: skip
+MATTERS = names("trainers", "matters")
 
 
 def reader_of_files(parts: Mapping[str, JsonMapping], source: str) -> OptionReader:
@@ -154,13 +143,8 @@ def read_run(reader: OptionReader, words: Mapping[str, str], named: str | None, 
         if default:
             reader.assumptions.append(f"seq = {default}: the files do not say it")
         seq = default
-    work = {
-        "kind": "train",
-        "seq": seq,
-        "packed": reader.switch(words["packed"].split()[0], default=False),
-        "optimizer": optimizer,
-        **_lora(reader, words, task),
-    }
+    packed = reader.switch(words["packed"].split()[0], default=False)
+    work = {"kind": "train", "seq": seq, "packed": packed, "optimizer": optimizer, **_lora(reader, words, task)}
     reader.take(words["attention"])
     for name in words["packed"].split():
         reader.take(name)
@@ -177,11 +161,8 @@ def read_run(reader: OptionReader, words: Mapping[str, str], named: str | None, 
 def _refuse_degrees(reader: OptionReader) -> None:
     """A problem for each degree or stage of a program's own that nobody took: a mesh is never read without it."""
     for name, value in reader.options.items():
-        if (
-            name not in reader.taken
-            and DEGREE.fullmatch(name)
-            and str(value) not in ("1", "0", "-1", "False", "None", "")
-        ):
+        quiet = name in reader.taken or str(value) in ("1", "0", "-1", "False", "None", "")
+        if not quiet and DEGREE.fullmatch(name):
             expected_text = "degrees and stages by the words of the Trainer, FSDP or DeepSpeed"
             todo = "the program splits the model in its own way, which is not read"
             reader.problems.append(Problem(path=name, given=given_text(value), expected=expected_text, todo=todo))
@@ -279,12 +260,8 @@ def _memory(reader: OptionReader, words: Mapping[str, str], plan: JsonMapping) -
     recomputes = (not on) if off else on
     recomputes = any(reader.switch(option, default=False) for option in CHECKPOINTING) or recomputes
     offload = dict(plan.get("offload", {}))
-    offload_value = reader.take(words["offload_activations"]) if "offload_activations" in words else False
-    if (
-        offload_value is True
-        or (offload_value and str(offload_value).lower() != "false")
-        or str(stated_values).lower().startswith("offload")
-    ):
+    away = reader.take(words["offload_activations"]) if "offload_activations" in words else False
+    if (away and str(away).lower() != "false") or str(stated_values).lower().startswith("offload"):
         offload["activations"] = 1.0
     if "offload" in words and reader.switch(words["offload"], default=False):
         offload["optimizer"] = 1.0
@@ -294,11 +271,8 @@ def _memory(reader: OptionReader, words: Mapping[str, str], plan: JsonMapping) -
 def _formats(reader: OptionReader, words: Mapping[str, str], wide: bool, zero: bool) -> tuple[JsonObject, JsonObject]:
     stored_format = "fp32"
     for name in ("bf16", "fp16"):
-        values_requested = [reader.take(option) for option in (words[name], f"deepspeed.{name}.enabled")]
-        if (
-            any(value is True or str(value).lower() in ("true", "auto") for value in values_requested)
-            and stored_format == "fp32"
-        ):
+        values = [str(reader.take(option)).lower() for option in (words[name], f"deepspeed.{name}.enabled")]
+        if any(value in ("true", "auto") for value in values) and stored_format == "fp32":
             stored_format = name
     model_given = reader.take(words["mixed"]) if "mixed" in words else None
     if str(model_given).lower() in ("bf16", "fp16", "fp8"):
@@ -314,23 +288,17 @@ def _formats(reader: OptionReader, words: Mapping[str, str], wide: bool, zero: b
     optimizer = _optimizer(reader, words)
     if zero:
         gradients = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
-        stated_options = reader.word(
-            "deepspeed.communication_data_type", "deepspeed.data_types.grad_accum_dtype", among=gradients, default=None
-        )
+        options = ("deepspeed.communication_data_type", "deepspeed.data_types.grad_accum_dtype")
+        reduced = reader.word(*options, among=gradients, default=None)
         reader.take("deepspeed.data_types.grad_accum_dtype")
         optimizer["master"] = "none" if stored_format == "fp32" else "fp32"
-        return {"name": stored_format, "gradients": stated_options or stored_format}, optimizer
+        return {"name": stored_format, "gradients": reduced or stored_format}, optimizer
     if pure or stored_format == "fp32":
         states = optimizer["states"] if optimizer["states"] == "int8" else stored_format
         return {"name": stored_format, "gradients": stored_format}, optimizer | {"states": states, "master": "none"}
     if wide:  # DDP: fp32 weights under autocast
-        precision = {
-            "compute": stored_format,
-            "weights": "fp32",
-            "activations": stored_format,
-            "kv": stored_format,
-            "gradients": "fp32",
-        }
+        precision: JsonObject = dict.fromkeys(("compute", "weights", "activations", "kv", "gradients"), stored_format)
+        precision |= {"weights": "fp32", "gradients": "fp32"}
         return precision, optimizer | {"master": "none"}
     return {"name": stored_format, "gradients": stored_format}, optimizer | {"master": "fp32"}
 

@@ -11,15 +11,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ridgeline.core.documents import JsonMapping
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of, has_experts
+from ridgeline.targets.dialects.deepspeed import OVERLAPPED, STAGES, offload_pieces, zero_offloads
 from ridgeline.targets.dialects.verl.names import LORA_NAMES, weights_of
 from ridgeline.targets.imports.option_reader import nest_options
 from ridgeline.targets.launchers.launch import Command, comment, header, nodes_of, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, media_of_the_data
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose, media_of_the_data
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
+from ridgeline.targets.tables import values
 from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import growing_segments
 from ridgeline.targets.yaml_text import yaml_text
@@ -29,7 +30,6 @@ Backend = Literal["ddp", "fsdp2", "deepspeed"]
 MESH = "accelerate.parallelism_config.parallelism_config"
 FSDP = "accelerate.fsdp_config.fsdp"
 TYPES: dict[Backend, str] = {"ddp": "MULTI_GPU", "fsdp2": "FSDP", "deepspeed": "DEEPSPEED"}
-STAGES = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,13 +152,6 @@ MODULES = LORA_NAMES[False]
 OWN = "what runs it is PyTorch, eager or compiled, or DeepSpeed"
 
 
-def engine_of(run: TrainerRun, compiled: bool) -> str:
-    """The engine whose habits such a run has."""
-    if run.backend == "deepspeed":
-        return "deepspeed"
-    return "torch-compile" if compiled else "torch-eager"
-
-
 def common(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
     """Everything but the model's task, which each software has its own word for."""
     yield from run.lost
@@ -166,7 +159,9 @@ def common(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]
         yield from plain(scenario, words)
     for part in (_pieces_batch, _offload, _formats, _switches):
         yield from part(scenario, run, words)
-    yield from _experts(scenario)
+    yield from habits("trainers", "experts")
+    if has_experts(scenario.model):
+        yield Fixed("plan.moe_dispatch", "all-to-all", "every rank holds all experts")
     yield from _zero(scenario, run, words) if run.backend == "deepspeed" else _sharding_pieces(run, words)
 
 
@@ -227,8 +222,8 @@ def _recompute(scenario: Scenario, words: Words) -> Iterator[Piece]:
     is_none = cover.kind == "none"
     yield Say(words["recompute"], is_none if "recompute_off" in words else not is_none, "plan.recompute.kind")
     if cover.kind == "selective":
-        yield Lose("plan.recompute.kind", "gradient checkpointing is full or none: written as full")
-        yield Lose("plan.recompute.parts", "gradient checkpointing is full or none: written as full")
+        why = "gradient checkpointing is full or none: written as full"
+        yield from lose(why, "plan.recompute.kind", "plan.recompute.parts")
     yield Fixed("plan.recompute.layers", None, "all layers")
 
 
@@ -239,11 +234,8 @@ def _offload(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piec
     yield from habits("trainers", "offload")
     if share.optimizer == 1 and run.backend == "fsdp2":
         yield Say(words["offload"], True, "plan.offload.optimizer")
-    elif share.optimizer and run.backend == "deepspeed" and run.stage and (share.optimizer == 1 or run.stage == 3):
-        yield Say("deepspeed.zero_optimization.offload_optimizer.device", "cpu", "plan.offload.optimizer")
-        yield Say("deepspeed.zero_optimization.offload_optimizer.pin_memory", True)
-        if share.optimizer < 1:
-            yield Say("deepspeed.zero_optimization.offload_optimizer.ratio", share.optimizer, "plan.offload.optimizer")
+    elif run.backend == "deepspeed" and zero_offloads(share.optimizer, run.stage):
+        yield from offload_pieces(share.optimizer, "deepspeed.")
 
 
 def _formats(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
@@ -261,7 +253,12 @@ def _formats(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piec
     paths_carried = [f"plan.precision.{path}" for path in ("weights", "compute", "activations")]
     if "dtype" in words:
         yield Say(words["dtype"], LONG["fp32" if is_mixed and work.lora is None else stored_format])
-    yield from _precision(stored_format, is_mixed, pure_bf16, words, paths_carried)
+    for name in ("bf16", "fp16"):
+        yield Say(words[name], is_mixed and stored_format == name, *paths_carried)
+    if "mixed" in words:
+        yield Say(words["mixed"], stored_format if is_mixed else "no", *paths_carried)
+    if "pure" in words:
+        yield Say(words["pure"], pure_bf16)
     for path in ("weights", "compute", "activations"):
         if getattr(precision, path).id != (weight_format if path == "weights" else stored_format):
             why = f"kept in {weight_format}" if path == "weights" else f"products are multiplied in {stored_format}"
@@ -272,18 +269,8 @@ def _formats(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piec
     why = "gradients have the format that weights are kept in" if run.backend == "ddp" else "FSDP2 reduces in it"
     yield Fixed("plan.precision.gradients", weight_format, why)
     yield Fixed("workload.optimizer.master", "fp32" if is_mixed and not wide else "none", f"kept in {weight_format}")
-    yield Fixed(
-        "workload.optimizer.states", "bf16" if pure_bf16 else "fp32", "states have the format of what is updated"
-    )
-
-
-def _precision(stored: str, mixed: bool, own: bool, words: Words, carried: list[str]) -> Iterator[Piece]:
-    for name in ("bf16", "fp16"):
-        yield Say(words[name], mixed and stored == name, *carried)
-    if "mixed" in words:
-        yield Say(words["mixed"], stored if mixed else "no", *carried)
-    if "pure" in words:
-        yield Say(words["pure"], own)
+    state_format = "bf16" if pure_bf16 else "fp32"
+    yield Fixed("workload.optimizer.states", state_format, "states have the format of what is updated")
 
 
 def _optimizer(scenario: Scenario, words: Words) -> Iterator[Piece]:
@@ -302,7 +289,8 @@ def _optimizer(scenario: Scenario, words: Words) -> Iterator[Piece]:
 def _switches(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
     is_compiled = decisions_of(scenario)["plan.compiled"]
     yield Say(words["compiled"], is_compiled, "plan.compiled")
-    yield Fixed("plan.engine", engine_of(run, is_compiled), OWN)
+    by_torch = "torch-compile" if is_compiled else "torch-eager"
+    yield Fixed("plan.engine", "deepspeed" if run.backend == "deepspeed" else by_torch, OWN)
     yield Say(words["attention"], words["flash"], "plan.attention")
     if decisions_of(scenario)["plan.attention"] != "flash":
         yield Lose("plan.attention", "scaled_dot_product_attention picks a flash kernel")
@@ -310,41 +298,16 @@ def _switches(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Pie
     yield Fixed("system.chips", scenario.system.chips, "ranks that launch.sh starts")
 
 
-def _experts(scenario: Scenario) -> Iterator[Piece]:
-    yield from habits("trainers", "experts")
-    if has_experts(scenario.model):
-        yield Fixed("plan.moe_dispatch", "all-to-all", "every rank holds all experts")
-
-
 def _sharding_pieces(run: TrainerRun, words: Words) -> Iterator[Piece]:
     """DDP or FSDP2 and the mesh."""
-    yield Fixed("plan.pp", 1, "one stage")
+    yield from habits("trainers", run.backend)
     if run.backend == "ddp":
-        for axis in ("tp", "cp"):
-            yield Fixed(f"plan.{axis}", 1, "DDP splits data only")
-        yield Fixed("plan.shard", "none", "DDP: every rank holds everything")
-        yield Fixed("plan.overlap.grad-reduce", True, "DDP reduces buckets during the backward pass")
-        for name in ("param-gather", "tp", "cp", "offload"):
-            yield Fixed(f"plan.overlap.{name}", False, "DDP does not overlap it")
-        yield Fixed("plan.sequence_parallel", False, "DDP splits data only")
-        yield Fixed("plan.cp_kind", "ring", "DDP splits data only")
         return
     yield Say(words["fsdp"], 2, "plan.shard")
     yield Say(words["reshard"], run.stage == 3, "plan.shard")
     yield Say(words["shard"], run.shard, "plan.shard_degree", "plan.dp")
     yield Say(words["replicate"], run.replicate, "plan.shard_degree", "plan.dp")
-    if "cp" in words:
-        yield Say(words["cp"], run.cp, "plan.cp")
-    if "tp" in words:
-        yield Say(words["tp"], run.tp, "plan.tp")
-    yield Fixed("plan.cp_kind", "ring", "keys go around a ring")
-    for axis in ("tp", "cp"):
-        yield Fixed(f"plan.{axis}", 1, "this software does not split along it")
-    yield Fixed("plan.sequence_parallel", False, "plans of transformers split matrices only")
-    for name in ("grad-reduce", "param-gather", "cp"):
-        yield Fixed(f"plan.overlap.{name}", True, "FSDP2 and its context parallelism do so by themselves")
-    for name in ("tp", "offload"):
-        yield Fixed(f"plan.overlap.{name}", False, "issued on the stream that computes")
+    yield from (Say(words[axis], getattr(run, axis), f"plan.{axis}") for axis in ("cp", "tp") if axis in words)
 
 
 def _zero(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
@@ -360,24 +323,18 @@ def _zero(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
     if run.stage:
         whole_step = run.stage == 3
         overlap = bool(decisions.get("plan.overlap.grad-reduce", True))
-        overlap_paths = (
-            ("plan.overlap.grad-reduce", "plan.overlap.param-gather") if whole_step else ("plan.overlap.grad-reduce",)
-        )
-        yield Say(f"{zero}.overlap_comm", overlap, *overlap_paths)
+        yield Say(f"{zero}.overlap_comm", overlap, *OVERLAPPED[: 1 + whole_step])
         if whole_step and decisions.get("plan.overlap.param-gather", overlap) != overlap:
             yield Lose("plan.overlap.param-gather", "overlap_comm switches reduction and gathering together")
-    yield from _zero_mesh(run, decisions, words)
-    yield from _zero_formats(scenario, run)
-
-
-def _zero_mesh(run: TrainerRun, found: Mapping[str, object], words: Words) -> Iterator[Piece]:
     if run.cp > 1:
         yield Say(words["sp"], run.cp, "plan.cp")
         yield Fixed("plan.cp_kind", "all-to-all", "Ulysses exchanges heads for sequence")
     if run.tp > 1:
         yield Say("deepspeed.tensor_parallel.autotp_size", run.tp, "plan.tp")
-        yield Say("deepspeed.tensor_parallel.tp_overlap_comm", bool(found.get("plan.overlap.tp")), "plan.overlap.tp")
+        overlaps_tp = bool(decisions.get("plan.overlap.tp"))
+        yield Say("deepspeed.tensor_parallel.tp_overlap_comm", overlaps_tp, "plan.overlap.tp")
     yield from habits("trainers", "zero_mesh")
+    yield from _zero_formats(scenario, run)
 
 
 def _zero_formats(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
@@ -407,7 +364,10 @@ STARTED = (
 def trainer_export(id: str, scenario: Scenario, pieces: Iterable[Piece], command: Command) -> Export:
     """The tables of options as files, and the launch scripts."""
     ledger, title = gather(decisions_of(scenario), pieces), options(id).title
-    files = trainer_files(scenario, nest_options(ledger.options), title)
+    tables, head = nest_options(ledger.options), comment(header(scenario, title))
+    files = {f"{name}.yaml": head + yaml_text(tables[name]) for name in ("accelerate", "train") if name in tables}
+    if "deepspeed" in tables:
+        files[ZERO] = json.dumps(tables["deepspeed"], indent=2) + "\n"
     return export_of(id, {**files, **scripts(scenario, command, title)}, ledger)
 
 
@@ -423,36 +383,24 @@ def by_torchrun(scenario: Scenario, program: tuple[str, ...], note: str) -> Comm
     return Command(words=("-m", *program), before=note, environment=growing_segments(scenario.system))
 
 
-def trainer_files(scenario: Scenario, tables: JsonMapping, title: str) -> dict[str, str]:
-    """The tables of options as the files they are named after."""
-    head = comment(header(scenario, title))
-    files = {f"{name}.yaml": head + yaml_text(tables[name]) for name in ("accelerate", "train") if name in tables}
-    if "deepspeed" in tables:
-        files[ZERO] = json.dumps(tables["deepspeed"], indent=2) + "\n"
-    return files
+def constants(table: str, section: str, prefix: str = "train.") -> Iterator[Say]:
+    """Options that are the same for every run: what a first one needs beside the decisions."""
+    return (Say(f"{prefix}{option}", value) for option, value in values(table, section).items())
 
 
 def launch_pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
     """What `accelerate launch` is told beside the mesh."""
     nodes, _ = nodes_of(scenario.system)
     kind = "NO" if scenario.system.chips == 1 and run.backend == "ddp" else TYPES[run.backend]
-    for option, value in (
-        ("compute_environment", "LOCAL_MACHINE"),
-        ("distributed_type", kind),
-        ("num_machines", nodes),
-        ("num_processes", scenario.system.chips),
-        ("machine_rank", 0),
-        ("main_training_function", "main"),
-        ("rdzv_backend", "static"),
-        ("same_network", True),
-    ):
-        yield Say(f"accelerate.{option}", value)
+    yield Say("accelerate.compute_environment", "LOCAL_MACHINE")
+    yield Say("accelerate.distributed_type", kind)
+    yield Say("accelerate.num_machines", nodes)
+    yield Say("accelerate.num_processes", scenario.system.chips)
+    yield from constants("trainers", "launch", "accelerate.")
     if kind != "NO":
         yield Say("accelerate.distributed_type", kind, "plan.shard")
     if run.backend == "fsdp2":
-        yield Say(f"{FSDP}_auto_wrap_policy", "TRANSFORMER_BASED_WRAP")
-        yield Say(f"{FSDP}_cpu_ram_efficient_loading", True)
-        yield Say(f"{FSDP}_state_dict_type", "SHARDED_STATE_DICT")
+        yield from constants("trainers", "wrapped", f"{FSDP}_")
     if run.backend == "deepspeed":
         yield Say("accelerate.deepspeed_config.deepspeed_config_file", ZERO)
         yield Say("accelerate.deepspeed_config.zero3_init_flag", run.stage == 3)
