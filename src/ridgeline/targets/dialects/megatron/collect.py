@@ -151,7 +151,7 @@ def _fill_variables(table: JsonObject, environment: Mapping[str, str]) -> JsonOb
     return {name: True if value == "true" else value for name, value in options_filled.items() if value != "false"}
 
 
-def _split_list(value: Any) -> Any:
+def _split_list(value: object) -> object:
     """A value of a table as a command line would pass it: `"[a b]"` is two words."""
     if isinstance(value, str):
         words = value[1:-1].split() if re.fullmatch(r"\[[\w .-]*\]", value) else [value]
@@ -179,7 +179,7 @@ def _only_prints(command: list[str]) -> bool:
     return command[0] in ("echo", "printf")
 
 
-def _key(options: JsonMapping) -> tuple[Any, ...]:
+def _key(options: JsonMapping) -> tuple[object, ...]:
     """What tells runs of one script apart: the same command is often printed before it is run."""
     return tuple(options.get(name) for name in (*SIGNS, *LESS, "pipeline-model-parallel-size", "global-batch-size"))
 
@@ -191,10 +191,8 @@ def _says(command: list[str], signs: tuple[str, ...]) -> bool:
 def _options_in_variables(name: str, script: Script) -> Given | None:
     """Options that a script only keeps in variables, for another to start a run with."""
     words = [word for values in script.variables.values() for word in split_words(" ".join(values))]
-    options_parsed = (
-        parse_options(display_word(word) for word in words) if any(f"--{sign}" in words for sign in SIGNS) else {}
-    )
-    if not options_parsed:
+    options_parsed = parse_options(display_word(word) for word in words)
+    if not options_parsed or not any(f"--{sign}" in words for sign in SIGNS):
         return None
     note = "which command takes the options that the script keeps in variables"
     return Given(options=options_parsed, source=name, notes=(*dict.fromkeys(script.notes), note))
@@ -202,6 +200,7 @@ def _options_in_variables(name: str, script: Script) -> Given | None:
 
 def _options_of_command(name: str, script: Script, command: list[str]) -> Given:
     start = next((index for index, word in enumerate(command) if word.endswith(".py")), _module(command))
+    program = command[start] if start >= 0 else ""
     options_parsed = parse_options(command[start + 1 :])
     options_parsed |= {key: value for key, value in script.environment.items() if key in BLOCKING}
     return Given(
@@ -209,9 +208,7 @@ def _options_of_command(name: str, script: Script, command: list[str]) -> Given:
         source=name,
         world=_world(parse_options(command[: max(start, 0)]), script),
         notes=tuple(dict.fromkeys(script.notes)),
-        program=(command[start] if command[start].endswith(".py") else command[start].replace(".", "/") + ".py")
-        if start >= 0
-        else "",
+        program=program if program.endswith(".py") or not program else program.replace(".", "/") + ".py",
         texts=script.texts,
     )
 
@@ -239,13 +236,11 @@ def parse_options(words: Iterable[str]) -> JsonObject:
             name = "" if equals else name
         elif name and not (name in flags and not values_by_name[name]):  # what follows a flag is not its value
             values_by_name[name].append(_value(word))
-    return {
-        name: True if not values else values[0] if len(values) == 1 else values
-        for name, values in values_by_name.items()
-    }
+    values_of = values_by_name.items()
+    return {name: True if not values else values[0] if len(values) == 1 else values for name, values in values_of}
 
 
-def _value(word: str) -> Any:
+def _value(word: str) -> str | int | float:
     if NUMBER.fullmatch(word) is None or len(word) > 40 or word.endswith("_"):
         return word
     word = word.replace("_", "")
@@ -275,11 +270,8 @@ def _world(launch: JsonMapping, script: Script | None = None) -> int | None:
     if script is not None and chips_per_node is None:
         names = ("SLURM_NNODES", "SLURM_GPUS_PER_NODE", "SLURM_NTASKS_PER_NODE")
         texts = [script.told.get(name) or script.variables.get(name, [""])[0] for name in names]
-        values_requested = [int(text) if text.isdigit() and len(text) < 7 else 0 for text in texts]
-        return (
-            values_requested[0] * (values_requested[1] or (values_requested[2] if values_requested[2] > 1 else 0))
-            or None
-        )
+        nodes, chips, tasks = (int(text) if text.isdigit() and len(text) < 7 else 0 for text in texts)
+        return nodes * (chips or (tasks if tasks > 1 else 0)) or None
     return None
 
 
@@ -298,9 +290,8 @@ def other_work(found: Given) -> str:
         raise refusal(trainer_text, "a program of Megatron", where=found.source)
     what = next((means for sign, means in PROGRAMS.items() if sign in found.program), None)
     names_model = "model" in found.options  # by the caller, who knows what it sees
-    option = next(
-        (name for name in OTHER_WORK if name in found.options and not (names_model and OTHER_WORK[name] == SEES)), None
-    )
+    works = (name for name in OTHER_WORK if name in found.options)
+    option = next((name for name in works if not (names_model and OTHER_WORK[name] == SEES)), None)
     stage = PREFERENCES.get(str(found.options.get("stage", "")))
     folder = re.match(r"(bert|t5|retro|vit|multimodal|mimo)[-_]", found.path.lower())
     if "BertWordPiece" in str(found.options.get("tokenizer-type", "")) or "bert-no-binary-head" in found.options:

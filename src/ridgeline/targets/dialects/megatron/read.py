@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError
@@ -43,9 +42,8 @@ def decoding(reader: OptionReader) -> tuple[JsonObject, int]:
     batch = reader.count(*MOST, default=1) or 1
     for name in (*LONGEST, *MOST, *WRITTEN, "global-batch-size"):
         reader.take(name)
-    reader.assumptions.append(
-        f"a run that generates text: the decode step of {batch} sequences that each hold {context} tokens"
-    )
+    step = f"the decode step of {batch} sequences that each hold {context} tokens"
+    reader.assumptions.append(f"a run that generates text: {step}")
     return {"kind": "decode", "context": context}, batch
 
 
@@ -199,6 +197,7 @@ def _sharding(reader: OptionReader, seen: Seen, plan: JsonObject) -> JsonObject:
 
 def _memory(reader: OptionReader, layers: int) -> JsonObject:
     memory_plan: JsonObject = {"recompute": "none"}
+    parts: list[str] = []
     kinds = {"full": "full", "selective": "selective"}
     kind = reader.word("recompute-granularity", among=kinds, default=None)
     if reader.switch("recompute-activations", default=False):
@@ -225,14 +224,7 @@ def _memory(reader: OptionReader, layers: int) -> JsonObject:
             reader.taken.discard("recompute-modules")
         memory_plan["recompute"] = {"kind": "selective", "parts": parts} if parts != ["attention"] else "selective"
     if kind != "full" and reader.switch("moe-layer-recompute", default=False):
-        recompute_read = memory_plan["recompute"]
-        parts = (
-            recompute_read["parts"]
-            if isinstance(recompute_read, dict)
-            else ["attention"]
-            if recompute_read == "selective"
-            else []
-        )
+        parts = parts if kind == "selective" else []
         memory_plan["recompute"] = {"kind": "selective", "parts": [*parts, "moe"]}
     offload = {}
     swapped_layers = reader.size("cpu-offloading-num-layers")
@@ -243,18 +235,13 @@ def _memory(reader: OptionReader, layers: int) -> JsonObject:
     return memory_plan | ({"offload": offload} if offload else {})
 
 
-def _precision(reader: OptionReader) -> Any:
+def _precision(reader: OptionReader) -> JsonObject:
     half = reader.switch("fp16", default=False)
     stored_format = "bf16" if reader.switch("bf16", default=False) else "fp16" if half else "fp32"
     gradient_format = {"bf16": "fp32"}.get(stored_format, stored_format)
     narrow = reader.switch("grad-reduce-in-bf16", default=False)
     wide = reader.switch("accumulate-allreduce-grads-in-fp32", default=False)
-    formats_read: JsonObject = {
-        "compute": stored_format,
-        "weights": stored_format,
-        "activations": stored_format,
-        "kv": stored_format,
-    }
+    formats_read: JsonObject = dict.fromkeys(("compute", "weights", "activations", "kv"), stored_format)
     formats_read["gradients"] = "bf16" if narrow and stored_format == "bf16" else "fp32" if wide else gradient_format
     is_sharded = reader.switch("use-megatron-fsdp", "use-custom-fsdp", default=False)
     own_word = reader.take("megatron-fsdp-main-grads-dtype" if is_sharded else "main-grads-dtype")
@@ -285,13 +272,12 @@ def _switches(reader: OptionReader, seen: Seen, plan: JsonObject) -> JsonObject:
     if way not in (None, "p2p", "a2a") and plan["cp"] > 1:
         reader.assumptions.append(f"cp_kind = ring, where the files say {str(way)[:20]}")
     switch_plan |= {"cp_kind": exchange} if exchange != "ring" else {}
-    backends = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "unfused", "local": "unfused"}
+    backends = table_words(ID, "backends")
     local = reader.take("transformer-impl") == "local"
     flash = reader.switch("use-flash-attn", default=not local)
     attention = reader.word("attention-backend", among=backends, default="flash" if flash else "unfused")
     switch_plan |= {"attention": attention} if attention != ENGINES[seen.engine].attention else {}
-    graphs = {"none": "none", "local": "partial", "transformer_engine": "partial", "full_iteration": "full"}
-    graph = reader.word("cuda-graph-impl", among=graphs, default="none")
+    graph = reader.word("cuda-graph-impl", among=table_words(ID, "graphs"), default="none")
     if reader.switch("enable-cuda-graph", "external-cuda-graph", default=False):
         graph = "partial"
     scope = reader.take("cuda-graph-modules", "cuda-graph-scope")
@@ -372,11 +358,8 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
         stated_options.setdefault("normalization", "RMSNorm")
     if stated_options.pop("disable-bias-linear-fc", False) and stated_options.pop("disable-bias-attn-fc", False):
         stated_options |= {"disable-bias-linear": True, "add-qkv-bias": True}
-    if (
-        "intermediate-size" in stated_options
-        and "ffn-hidden-size" not in stated_options
-        and "model" not in found.options
-    ):
+    spells_width = "ffn-hidden-size" in stated_options or "model" in found.options
+    if "intermediate-size" in stated_options and not spells_width:
         stated_options = _by_program(stated_options, found)
     if "qwen3_next" in found.program and all(stated_options.get(name) == size for name, size in QWEN3_NEXT.items()):
         found = replace(found, options={**found.options, "model": found.options.get("model", "qwen3-next-80b-a3b")})
@@ -398,14 +381,9 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
     unread = tuple(_explain_unread(part, option_list, names or {}) for part in reader.unread({}))
     per_rank = replica or (None if "global_batch" in workload else plan["microbatch"])
     notes = (*(f"left out: {note}" for note in found.notes), *reader.assumptions)
-    return Imported(
-        target=target,
-        settings={"model": model, "workload": workload, "plan": plan},
-        unread=unread,
-        assumptions=notes,
-        per_rank=per_rank,
-        chips=found.world,
-    )
+    settings = {"model": model, "workload": workload, "plan": plan}
+    facts: JsonObject = {"per_rank": per_rank, "chips": found.world}
+    return Imported(target=target, settings=settings, unread=unread, assumptions=notes, **facts)
 
 
 def _by_program(said: JsonObject, found: Given) -> JsonObject:

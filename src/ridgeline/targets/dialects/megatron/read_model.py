@@ -276,9 +276,8 @@ def _match_catalog(reader: OptionReader, table: JsonObject, vocab: int | None, h
     if guessed_vocab is not None and is_patched(reader) and hint in MODELS and not is_known:
         guessed_vocab = MODELS[hint].vocab, hint
     if guessed_vocab is not None and not (is_known and (is_patched(reader) or catalog_model == hint)):
-        reader.assumptions.append(
-            f"vocab = {guessed_vocab[0]}: usual for {guessed_vocab[1]}; --set model.vocab changes it"
-        )
+        size, kind = guessed_vocab
+        reader.assumptions.append(f"vocab = {size}: usual for {kind}; --set model.vocab changes it")
         return known_as({**table, "vocab": guessed_vocab[0]}, prefer=hint)
     if vocab is not None:
         return catalog_model
@@ -318,9 +317,8 @@ def _layers(reader: OptionReader, layers: int, hidden: int) -> Iterator[JsonObje
     state = linear(reader) if any(recurrent) else {}
     norms = {"norms": 4} if reader.switch("post-norm", default=False) else {}  # also behind each part
     reuses_indexer = _reuses_indexer(reader, layers) if "indexer" in mixer else (False,) * layers
-    for is_sparse, is_local, is_bare, is_linear, is_reused in zip(
-        sparse, windows, bare, recurrent, reuses_indexer, strict=True
-    ):
+    flags = zip(sparse, windows, bare, recurrent, reuses_indexer, strict=True)
+    for is_sparse, is_local, is_bare, is_linear, is_reused in flags:
         layer_mixer = {**mixer, **({"window": size} if is_local else {}), **({"positions": "none"} if is_bare else {})}
         layer_mixer |= {"indexer": {**mixer["indexer"], "shared": True}} if is_reused else {}
         ffn_part = {"moe": experts | {"experts": next(counts)}} if is_sparse else {"mlp": dense}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.models.spec import Moe
@@ -41,9 +40,8 @@ def precision(scenario: Scenario) -> Iterator[Piece]:
     if not narrow:
         if compute == stored_format and stored_format in ("bf16", "fp16"):
             yield Say(f"--{stored_format}", True, f"{where}.compute")
-        yield Fixed(
-            f"{where}.compute", stored_format if stored_format in ("bf16", "fp16") else "fp32", "as activations rest"
-        )
+        product_format = stored_format if stored_format in ("bf16", "fp16") else "fp32"
+        yield Fixed(f"{where}.compute", product_format, "as activations rest")
     else:
         yield from _narrow(compute, chosen.scaling or ("block" if chosen.compute.block else "tensor"), scenario)
     stored = chosen.weights.id
@@ -76,9 +74,8 @@ def _uses_delayed_scaling(scenario: Scenario) -> bool:
     """Whether fp8 is scaled by the history of a tensor: only where states on the host and fp8 weights ask for it."""
     chosen = scenario.plan.precision
     tensor = chosen.compute.id == "fp8-e4m3" and chosen.scaling in (None, "tensor")
-    recomputes = (
-        set(scenario.plan.recompute.parts) & {"norm", "activation"} and scenario.plan.recompute.kind == "selective"
-    )
+    again = scenario.plan.recompute
+    recomputes = again.kind == "selective" and {"norm", "activation"} & set(again.parts)
     return tensor and chosen.weights.id == "fp8-e4m3" and _is_offloading(scenario) and not recomputes
 
 
@@ -106,12 +103,9 @@ def _gradients(scenario: Scenario, rest: str) -> Iterator[Piece]:
 
 def is_aware(scenario: Scenario) -> bool:
     """Whether states may have another format or place: adam, distributed."""
-    return scenario.plan.sharding.shard != "none" and _has_adam(scenario)
-
-
-def _has_adam(scenario: Scenario) -> bool:
     work = scenario.workload
-    return isinstance(work, Train) and work.optimizer.name in ("adam", "adamw")
+    has_adam = isinstance(work, Train) and work.optimizer.name in ("adam", "adamw")
+    return scenario.plan.sharding.shard != "none" and has_adam
 
 
 LAUNCH = "torchrun --nnodes --nproc-per-node"
@@ -127,7 +121,8 @@ def axes(scenario: Scenario) -> Iterator[Piece]:
         yield Say("--use-tp-pp-dp-mapping", True, "plan.order")
     yield Say(LAUNCH, scenario.system.chips, "plan.dp", "system.chips")
     if has_experts(scenario.model):
-        ep, etp = (mesh.ep * mesh.etp, 1) if _is_biased(scenario) else (mesh.ep, mesh.etp)
+        biased = any(isinstance(block.ffn, Moe) and block.ffn.bias for block in scenario.model.blocks)
+        ep, etp = (mesh.ep * mesh.etp, 1) if biased else (mesh.ep, mesh.etp)
         yield Say("--expert-model-parallel-size", ep, "plan.ep")
         yield Say("--expert-tensor-parallel-size", etp, "plan.etp")
         if etp != mesh.etp:
@@ -135,11 +130,6 @@ def axes(scenario: Scenario) -> Iterator[Piece]:
             yield from lose(why, "plan.ep", "plan.etp")
     yield from habits(ID, "axes")
     yield from say_options(ID, "split", decisions)
-
-
-def _is_biased(scenario: Scenario) -> bool:
-    """Whether experts have biases."""
-    return any(isinstance(block.ffn, Moe) and block.ffn.bias for block in scenario.model.blocks)
 
 
 def by_rank(scenario: Scenario) -> tuple[int, ...]:
@@ -175,8 +165,7 @@ def pipeline(scenario: Scenario) -> Iterator[Piece]:
         yield Say("--pipeline-model-parallel-layout", layout_of(placement, mtp), "plan.placement", *chunk_paths)
     elif schedule.chunks > 1:
         yield Say("--num-layers-per-virtual-pipeline-stage", placement[0], *chunk_paths, "plan.placement")
-    yield Fixed("plan.schedule.name", "1f1b", "without virtual stages")
-    yield Fixed("plan.schedule.chunks", 1, "without virtual stages")
+    yield from habits(ID, "stages")
     yield Fixed("plan.placement", placement, "an even split is the default")
 
 
@@ -193,10 +182,10 @@ def optimizer(scenario: Scenario) -> Iterator[Piece]:
     """Adam with decoupled decay, or SGD; formats of what they keep."""
     work = training(scenario).workload
     kind, states, path = work.optimizer.name, work.optimizer.states.id, "workload.optimizer"
-    names = {"adamw": "adam", "momentum": "sgd", "sgd": "sgd"}
+    names = {"adamw": "adam", "momentum": "sgd"}
     if kind == "adam":
         yield Lose(f"{path}.name", "its adam decouples weight decay, which is adamw")
-    yield Say("--optimizer", names.get(kind, "adam" if kind == "adam" else kind), f"{path}.name")
+    yield Say("--optimizer", names.get(kind, kind), f"{path}.name")
     if kind in ("momentum", "sgd"):
         yield Say("--sgd-momentum", 0.9 if kind == "momentum" else 0.0, f"{path}.name")
     aware = states != "fp32" or scenario.plan.offload.optimizer > 0
@@ -245,9 +234,8 @@ def recompute(scenario: Scenario) -> Iterator[Piece]:
     written = writable_recompute(scenario)
     yield from recompute_words(scenario, written)
     is_fused = without_fused_norms(scenario) is not scenario
-    yield from recompute_losses(
-        scenario, written, FUSED if is_fused else "one number for all stages, and modules in all layers"
-    )
+    able = FUSED if is_fused else "one number for all stages, and modules in all layers"
+    yield from recompute_losses(scenario, written, able)
     if written.kind == "selective" and "norm" in written.parts and separate_norms(scenario.model) < NEARLY_ALL:
         yield Lose("plan.recompute.parts", PARTLY)
 
@@ -266,23 +254,17 @@ PARTLY = "norms before attention or dense layers run inside the product that fol
 
 def without_fused_norms(scenario: Scenario) -> Scenario:
     """The scenario without recompute of norms where none stands alone: it would do nothing."""
-    chosen_recompute = scenario.plan.recompute
-    if (
-        "norm" not in chosen_recompute.parts
-        or "selective" not in (chosen_recompute.kind, chosen_recompute.rest)
-        or separate_norms(scenario.model)
-    ):
+    chosen = scenario.plan.recompute
+    recomputes_norms = "norm" in chosen.parts and "selective" in (chosen.kind, chosen.rest)
+    if not recomputes_norms or separate_norms(scenario.model):
         return scenario
-    parts = tuple(part for part in chosen_recompute.parts if part != "norm")
-    if parts:
-        chosen_recompute = replace(chosen_recompute, parts=parts)
+    if parts := tuple(part for part in chosen.parts if part != "norm"):
+        chosen = replace(chosen, parts=parts)
+    elif chosen.kind == "selective":
+        chosen = Recompute()
     else:
-        chosen_recompute = (
-            Recompute()
-            if chosen_recompute.kind == "selective"
-            else replace(chosen_recompute, rest="none", parts=Recompute().parts)
-        )
-    return replace(scenario, plan=replace(scenario.plan, recompute=chosen_recompute))
+        chosen = replace(chosen, rest="none", parts=Recompute().parts)
+    return replace(scenario, plan=replace(scenario.plan, recompute=chosen))
 
 
 def parts_path(scenario: Scenario, written: Recompute) -> tuple[str, ...]:
@@ -311,14 +293,9 @@ def recompute_losses(scenario: Scenario, written: Recompute, able: str) -> Itera
     """What had to be written otherwise, with what that costs; nothing where the plan says the same in other words."""
     chosen, same = scenario.plan.recompute, normal_recompute(scenario)
     if written == same:
-        recompute_values = {
-            "kind": chosen.kind,
-            "layers": chosen.layers,
-            "rest": chosen.rest,
-            "parts": tuple(sorted(chosen.parts)),
-        }
-        for path, value in recompute_values.items():
-            yield Fixed(f"plan.recompute.{path}", value, "the same, said in the fewest words")
+        for key in ("kind", "layers", "rest", "parts"):
+            value = tuple(sorted(chosen.parts)) if key == "parts" else getattr(chosen, key)
+            yield Fixed(f"plan.recompute.{key}", value, "the same, said in the fewest words")
         return
     why = f"{able}; {price(scenario, written)}"
     for path in ("kind", "parts", "layers", "rest", "blocks"):
@@ -333,18 +310,12 @@ def offload(scenario: Scenario) -> Iterator[Piece]:
     plan, share = scenario.plan, scenario.plan.offload
     layers = scenario.model.layers
     count = round(share.activations * layers)
-    if (
-        share.activations
-        and plan.mesh.pp == 1
-        and plan.recompute.kind == "none"
-        and count / layers == share.activations
-        and count < layers
-    ):
+    whole_layers = count / layers == share.activations and count < layers
+    if share.activations and whole_layers and plan.mesh.pp == 1 and plan.recompute.kind == "none":
         yield Say("--cpu-offloading-num-layers", count, "plan.offload.activations")
     elif share.activations:
-        yield Lose(
-            "plan.offload.activations", "whole layers, not all of them, without a pipeline and without recompute"
-        )
+        why = "whole layers, not all of them, without a pipeline and without recompute"
+        yield Lose("plan.offload.activations", why)
     yield from habits(ID, "offload")
     if share.optimizer and not is_aware(scenario):
         yield Lose("plan.offload.optimizer", "needs the distributed optimizer and adam")
@@ -384,10 +355,7 @@ def switches(scenario: Scenario) -> Iterator[Piece]:
 
 def overlaps(scenario: Scenario) -> Iterator[Piece]:
     """What communication runs beside compute, where Megatron's own conditions allow it."""
-    plan = scenario.plan
-
-    on = resolve(scenario).overlap.__getitem__
-
+    plan, on = scenario.plan, resolve(scenario).overlap.__getitem__
     is_sharded = plan.sharding.shard != "none" and plan.shard_degree > 1
     hindrances = {  # what overlaps here, and what keeps Megatron from it
         "grad-reduce": (plan.mesh.dp * plan.mesh.cp > 1, ""),
@@ -402,15 +370,11 @@ def overlaps(scenario: Scenario) -> Iterator[Piece]:
     is_interleaved = plan.schedule.name == "interleaved"
     if is_interleaved and not on("pp") and plan.mesh.pp > 2:
         yield Say("--no-overlap-p2p-communication", True, "plan.overlap.pp")
-    for name, value, why in (
-        ("grad-reduce", False, OFF),
-        ("param-gather", False, OFF),
-        ("tp", False, OFF),
-        ("moe", False, OFF),
-        ("pp", is_interleaved, "sends overlap under the interleaved schedule and wait under plain 1f1b"),
-        ("cp", plan.switches.cp_kind == "ring", "a ring exchanges beside attention, an all-to-all before it"),
-    ):
-        yield Fixed(f"plan.overlap.{name}", value, why)
+    yield from habits(ID, "overlaps")
+    why = "sends overlap under the interleaved schedule and wait under plain 1f1b"
+    yield Fixed("plan.overlap.pp", is_interleaved, why)
+    why = "a ring exchanges beside attention, an all-to-all before it"
+    yield Fixed("plan.overlap.cp", plan.switches.cp_kind == "ring", why)
 
 
 def _cannot_overlap_experts(scenario: Scenario) -> str:
@@ -450,10 +414,8 @@ def write(scenario: Scenario) -> Export:
     engine = Fixed("plan.engine", "megatron-core", "the software that runs it, whatever the prediction assumed")
     model = list(admit_options(pieces(scenario, MODEL), options(ID)))
     decisions = gather(decisions_of(scenario), [engine, *model, *admit_options(pieces(scenario, PLAN), options(ID))])
-    environment = ALLOCATOR | queues(
-        fsdp="--use-megatron-fsdp" in decisions.options,
-        experts="--overlap-moe-expert-parallel-comm" in decisions.options,
-    )
+    overlaps_experts = "--overlap-moe-expert-parallel-comm" in decisions.options
+    environment = ALLOCATOR | queues(fsdp="--use-megatron-fsdp" in decisions.options, experts=overlaps_experts)
     environment |= graph_environment(decisions.options.get("--cuda-graph-impl"))
     environment |= {name: value for name, value in decisions.options.items() if name.isupper()}
     program = "pretrain_hybrid.py" if is_hybrid(scenario.model) else "pretrain_gpt.py"
@@ -485,15 +447,11 @@ def graph_environment(captured: object) -> dict[str, str]:
 
 def fusions(scenario: Scenario) -> JsonObject:
     """Fused kernels that the prediction counts on and the parser leaves off."""
-    is_fused = scenario.engine.fuses
-    fusion_options: JsonObject = {}
-    if has_experts(scenario.model) and "permute" in is_fused:
-        fusion_options["--moe-permute-fusion"] = True
-    if has_experts(scenario.model) and "router" in is_fused:
-        fusion_options["--moe-router-fusion"] = True
-    if "cross-entropy" in is_fused:
-        fusion_options |= {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}
-    return fusion_options
+    fused, sparse = scenario.engine.fuses, has_experts(scenario.model)
+    kernels: JsonObject = {f"--moe-{part}-fusion": True for part in ("permute", "router") if sparse and part in fused}
+    if "cross-entropy" in fused:
+        kernels |= {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}
+    return kernels
 
 
 def with_arguments(id: str, scenario: Scenario, command: Command, found: Ledger) -> Export:
@@ -515,20 +473,15 @@ def arrays(said: JsonMapping, run: JsonMapping, of_model: frozenset[str]) -> str
     model = {name: value for name, value in dashed_options.items() if name in of_model}
     plan = {name: value for name, value in dashed_options.items() if name not in model}
     run_options = {name: value for name, value in run.items() if name not in dashed_options}
-    parts = (
-        ("MODEL_ARGS", model, ""),
-        ("PLAN_ARGS", plan, ""),
-        ("RUN_ARGS", run_options, "# replace by your data and rates"),
-    )
-    return "\n".join(_array(name, values, note) for name, values, note in parts)
+    parts = {"MODEL_ARGS=(": model, "PLAN_ARGS=(": plan, "RUN_ARGS=( # replace by your data and rates": run_options}
+    texts = []
+    for opening, values in parts.items():
+        lines = [f"    {' '.join(words(option, value))}\n" for option, value in values.items()]
+        texts.append(f"{opening}\n{''.join(lines)})\n")
+    return "\n".join(texts)
 
 
-def _array(name: str, values: JsonMapping, note: str) -> str:
-    lines = [f"    {' '.join(words(option, value))}\n" for option, value in values.items()]
-    return f"{name}=({f' {note}' if note else ''}\n{''.join(lines)})\n"
-
-
-def words(option: str, value: Any) -> list[str]:
+def words(option: str, value: object) -> list[str]:
     """An option as quoted shell words.
 
     >>> words("--bf16", True), words("--recompute-modules", ("moe", "mlp")), words("--split", "a b")

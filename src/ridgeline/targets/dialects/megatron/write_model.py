@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -24,6 +24,7 @@ from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.dialects.megatron.names import ID, POSITIONS, pattern_of
 from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, fix, habits, lose
 from ridgeline.targets.option_table import option_names
+from ridgeline.targets.tables import values
 
 AT = "model.numerics"
 FIRST = 4096  # the first context that YaRN takes for granted
@@ -41,10 +42,9 @@ def numerics(scenario: Scenario) -> Iterator[Piece]:
     yield from habits("megatron", "numerics")
     if numerics.norm_eps is not None:
         yield Say("--norm-epsilon", numerics.norm_eps, f"{AT}.norm_eps")
-    sizes = {block.mixer.head_dim for block in scenario.model.blocks if isinstance(block.mixer, Attention)}
-    yield Fixed(
-        f"{AT}.score_scale", next(iter(sizes)) if len(sizes) == 1 else None, "scores are scaled by a head's size"
-    )
+    sizes = {mixer.head_dim for mixer in _attentions(scenario)}
+    head_size = next(iter(sizes)) if len(sizes) == 1 else None
+    yield Fixed(f"{AT}.score_scale", head_size, "scores are scaled by a head's size")
     yield from _scaling(scenario)
     yield from _router(scenario)
     yield from unknown_losses(scenario.model)
@@ -77,23 +77,18 @@ def scaled_by_yarn(model: ModelSpec) -> bool:
 def _scaling(scenario: Scenario) -> Iterator[Piece]:
     scaling, at = numerics_of(scenario.model).rotary_scaling, f"{AT}.rotary_scaling"
     latent = _latent(scenario.model)
-    if scaling is None:
-        if latent:
-            yield Say("--rope-type", "rope")
+    if scaling is not None and scaling.kind == "yarn":
+        yield from _yarn(scaling, latent)
         return
-    if scaling.kind == "llama3":
+    if scaling is not None and scaling.kind == "llama3":
         yield Say("--use-rope-scaling", True, f"{at}.kind")
         yield Say("--rope-scaling-factor", scaling.factor, f"{at}.factor")
         for name, value in (("first_context", 8192), ("fast", 4.0), ("slow", 1.0)):
             yield Fixed(f"{at}.{name}", value, "what its Llama 3 scaling has")
-        if latent:
-            yield Say("--rope-type", "rope")
-    elif scaling.kind == "yarn":
-        yield from _yarn(scaling, latent)
-    else:
-        if latent:
-            yield Say("--rope-type", "rope")
+    elif scaling is not None:
         yield Lose(f"{at}.*", "positions are scaled as Llama 3 does or by YaRN")
+    if latent:
+        yield Say("--rope-type", "rope")
 
 
 def _yarn(scaling: RotaryScaling, latent: bool) -> Iterator[Piece]:
@@ -138,7 +133,6 @@ OPTION = "--hybrid-layer-pattern"
 SPEC = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
 SYMBOLS: dict[type[object], str] = {Mamba2: "M", GatedDeltaNet: "G", Attention: "*", LatentAttention: "+"}
 SYMBOLS |= {Mlp: "-", Moe: "E"}
-ONE = "one value holds for all layers of a kind"
 PAIRED = "each part of a layer stands as a layer of its own"
 
 
@@ -213,12 +207,7 @@ def layers(scenario: Scenario) -> Iterator[Piece]:
     """The pattern and what it carries: the order of layers, and which part each is."""
     model = scenario.model
     has_pairs = any(len(symbols_of(block)) > 1 for block in model.blocks)
-    paths_carried = [
-        "model.blocks.*.mixer.kind",
-        "model.blocks.*.ffn.kind",
-        "model.blocks.*.mixer",
-        "model.blocks.*.ffn",
-    ]
+    paths_carried = [f"{part}{kind}" for kind in (".kind", "") for part in (MIXER, FFN)]
     paths_carried += [] if has_pairs else ["model.order", "model.blocks.*.norms"]
     paths_carried += ["model.mtp.depth", "model.mtp.block.norms"] if model.mtp is not None else []
     yield Say(OPTION, pattern(scenario), *paths_carried)
@@ -229,27 +218,18 @@ def layers(scenario: Scenario) -> Iterator[Piece]:
 
 
 def states(scenario: Scenario) -> Iterator[Piece]:
-    """Sizes of state-space layers."""
+    """Sizes of layers that keep a state."""
     for index, block in enumerate(scenario.model.blocks):
-        yield from sizes_of(block.mixer, f"model.blocks.{index}.mixer")
+        yield from _state_sizes(block.mixer, f"model.blocks.{index}.mixer")
 
 
-def sizes_of(mixer: Mixer | None, path: str) -> Iterator[Piece]:
-    """Sizes of one layer that keeps a state."""
+def _state_sizes(mixer: Mixer | None, path: str) -> Iterator[Piece]:
+    if isinstance(mixer, (Mamba2, GatedDeltaNet)):
+        for name, option in option_names(ID, "mamba" if isinstance(mixer, Mamba2) else "linear").items():
+            yield Say(option, getattr(mixer, name), f"{path}.{name}")
     if isinstance(mixer, Mamba2):
-        for name, option in option_names(ID, "mamba").items():
-            yield Say(option, getattr(mixer, name), f"{path}.{name}")
-        for name, value in (
-            ("conv", 4),
-            ("conv_bias", True),
-            ("proj_bias", False),
-            ("chunk", 128),
-            ("gated_norm", True),
-        ):
+        for name, value in values(ID, "mamba_fixed").items():
             yield Fixed(f"{path}.{name}", value, "what its Mamba layer has")
-    if isinstance(mixer, GatedDeltaNet):
-        for name, option in option_names(ID, "linear").items():
-            yield Say(option, getattr(mixer, name), f"{path}.{name}")
 
 
 def stages(scenario: Scenario) -> Iterator[Piece]:
@@ -267,13 +247,13 @@ ONE_FOR_ALL = "one value holds for all layers"
 MIXER, FFN = "model.blocks.*.mixer", "model.blocks.*.ffn"
 
 
-def _shared(parts: list[Any], name: str) -> Any:
+def _shared(parts: Sequence[object], name: str) -> Any:
     """The one value of a field over all parts, or None where they differ."""
     values = {getattr(part, name) for part in parts}
     return values.pop() if len(values) == 1 else None
 
 
-def _uniform(parts: list[Any], where: str, options: dict[str, str]) -> Iterator[Piece]:
+def _uniform(parts: Sequence[object], where: str, options: dict[str, str]) -> Iterator[Piece]:
     """Each field as its option, lost where layers differ in it."""
     for name, option in options.items():
         value = _shared(parts, name)
@@ -290,9 +270,8 @@ def sizes(scenario: Scenario) -> Iterator[Piece]:
     yield Say("--vocab-size", model.vocab, "model.vocab")
     position_rows = model.embedding.positions
     longest = max(position_rows or model.context, seq)
-    yield Say(
-        "--max-position-embeddings", longest, *(["model.embedding.positions"] if position_rows == longest else [])
-    )
+    paths = ["model.embedding.positions"] if position_rows == longest else []
+    yield Say("--max-position-embeddings", longest, *paths)
     if position_rows and position_rows != longest:
         yield Lose("model.embedding.positions", f"a row for each token of a sequence: {longest}")
     yield Fixed("model.embedding.positions", 0, "rotary positions have no rows")
@@ -333,17 +312,18 @@ def mixers(scenario: Scenario) -> Iterator[Piece]:
     if is_hybrid(model):
         yield from _hybrid(scenario)
         return
-    mixers_found = [block.mixer for block in model.blocks]
-    if all(isinstance(mixer, Attention) for mixer in mixers_found):
-        yield from _attention(scenario, [mixer for mixer in mixers_found if isinstance(mixer, Attention)])
-    elif all(isinstance(mixer, LatentAttention) for mixer in mixers_found):
-        yield from _write_latent([mixer for mixer in mixers_found if isinstance(mixer, LatentAttention)])
-    elif all(isinstance(mixer, (Attention, GatedDeltaNet)) for mixer in mixers_found):
+    every_mixer = [block.mixer for block in model.blocks]
+    attentions = _attentions(scenario)
+    latents = [mixer for mixer in every_mixer if isinstance(mixer, LatentAttention)]
+    if len(attentions) == len(every_mixer):
+        yield from _attention(scenario, attentions)
+    elif len(latents) == len(every_mixer):
+        yield from _write_latent(latents)
+    elif all(isinstance(mixer, (Attention, GatedDeltaNet)) for mixer in every_mixer):
         yield from _linear(scenario)
     else:
-        yield Lose(
-            "model.*", "it has no such layers: attention of one kind in all of them, or gated delta nets among it"
-        )
+        why = "it has no such layers: attention of one kind in all of them, or gated delta nets among it"
+        yield Lose("model.*", why)
 
 
 def _hybrid(scenario: Scenario) -> Iterator[Piece]:
@@ -354,7 +334,7 @@ def _hybrid(scenario: Scenario) -> Iterator[Piece]:
         return
     yield from layers(scenario)
     yield from states(scenario)
-    yield from _of_kind(scenario, Attention)
+    yield from _of_attention(scenario)
     if not _attentions(scenario):  # the parser wants a number all the same
         yield Say("--num-attention-heads", max(1, scenario.model.hidden // 128))
 
@@ -369,31 +349,25 @@ def _linear(scenario: Scenario) -> Iterator[Piece]:
     yield Say("--experimental-attention-variant", "gated_delta_net", f"{MIXER}.kind")
     yield Say("--linear-attention-freq", pattern_of(flags), f"{MIXER}.kind", "model.order")
     yield from states(scenario)
-    yield from _of_kind(scenario, Attention)
+    yield from _of_attention(scenario)
 
 
-def _of_kind(scenario: Scenario, kind: type[Attention]) -> Iterator[Piece]:
+def _of_attention(scenario: Scenario) -> Iterator[Piece]:
     """What is said of attention, of the blocks that have it: other mixers share names of fields."""
-    numbered_parts = [(index, block.mixer) for index, block in enumerate(scenario.model.blocks)]
-    numbered_mixers = [(index, mixer) for index, mixer in numbered_parts if isinstance(mixer, kind)]
-    stated_options = _attention(scenario, [mixer for _, mixer in numbered_mixers]) if numbered_mixers else iter(())
-    for piece in stated_options:
+    numbers = [at for at, block in enumerate(scenario.model.blocks) if isinstance(block.mixer, Attention)]
+    for piece in _attention(scenario, _attentions(scenario)) if numbers else ():
         if isinstance(piece, Like):
             continue
-        paths = piece.paths if isinstance(piece, Say) else (piece.path,)
-        other_paths = [path for path in paths if not path.startswith(MIXER)]
-        split = [
-            path.replace(".*.", f".{index}.")
-            for index, _ in numbered_mixers
-            for path in paths
-            if path.startswith(MIXER)
-        ]
-        if isinstance(piece, Say):
-            yield Say(piece.option, piece.value, *other_paths, *split)
-        elif isinstance(piece, Fixed):
-            yield from (Fixed(path, piece.value, piece.why) for path in (*other_paths, *split))
-        else:
-            yield from (Lose(path, piece.why) for path in (*other_paths, *split))
+        stated = piece.paths if isinstance(piece, Say) else (piece.path,)
+        split = [path.replace(".*.", f".{at}.") for at in numbers for path in stated if path.startswith(MIXER)]
+        paths = [path for path in stated if not path.startswith(MIXER)] + split
+        match piece:
+            case Say():
+                yield Say(piece.option, piece.value, *paths)
+            case Fixed():
+                yield from fix(piece.value, piece.why, *paths)
+            case Lose():
+                yield from lose(piece.why, *paths)
 
 
 def _attention(scenario: Scenario, found: list[Attention]) -> Iterator[Piece]:
@@ -518,21 +492,20 @@ def _experts(scenario: Scenario, found: list[Moe]) -> Iterator[Piece]:
     yield from habits("megatron", "experts")
 
 
+# (gated, activation) -> the switch of it
+ACTIVATIONS = {(True, "silu"): "--swiglu", (True, "quick_gelu"): "--quick-geglu", (False, "relu2"): "--squared-relu"}
+
+
 def _activation(shape: tuple[bool, str] | None) -> Iterator[Piece]:
     """Which of Megatron's few activations it is."""
     paths = (f"{FFN}.gated", f"{FFN}.activation")
-    match shape:
-        case (True, "silu"):
-            yield Say("--swiglu", True, *paths)
-        case (True, "quick_gelu"):
-            yield Say("--quick-geglu", True, *paths)
-        case (False, "relu2"):
-            yield Say("--squared-relu", True, *paths)
-        case (False, "gelu"):
-            yield Fixed(paths[0], False, "not gated unless told otherwise")
-            yield Fixed(paths[1], "gelu", "GELU unless told otherwise")
-        case _:
-            yield from lose("SwiGLU, quick GeGLU, squared ReLU or GELU, one for all layers", *paths)
+    if shape in ACTIVATIONS:
+        yield Say(ACTIVATIONS[shape], True, *paths)
+    elif shape == (False, "gelu"):
+        yield Fixed(paths[0], False, "not gated unless told otherwise")
+        yield Fixed(paths[1], "gelu", "GELU unless told otherwise")
+    else:
+        yield from lose("SwiGLU, quick GeGLU, squared ReLU or GELU, one for all layers", *paths)
 
 
 def biases(scenario: Scenario) -> Iterator[Piece]:
@@ -567,12 +540,11 @@ def order(scenario: Scenario) -> Iterator[Piece]:
     shapes = {(mixer.heads, mixer.kv_heads, mixer.head_dim) for mixer in _attentions(scenario)}
     first_shape = next(iter(shapes), None)
 
-    def other_fields(block: Block) -> tuple[Any, ...]:
+    def other_fields(block: Block) -> tuple[object, ...]:
         mixer = block.mixer
-        sees_images = (mixer.heads, mixer.kv_heads, mixer.head_dim) if isinstance(mixer, Attention) else mixer
-        if isinstance(mixer, GatedDeltaNet):
-            sees_images = first_shape
-        return (sees_images, block.norm, block.norms, block.parallel, block.extra)
+        shape: object = (mixer.heads, mixer.kv_heads, mixer.head_dim) if isinstance(mixer, Attention) else mixer
+        shape = first_shape if isinstance(mixer, GatedDeltaNet) else shape
+        return (shape, block.norm, block.norms, block.parallel, block.extra)
 
     if len({other_fields(block) for block in scenario.model.blocks}) > 1:
         yield Lose("model.order", "layers may differ only in experts, window and skipped positions")
@@ -597,10 +569,8 @@ def _ahead_of_pattern(model: ModelSpec, block: Block) -> Iterator[Piece]:
     yield Like("model.mtp.block", "model.blocks.0")
     for name in ("mixer", "ffn"):
         part = getattr(block, name)
-        like = next(
-            (index for index, block_other in enumerate(model.blocks) if getattr(block_other, name) == part and part),
-            None,
-        )
+        numbered = enumerate(getattr(other, name) for other in model.blocks)
+        like = next((index for index, other_part in numbered if other_part == part and part), None)
         if part is not None and like is None:
             yield Lose("model.mtp.block.*", "predicts further tokens with layers like its others")
         elif part is not None:
