@@ -89,9 +89,7 @@ def _read(reading: Interpreter, module: Module, chosen: str, source: str) -> Rec
     names = dict.fromkeys((*recipes_in(module), *_handed_on(reading, module)))
     if not names:
         return _config(dict(module.scope), reading, source, "")
-    takes_arguments = isinstance(
-        module.scope.get(chosen), Function
-    )  # one that takes arguments, or that is not its file's own
+    takes_arguments = isinstance(module.scope.get(chosen), Function)  # or is not its file's own
     if (chosen and chosen not in names and not takes_arguments) or (not chosen and len(names) > 1):
         known_names = ", ".join(sorted(names)[:40])
         todo = f"choose one: {source}::{min(names)}"
@@ -109,9 +107,9 @@ def recipes_in(module: Module) -> Iterator[str]:
     for name, node in functions.items():
         stated_values = isinstance(node, ast.FunctionDef) and node.returns is not None
         says = stated_values and "ConfigContainer" in ast.unparse(node.returns)  # type: ignore[union-attr,arg-type]
-        unstated_names = not stated_values and (
-            name in direct or (isinstance(node, ast.FunctionDef) and _calls(node, direct))
-        )
+        calls = (ast.unparse(part.func) for part in ast.walk(node) if isinstance(part, ast.Call))
+        is_plain = isinstance(node, ast.FunctionDef) and any(call in direct for call in calls)
+        unstated_names = not stated_values and (name in direct or is_plain)
         if (says or unstated_names) and not name.startswith(("_", "test_", "mock_")) and not _needs(node):
             yield name
 
@@ -126,11 +124,8 @@ def _handed_on(reading: Interpreter, module: Module) -> Iterator[str]:
     for name in list(module.scope):
         if name.endswith("_config") and not name.startswith("_"):
             recipe_value = reading.name(name, {}, module)
-            if (
-                isinstance(recipe_value, Function)
-                and recipe_value.module is not module
-                and not _needs(recipe_value.node)
-            ):
+            foreign = isinstance(recipe_value, Function) and recipe_value.module is not module
+            if foreign and not _needs(recipe_value.node):
                 yield name
 
 
@@ -143,10 +138,6 @@ def _sets(node: ast.FunctionDef) -> bool:
         if isinstance(part, ast.Call) and ast.unparse(part.func) == "ConfigContainer":
             return True
     return False
-
-
-def _calls(node: ast.FunctionDef, names: set[str]) -> bool:
-    return any(isinstance(part, ast.Call) and ast.unparse(part.func) in names for part in ast.walk(node))
 
 
 def _hook(name: str, given: tuple[Any, ...], words: JsonObject) -> Any:
@@ -228,10 +219,8 @@ def _two_lengths(config: Made) -> Iterator[str]:
     model, data = config.parts.get("model"), config.parts.get("dataset")
     if not isinstance(model, Made) or not isinstance(data, Made):
         return
-    model_length, data_length = (
-        model.parts.get("seq_length"),
-        data.parts.get("seq_length", data.parts.get("sequence_length")),
-    )
+    model_length = model.parts.get("seq_length")
+    data_length = data.parts.get("seq_length", data.parts.get("sequence_length"))
     if type(model_length) is int and type(data_length) is int and model_length != data_length:
         if "seq_length" not in model.assigned_names:
             model.parts["seq_length"] = data_length
@@ -292,41 +281,27 @@ def read(files: Files) -> Imported:
         path, _, chosen = name.partition("::")
         if path.endswith(".py"):
             recipe_fields = read_recipe(text, chosen, path, checkout_of(files))
-            _refuse_other_work(recipe_fields, path)
-            _refuse_unknown(recipe_fields, path)
+            provider = str(recipe_fields.fields.get("model", ""))
+            if NO_DECODER.search(provider):
+                raise refusal(f"a diffusion model ({provider[:60]})", "training of a decoder", where=path)
+            if unknown := {field: text[:80] for field, text in recipe_fields.unknown.items() if field in NEEDED}:
+                expected = "a value that the file states"  # and is not guessed
+                raise InputError(
+                    Problem(path=field, given=text, expected=expected, where=path) for field, text in unknown.items()
+                )
             options = megatron_options(recipe_fields, checkout_of(files).model)
             hint = model_in(files) or ""
-            notes = (*recipe_fields.notes, *_unsaid(recipe_fields))
-            world = world_of(files) or _chips(recipe_fields.function)
+            fields, notes = recipe_fields.fields, recipe_fields.notes
+            stated = fields.get("mixed_precision") or recipe_fields.unknown.get("mixed_precision", "bf16_mixed")
+            precision = _precision_name(stated)
+            if not _recipe(precision) and precision != "MixedPrecisionConfig":
+                notes = (*notes, f"mixed_precision = {precision[:60]}: read as bf16_mixed")
+            chips = re.search(r"_(\d{1,5})gpu_", recipe_fields.function)
+            world = world_of(files) or (int(chips.group(1)) if chips else None)
             run_options = Given(options=options, source=path, world=world, notes=notes, hint=hint)
             names = {option: field for field, option in NAMES.items()}
             return _with_adapters(settings_of(run_options, ID, "megatron-bridge", names), recipe_fields)
     raise refusal(", ".join(files) or "no file", "a recipe: a Python file")
-
-
-def _chips(function: str) -> int | None:
-    """Chips that a recipe's name says it is for."""
-    match = re.search(r"_(\d{1,5})gpu_", function)
-    return int(match.group(1)) if match else None
-
-
-def _refuse_other_work(found: RecipeFields, path: str) -> None:
-    """An `InputError` for recipes of models that are no decoders of text."""
-    provider = str(found.fields.get("model", ""))
-    kind = NO_DECODER.search(provider)
-    if kind is not None:
-        raise refusal(f"a diffusion model ({provider[:60]})", "training of a decoder", where=path)
-
-
-def _refuse_unknown(found: RecipeFields, path: str) -> None:
-    """A field that decides the step and that only running the recipe would tell is not guessed."""
-    wrong = [
-        Problem(path=field, given=text[:80], expected="a value that the file states", where=path)
-        for field, text in found.unknown.items()
-        if field in NEEDED
-    ]
-    if wrong:
-        raise InputError(wrong)
 
 
 def _with_adapters(imported: Imported, found: RecipeFields) -> Imported:
@@ -347,24 +322,13 @@ def _with_adapters(imported: Imported, found: RecipeFields) -> Imported:
     return replace(imported, settings={**imported.settings, "workload": workload}, assumptions=notes, unread=unread)
 
 
-def _unsaid(found: RecipeFields) -> tuple[str, ...]:
-    """A precision that the file does not spell."""
-    name = _precision_name(found.fields.get("mixed_precision") or found.unknown.get("mixed_precision", "bf16_mixed"))
-    is_known = _recipe(name) or name == "MixedPrecisionConfig"
-    return () if is_known else (f"mixed_precision = {name[:60]}: read as bf16_mixed",)
-
-
-def _precision_name(precision: Any) -> str:
+def _precision_name(precision: object) -> str:
     return str(precision).replace("-", "_").removesuffix("()").rpartition(".")[2]
 
 
 def _recipe(name: str) -> str:
     """The named precision that a name is, or is a model's own kind of: nanov2_bf16_with_fp8_current_scaling_mixed."""
-    return max(
-        (recipe_name for recipe_name in RECIPES if name == recipe_name or name.endswith(f"_{recipe_name}")),
-        key=len,
-        default="",
-    )
+    return max((recipe for recipe in RECIPES if f"_{name}".endswith(f"_{recipe}")), key=len, default="")
 
 
 def megatron_options(found: RecipeFields, model: str | None = None) -> JsonObject:
@@ -390,7 +354,7 @@ def megatron_options(found: RecipeFields, model: str | None = None) -> JsonObjec
     return {option: value for option, value in options.items() if option not in tied}
 
 
-def _value(option: str, value: Any) -> Any:
+def _value(option: str, value: object) -> object:
     if option.endswith("-dtype"):
         return FORMATS.get(str(value), value)
     if option == "attention-backend":
@@ -484,11 +448,8 @@ def _model(fields: JsonObject, chosen: str | None) -> JsonObject:
         differs = {key: value for key, value in changes.items() if value is not None}
         return {"model": {"base": base.id, **differs} if differs else base.id}
     if fields.get("model.is_hybrid_model") is True and not any(fields.get(field) for field in PATTERNS):
-        given_text, expected_text = (
-            "shares of attention and mlp, which the provider deals itself",
-            "a pattern of layers",
-        )
-        raise refusal(given_text, expected_text, path="model", todo="name the model with --model")
+        given = "shares of attention and mlp, which the provider deals itself"
+        raise refusal(given, "a pattern of layers", path="model", todo="name the model with --model")
     options: JsonObject = {}
     options |= _activation(fields)
     if fields.pop("model.share_embeddings_and_output_weights", True) is False:

@@ -12,7 +12,7 @@ from ridgeline.models.spec import Attention, LatentAttention, Mlp, Moe
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.dialects.megatron.names import flags_of
-from ridgeline.targets.dialects.megatron.write import ALLOCATOR, fusions, graph_environment, pieces, queues
+from ridgeline.targets.dialects.megatron.write import ALLOCATOR, fusions, graph_environment, pieces, queues, said_by
 from ridgeline.targets.dialects.megatron.write_model import is_hybrid, scaled_by_yarn
 from ridgeline.targets.dialects.megatron_bridge.names import (
     ACTIVATIONS,
@@ -27,6 +27,7 @@ from ridgeline.targets.dialects.megatron_bridge.names import (
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admit_options, export_of, gather, lose, matching
 from ridgeline.targets.options import Options, options
+from ridgeline.targets.tables import template
 from ridgeline.targets.target import Export
 
 VIRTUAL = "model.virtual_pipeline_model_parallel_size"
@@ -42,47 +43,30 @@ class Code:
         return self.text
 
 
-Transform = Callable[[Any, Scenario], Any]  # an option's value -> the field's; None where the field is left alone
+Transform = Callable[[Any, Scenario], object]  # an option's value -> the field's; None where the field is left alone
 
 
-def _same(value: Any, _: Scenario) -> Any:
+def _same(value: object, _: Scenario) -> object:
     return value
 
 
-def _always(value: Any) -> Transform:
+def _always(value: object) -> Transform:
     return lambda _value, _scenario: value
 
 
-def _code(form: str) -> Transform:
-    return lambda value, _: Code(form.format(value))
-
-
-def _dtype(value: Any, _: Scenario) -> Code:
-    return Code(DTYPES.get(str(value), str(value)))
-
-
-def _window(value: Any, _: Scenario) -> Code:
-    """Tokens seen to the left, and none to the right."""
-    return Code(f"({int(str(value).split(',')[0])}, 0)")
-
-
-def _flags(value: Any, scenario: Scenario) -> Any:
+def _flags(value: object, scenario: Scenario) -> object:
     """A pattern spelt layer by layer; a plain frequency as it is."""
     if "[" not in str(value):
         return value
     return Code(str([int(flag) for flag in flags_of(str(value), scenario.model.layers)]))
 
 
-def _frequency(value: Any, scenario: Scenario) -> Any:
+def _frequency(value: object, scenario: Scenario) -> object:
     pattern = _flags(value, scenario)
-    return pattern if isinstance(pattern, Code) else int(pattern)
+    return pattern if isinstance(pattern, Code) else int(str(pattern))
 
 
-def _chunks(_: Any, scenario: Scenario) -> int:
-    return scenario.plan.schedule.chunks
-
-
-def _chunks_if_several(_: Any, scenario: Scenario) -> int | None:
+def _chunks_if_several(_: object, scenario: Scenario) -> int | None:
     return scenario.plan.schedule.chunks if scenario.plan.schedule.chunks > 1 else None
 
 
@@ -94,40 +78,37 @@ def _wide_gradients(wide: bool) -> dict[str, Transform]:
     return {f"{owner}.grad_reduce_in_fp32": _always(wide) for owner in ("mixed_precision", "ddp")}
 
 
-def _of_latents(value: Any, scenario: Scenario) -> Any:
-    return None if scaled_by_yarn(scenario.model) else value
-
-
-def _of_softmax(value: Any, scenario: Scenario) -> Any:
-    return value if scaled_by_yarn(scenario.model) else None
-
-
 FLAGS = ("window-attn-skip-freq", "no-rope-freq", "linear-attention-freq")
 # option without dashes -> field -> how its value is made of the option's; later rows stand above earlier ones
 WRITTEN: Mapping[str, Mapping[str, Transform]] = MappingProxyType(
     {
         **{option: {field: _same} for option, field in FIELDS.items()},
         **{option: {field: _always(False)} for option, field in OPPOSITE.items()},
-        **{option: {field: _dtype} for option, field in FIELDS.items() if option.endswith("-dtype")},
+        **{
+            option: {field: lambda value, _: Code(DTYPES.get(str(value), str(value)))}
+            for option, field in FIELDS.items()
+            if option.endswith("-dtype")
+        },
         **{option: {FIELDS[option]: _flags} for option in FLAGS},
         **{word: {"mixed_precision": _always(Code(f"{word}_mixed()"))} for word in ("bf16", "fp16")},
         **_activation("swiglu", gated=True, code="F.silu"),
         **_activation("quick-geglu", gated=True, code=ACTIVATIONS["quick-geglu"]),
         **_activation("squared-relu", gated=False, code=ACTIVATIONS["squared-relu"]),
         "moe-layer-freq": {FIELDS["moe-layer-freq"]: _frequency},
-        "window-size": {FIELDS["window-size"]: _window},
-        "attention-backend": {FIELDS["attention-backend"]: _code("AttnBackend.{}")},
+        # tokens seen to the left, and none to the right
+        "window-size": {FIELDS["window-size"]: lambda value, _: Code(f"({int(str(value).split(',')[0])}, 0)")},
+        "attention-backend": {FIELDS["attention-backend"]: lambda value, _: Code(f"AttnBackend.{value}")},
         "cuda-graph-modules": {FIELDS["cuda-graph-modules"]: lambda value, _: (value,)},
         "grad-reduce-in-bf16": _wide_gradients(False),
         "accumulate-allreduce-grads-in-fp32": _wide_gradients(True),
         "rotary-scaling-factor": {
-            FIELDS["rotary-scaling-factor"]: _of_latents,
-            "model.yarn_rotary_scaling_factor": _of_softmax,
+            FIELDS["rotary-scaling-factor"]: lambda value, run: None if scaled_by_yarn(run.model) else value,
+            "model.yarn_rotary_scaling_factor": lambda value, run: value if scaled_by_yarn(run.model) else None,
         },
         "group-query-attention": {},
         "spec": {},  # the provider picks its layers' specification
         "no-create-attention-mask-in-dataloader": {},
-        "num-layers-per-virtual-pipeline-stage": {VIRTUAL: _chunks},
+        "num-layers-per-virtual-pipeline-stage": {VIRTUAL: lambda _, run: run.plan.schedule.chunks},
         "pipeline-model-parallel-layout": {
             FIELDS["pipeline-model-parallel-layout"]: _same,
             VIRTUAL: _chunks_if_several,
@@ -172,35 +153,12 @@ def _positions(piece: Say, scenario: Scenario) -> Iterator[Piece]:
 
 
 FILE = "recipe.py"
-IMPORTS = """\
-import os
-import torch
-import torch.nn.functional as F
-from megatron.bridge.models.gpt_provider import GPTModelProvider
-from megatron.bridge.models.hybrid.hybrid_provider import HybridModelProvider
-from megatron.bridge.models.mla_provider import MLAModelProvider
-from megatron.bridge.peft.lora import LoRA
-from megatron.bridge.recipes.common import _pretrain_common
-from megatron.bridge.training.comm_overlap import CommOverlapConfig
-from megatron.bridge.training.config import ConfigContainer
-from megatron.bridge.training.mixed_precision import MixedPrecisionConfig, bf16_mixed, fp16_mixed
-from megatron.core.activations import squared_relu
-from megatron.core.fusions.fused_bias_geglu import quick_gelu
-from megatron.core.transformer.enums import AttnBackend
-"""
 PEFT = "peft"
 PRETRAINED = "export PRETRAINED=${PRETRAINED:?the folder of weights that adapters stand beside, of Megatron-Bridge}"
 SINGLE = "MixedPrecisionConfig(fp32=True, params_dtype=torch.float32, pipeline_dtype=torch.float32)"
 # what the provider of hybrids has otherwise than those of GPT, whose habits stand for what nobody says
 PLAIN = {"share_embeddings_and_output_weights": True, "add_bias_linear": True}
 NO_DROPOUT = {"hidden_dropout": 0.0, "attention_dropout": 0.0}  # what a step is predicted without
-MAIN = """\
-if __name__ == "__main__":
-    from megatron.bridge.training.gpt_step import forward_step
-    from megatron.bridge.training.pretrain import pretrain
-
-    pretrain(config=recipe(), forward_step_func=forward_step)
-"""
 FIRST_RUN = (
     "    # made-up data and few steps: replace by your own\n"
     '    cfg.tokenizer.tokenizer_type = "NullTokenizer"\n'
@@ -216,8 +174,13 @@ def write(scenario: Scenario) -> Export:
     decisions = decisions_of(scenario)
     engine = Fixed("plan.engine", ID, "the software that runs it, whatever the prediction assumed")
     pieces_said = [engine, *_admit_fields(spoken(scenario), option_list)]
-    pieces_said += _write_always(pieces_said, decisions)
-    ledger = gather(decisions, [*pieces_said, *_twins(pieces_said)])
+    fields_said = said_by(pieces_said)
+    for field, path in ALWAYS.items():  # turned off where nobody asked for them
+        if field not in fields_said:
+            pieces_said.append(Say(field, False, *([path] if matching(decisions, path) else [])))
+    said = [piece for piece in pieces_said if isinstance(piece, Say)]
+    twins = [Say(twin, piece.value) for piece in said for twin in TWINS.get(piece.option, ())]
+    ledger = gather(decisions, [*pieces_said, *twins])
     title = option_list.title
     fields = {name: value for name, value in ledger.options.items() if "." in name or name == PEFT}
     experts = ledger.options.get("comm_overlap.overlap_moe_expert_parallel_comm") is True
@@ -235,29 +198,13 @@ def _admit_fields(found: Iterator[Piece], known: Options) -> Iterator[Piece]:
     for piece in found:
         if isinstance(piece, Say) and "." in piece.option:
             value = piece.value.text if isinstance(piece.value, Code) else piece.value
-            listed_values = (
-                value if isinstance(value, tuple) else (value if isinstance(value, (str, int, float)) else "",)
-            )
-            gate = Say(f"--{piece.option}", tuple(str(part) for part in listed_values), *piece.paths)
+            plain = value if isinstance(value, (tuple, str, int, float)) else ""
+            parts = plain if isinstance(plain, tuple) else (plain,)
+            gate = Say(f"--{piece.option}", tuple(str(part) for part in parts), *piece.paths)
             (passed_piece, *lost) = admit_options([gate], known)
             yield from (piece,) if isinstance(passed_piece, Say) else (passed_piece, *lost)
         else:
             yield piece
-
-
-def _write_always(told: list[Piece], decisions: JsonMapping) -> Iterator[Piece]:
-    """Switches that the common recipe turns on, turned off where nobody asked for them."""
-    stated_options = {piece.option for piece in told if isinstance(piece, Say)}
-    for field, path in ALWAYS.items():
-        if field not in stated_options:
-            yield Say(field, False, *([path] if matching(decisions, path) else []))
-
-
-def _twins(told: list[Piece]) -> Iterator[Piece]:
-    """Fields that have to say what another says."""
-    for piece in told:
-        if isinstance(piece, Say):
-            yield from (Say(twin, piece.value) for twin in TWINS.get(piece.option, ()))
 
 
 def spoken(scenario: Scenario) -> Iterator[Piece]:
@@ -286,9 +233,7 @@ def lora(scenario: Scenario) -> Iterator[Piece]:
     module_names = {LORA[target] for target in work.lora.targets}
     means = {target for target, name in LORA.items() if name in module_names}
     is_gated = any(isinstance(block.ffn, Mlp) and block.ffn.gated for block in scenario.model.blocks)
-    same = means - ({"gate"} if not is_gated else set()) == set(work.lora.targets) - (
-        {"gate"} if not is_gated else set()
-    )
+    same = means ^ set(work.lora.targets) <= (set() if is_gated else {"gate"})
     paths = ("workload.lora.rank", "workload.task", *(("workload.lora.targets",) if same else ()))
     text = f"LoRA(target_modules={sorted(module_names)!r}, dim={work.lora.rank}, alpha={work.lora.rank})"
     yield Say(PEFT, Code(text), *paths)
@@ -322,8 +267,8 @@ def recipe(scenario: Scenario, fields: JsonMapping, title: str) -> str:
         FIRST_RUN + "    return cfg",
     ]
     text = "\n".join(body)
-    used = "".join(f"{line}\n" for line in IMPORTS.splitlines() if _used(line, text))
-    return f"{comment(header(scenario, title))}{used}\n\n{text}\n\n\n{MAIN}"
+    used = "".join(f"{line}\n" for line in template("bridge_imports.txt").splitlines() if _used(line, text))
+    return f"{comment(header(scenario, title))}{used}\n\n{text}\n\n\n{template('bridge_main.txt')}"
 
 
 def _used(line: str, text: str) -> bool:
@@ -332,5 +277,5 @@ def _used(line: str, text: str) -> bool:
     return any(f"{name}." in text if name in ("torch", "os") else name in text for name in names)
 
 
-def _python(value: Any) -> str:
+def _python(value: object) -> str:
     return str(value) if isinstance(value, Code) else repr(list(value)) if isinstance(value, tuple) else repr(value)
