@@ -7,7 +7,7 @@ exchange keys where there is one of them, how experts are dispatched in a dense 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -29,7 +29,16 @@ from ridgeline.targets.target import refusal
 
 # parts that few models have: decisions where a model has them, and a target that does not speak of them loses them
 RARE = frozenset(names("decisions", "rare"))
+Leaf = tuple[str, Any]  # a decision's path and value
 LABELS = ("model.id", "model.name", "model.source", "model.numerics")  # what a model is called decides nothing
+
+
+def _is_unset(_: str, value: object, __: object) -> bool:
+    return value is None or value in ((), "")
+
+
+def _is_rare(name: str, value: object, default: object) -> bool:
+    return name in RARE and value == default
 
 
 def decisions_of(scenario: Scenario) -> JsonMapping:
@@ -67,8 +76,8 @@ def _workload(work: Train) -> JsonObject:
     }
     if work.encoder_seq is not None:
         decisions["workload.encoder_seq"] = work.encoder_seq
-    media = {key: getattr(work, key) for key in ("videos", "height", "width", "image_tokens", "audio_s")}
-    decisions |= {f"workload.{key}": value for key, value in media.items() if value}
+    media = ("videos", "height", "width", "image_tokens", "audio_s")
+    decisions |= {f"workload.{key}": getattr(work, key) for key in media if getattr(work, key)}
     if work.videos:
         decisions["workload.frames"] = work.frames
     if work.towers != "trained":
@@ -83,32 +92,34 @@ def _workload(work: Train) -> JsonObject:
 @lru_cache(maxsize=8)
 def _model(model: ModelSpec, _: Numerics | None) -> JsonMapping:
     """Decisions of the model; a search asks about many plans of one. Models that differ in numerics alone are equal."""
-    spec = {path: value for path, value in _flat("model", replace(model, numerics=None)) if path not in LABELS}
+    spec = {
+        path: value for path, value in _leaves("model", replace(model, numerics=None), _is_rare) if path not in LABELS
+    }
     return MappingProxyType(spec | dict(_numerics(model)))
 
 
-def _numerics(model: ModelSpec) -> Iterator[tuple[str, Any]]:
+def _numerics(model: ModelSpec) -> Iterator[Leaf]:
     """What costs nothing and has to be right for the model to train, where it is known; what is not, by name."""
     numerics = numerics_of(model)
-    for path, value in _flat("model.numerics", numerics):
+    for path, value in _leaves("model.numerics", numerics, _is_rare):
         if path != "model.numerics.models" and value is not None:
             yield path, value
     if unknown := unknown_numerics(model):
         yield "model.numerics.unknown", unknown
 
 
-def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Leaves of nested dataclasses; a tuple of dataclasses is numbered."""
+def _leaves(path: str, value: object, skips: Callable[[str, object, object], bool] = _is_unset) -> Iterator[Leaf]:
+    """Leaves of nested dataclasses but those to skip by name, value and default; a tuple of dataclasses is numbered."""
     if isinstance(value, DType):
         yield path, value.id
     elif is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
-            if field.name in RARE and getattr(value, field.name) == field.default:
-                continue
-            yield from _flat(f"{path}.{field.name}", getattr(value, field.name))
+            part = getattr(value, field.name)
+            if not skips(field.name, part, field.default):
+                yield from _leaves(f"{path}.{field.name}", part, skips)
     elif isinstance(value, tuple) and value and is_dataclass(value[0]):
         for index, part in enumerate(value):
-            yield from _flat(f"{path}.{index}", part)
+            yield from _leaves(f"{path}.{index}", part, skips)
     else:
         yield path, value
 
@@ -127,16 +138,18 @@ def serving_decisions_of(scenario: Scenario) -> JsonMapping:
     if not isinstance(work, Serve):
         todo = 'set workload.kind = "serve", or export to a software that trains'
         raise refusal(work.kind, "serve", path="workload.kind", todo=todo)
+    switches = {name: getattr(scenario.plan.switches, name) for name in ("attention", "graph", "compiled")}
+    switches["moe_dispatch"] = scenario.plan.switches.moe_dispatch if scenario.plan.mesh.ep > 1 else None
     decisions = {
         "system.chips": scenario.system.chips,
         "plan.engine": scenario.plan.engine,
         **_serving_mesh(scenario),
         **_serving_precision(scenario),
-        **_serving_switches(scenario),
+        **{f"plan.{name}": value for name, value in switches.items() if value is not None},
         **_serving(scenario),
-        **dict(_leaves("plan.speculation", scenario.plan.speculation)),
+        **(dict(_leaves("plan.speculation", scenario.plan.speculation)) if scenario.plan.speculation else {}),
         **dict(_leaves("workload", work)),
-        **{path: value for path, value in _leaves("model", scenario.model, keep_none=True) if path not in LABELS},
+        **{path: value for path, value in _leaves("model", scenario.model, lambda *_: False) if path not in LABELS},
     }
     decisions.pop("workload.kind")
     return MappingProxyType(decisions)
@@ -156,10 +169,7 @@ def _serving_mesh(scenario: Scenario) -> JsonObject:
     if has_experts(scenario.model):
         decisions["plan.ep"] = mesh.ep
         remainder = mesh.tp * scenario.plan.serving.data_parallel_size // mesh.ep
-        if mesh.etp not in (
-            1,
-            remainder,
-        ):  # otherwise as engines do: ranks that expert parallelism leaves split experts
+        if mesh.etp not in (1, remainder):  # otherwise as engines do: ranks that are left split experts
             decisions["plan.etp"] = mesh.etp
     return decisions
 
@@ -174,16 +184,6 @@ def _serving_precision(scenario: Scenario) -> JsonObject:
     return decisions
 
 
-def _serving_switches(scenario: Scenario) -> JsonObject:
-    switches, decisions = scenario.plan.switches, {}
-    for name in ("attention", "graph", "compiled"):
-        if getattr(switches, name) is not None:
-            decisions[f"plan.{name}"] = getattr(switches, name)
-    if switches.moe_dispatch is not None and scenario.plan.mesh.ep > 1:
-        decisions["plan.moe_dispatch"] = switches.moe_dispatch
-    return decisions
-
-
 def _serving(scenario: Scenario) -> JsonObject:
     knobs = scenario.plan.serving.knobs
     decisions = dict(_leaves(f"plan.serving.{KNOBS.key_of(knobs)}", knobs)) if knobs else {}
@@ -191,9 +191,8 @@ def _serving(scenario: Scenario) -> JsonObject:
     pools, mesh = scenario.plan.serving.pools, scenario.plan.mesh
     axes = ("tp", "pp", "ep") if has_experts(scenario.model) else ("tp", "pp")
     for number, pool in enumerate(pools):
-        decisions |= {
-            f"plan.serving.pools.{number}.{axis}": getattr(pool, axis) or getattr(mesh, axis) for axis in axes
-        }
+        at = f"plan.serving.pools.{number}"
+        decisions |= {f"{at}.{axis}": getattr(pool, axis) or getattr(mesh, axis) for axis in axes}
     if pools:
         decisions.pop("plan.serving.data_parallel_size")
         decisions.pop("plan.serving.replicas", None)
@@ -204,17 +203,3 @@ def _serving(scenario: Scenario) -> JsonObject:
     if scenario.plan.serving.mtbf is None and not scenario.plan.serving.failures:
         decisions.pop("plan.serving.restart")
     return decisions
-
-
-def _leaves(path: str, value: Any, keep_none: bool = False) -> Iterator[tuple[str, Any]]:
-    """Leaves of nested dataclasses that are set; a tuple of dataclasses is numbered."""
-    if isinstance(value, DType):
-        yield path, value.id
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from _leaves(f"{path}.{field.name}", getattr(value, field.name), keep_none)
-    elif isinstance(value, tuple) and value and is_dataclass(value[0]):
-        for index, part in enumerate(value):
-            yield from _leaves(f"{path}.{index}", part, keep_none)
-    elif keep_none or (value is not None and value != () and value != ""):
-        yield path, value

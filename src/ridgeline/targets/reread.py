@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from typing import TYPE_CHECKING
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError
@@ -18,6 +19,9 @@ from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, serving_decisions_of
 from ridgeline.targets.registry import TARGETS
 from ridgeline.targets.target import Export, ExportCheck, ExportDifference, Figures, Imported, Lost
+
+if TYPE_CHECKING:
+    from ridgeline.sim.prediction import Prediction
 
 
 def with_batch(found: Imported, system: System) -> Imported:
@@ -106,13 +110,11 @@ def _as_scripted(built: Scenario, scenario: Scenario, script: set[str]) -> Scena
     """What the user's own script decides, as planned."""
     names = {(path.split(".")[0], path.split(".")[1]) for path in script if not path.startswith(DEPLOYED)}
     for owner in ("plan", "workload"):
-        built_part = getattr(built, owner)
+        built_part, planned = getattr(built, owner), getattr(scenario, owner)
         known = {field.name for field in fields(built_part)}
-        values_taken: JsonObject = {
-            name: getattr(getattr(scenario, owner), name) for at, name in names if at == owner and name in known
-        }
-        changed_parts: JsonObject = {owner: replace(built_part, **values_taken)}
-        built = replace(built, **changed_parts)
+        values: JsonObject = {name: getattr(planned, name) for at, name in names if at == owner and name in known}
+        changes: JsonObject = {owner: replace(built_part, **values)}
+        built = replace(built, **changes)
     fleet = {path.removeprefix(DEPLOYED).partition(".")[0] for path in script if path.startswith(DEPLOYED)}
     if fleet:
         field_names = {"knobs" if name in KNOBS.kinds else name for name in fleet}
@@ -137,10 +139,8 @@ def _is_same(path: str, before: JsonMapping, after: JsonMapping) -> bool:
     """Whether two values mean the same to a step: what a model was made for, and numbers that are equal as numbers."""
     if path == "model.context" or path.startswith("model.numerics."):
         return True
-    one, after_value = before.get(path), after.get(path)
-    return (
-        isinstance(one, (list, tuple)) and isinstance(after_value, (list, tuple)) and tuple(one) == tuple(after_value)
-    )
+    listed = [value for value in (before.get(path), after.get(path)) if isinstance(value, (list, tuple))]
+    return len(listed) == 2 and tuple(listed[0]) == tuple(listed[1])
 
 
 def _judge_predictions(scenario: Scenario, meant: Scenario, check: ExportCheck) -> ExportCheck:
@@ -151,20 +151,10 @@ def _judge_predictions(scenario: Scenario, meant: Scenario, check: ExportCheck) 
     planned_value, written = predict(scenario), predict(meant)
     if isinstance(planned_value, Impossible):
         return replace(check, verdict="not-predicted", why=_one_line(InputError(planned_value.reasons)))
-    before = Figures(
-        step_time_s=planned_value.step_time_s,
-        peak_memory_bytes=planned_value.memory.peak_bytes,
-        capacity_bytes=planned_value.memory.capacity_bytes,
-        fits=planned_value.fits,
-    )
+    before = _figures(planned_value)
     if isinstance(written, Impossible):
         return replace(check, verdict="unreadable", planned=before, why=_one_line(InputError(written.reasons)))
-    after = Figures(
-        step_time_s=written.step_time_s,
-        peak_memory_bytes=written.memory.peak_bytes,
-        capacity_bytes=written.memory.capacity_bytes,
-        fits=written.fits,
-    )
+    after = _figures(written)
     check = replace(check, planned=before, written=after)
     change = check.change or 0.0
     if before.fits and not after.fits:
@@ -173,6 +163,12 @@ def _judge_predictions(scenario: Scenario, meant: Scenario, check: ExportCheck) 
         return replace(check, verdict="slower")
     grown = abs(after.peak_memory_bytes / before.peak_memory_bytes - 1) if before.peak_memory_bytes else 0.0
     return replace(check, verdict="same" if abs(change) <= SAME and grown <= SAME else "differs")
+
+
+def _figures(found: Prediction) -> Figures:
+    memory, seconds = found.memory, found.step_time_s
+    sizes = (memory.peak_bytes, memory.capacity_bytes)
+    return Figures(step_time_s=seconds, peak_memory_bytes=sizes[0], capacity_bytes=sizes[1], fits=found.fits)
 
 
 def _one_line(wrong: InputError) -> str:

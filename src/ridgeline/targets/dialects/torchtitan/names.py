@@ -12,8 +12,6 @@ FLAVORS = word_pairs("torchtitan", "flavors")
 ALSO_FLAVORS = word_pairs("torchtitan", "also_flavors")
 # flavors whose published model shares the matrix of its embedding, and whose own does not
 UNTIED = {("qwen3_5", "0.8B"): "qwen3.5-0.8b", ("qwen3_5", "2B"): "qwen3.5-2b", ("qwen3_5", "4B"): "qwen3.5-4b"}
-_QWEN3 = {"heads": 16, "kv_heads": 8, "head_dim": 128, "qk_norm": "head"}
-_SMALL = {"hidden": 256, "vocab": 2048}
 # models that the software's own tests train, as tables of dimensions
 DEBUG = value_pairs("torchtitan", "debug")
 SCHEDULES = words("torchtitan", "schedules")
