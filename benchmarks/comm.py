@@ -28,9 +28,8 @@ from ridgeline.comm.algorithm import Algorithm, reversed_algorithm
 from ridgeline.comm.answer import answer
 from ridgeline.comm.bounds import chunked_bound
 from ridgeline.comm.graph import Graph, slow_links, without
+from ridgeline.comm.library.algorithms import allgather_over, pairwise, reduce_then_gather, ring_allgather
 from ridgeline.comm.library.candidates import ring_order
-from ridgeline.comm.library.exchanges import pairwise
-from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.select import candidates, fastest
 from ridgeline.comm.simulation.conditions import Conditions, parse_conditions
 from ridgeline.comm.simulation.fluid_windows import WINDOW

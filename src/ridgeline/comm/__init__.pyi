@@ -19,9 +19,9 @@ from ridgeline.comm.contract import PLAIN_COLLECTIVES as PLAIN_COLLECTIVES
 from ridgeline.comm.contract import Collective as Collective
 from ridgeline.comm.contract import bus_factor as bus_factor
 from ridgeline.comm.graph import Graph as Graph
-from ridgeline.comm.library.exchanges import pairwise as pairwise
-from ridgeline.comm.library.exchanges import sends as sends
-from ridgeline.comm.library.gathers import ring_allgather as ring_allgather
+from ridgeline.comm.library.algorithms import pairwise as pairwise
+from ridgeline.comm.library.algorithms import ring_allgather as ring_allgather
+from ridgeline.comm.library.algorithms import sends as sends
 from ridgeline.comm.library.table import closed_forms as closed_forms
 from ridgeline.comm.routes import shortest_routes as shortest_routes
 from ridgeline.comm.topologies import graph_of_system as graph_of_system

@@ -20,6 +20,7 @@ from ridgeline.comm.graph import Graph
 from ridgeline.core.arrays import Index
 
 COPY, REDUCE = 0, 1
+STEP_COLUMNS = ("round", "source", "target", "chunk", "op", "channel")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,14 +39,7 @@ class Steps:
 
     def take(self, rows: Index | NDArray[np.bool_]) -> Steps:
         """Some of the steps, in the order asked for."""
-        return Steps(
-            round=self.round[rows],
-            source=self.source[rows],
-            target=self.target[rows],
-            chunk=self.chunk[rows],
-            op=self.op[rows],
-            channel=self.channel[rows],
-        )
+        return Steps(**{name: getattr(self, name)[rows] for name in STEP_COLUMNS})
 
     def starts(self) -> Index:
         """Where each round with steps begins, and the end of the last: row numbers."""
@@ -126,6 +120,12 @@ def steps_of(
     )
 
 
+def copies_of(round: Ints, source: Ints, target: Ints, chunk: Ints) -> Steps:
+    """Steps that copy, by round already, on one channel."""
+    none = np.zeros(len(round), np.int8)
+    return Steps(round=round, source=source, target=target, chunk=chunk, op=none, channel=none)
+
+
 def _by_round(round: Index | Ints) -> Index:
     """Rows by round, rows of one round as they stand; numbers of 16 bits are dealt to places instead of compared."""
     few = int(round.min()) >= 0 and int(round.max()) < 1 << 15
@@ -134,11 +134,7 @@ def _by_round(round: Index | Ints) -> Index:
 
 def merge_steps(parts: Sequence[Steps]) -> Steps:
     """All steps of several tables, by round."""
-    columns = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in ("round", "source", "target", "chunk", "op", "channel")
-    }
-    return steps_of(**columns)
+    return steps_of(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in STEP_COLUMNS})
 
 
 def reversed_algorithm(algorithm: Algorithm, name: str = "") -> Algorithm:

@@ -15,20 +15,20 @@ from ridgeline.comm.bounds import Bound, chunked_bound, contract_bound, lower_bo
 from ridgeline.comm.comparisons import SizeRange, crossings
 from ridgeline.comm.contract import PLAIN_COLLECTIVES, Collective, bus_factor
 from ridgeline.comm.formats.files import CollectiveFile, read_collective
-from ridgeline.comm.graph import Graph, LinkLoad, group_ranks, slow_links
+from ridgeline.comm.graph import Graph, LinkLoad, group_ranks, refusal, slow_links
 from ridgeline.comm.graph import without as degraded
 from ridgeline.comm.library.table import ALGORITHMS
 from ridgeline.comm.select import EXCHANGES, ExchangeOptions, beaten, candidates_named, exchange_candidates, fastest
 from ridgeline.comm.simulation.conditions import NetworkOptions, parse_conditions
-from ridgeline.comm.simulation.contention import SEEDS, Contention, contend, simulated_graph
 from ridgeline.comm.simulation.messages import Job
+from ridgeline.comm.simulation.simulate import SEEDS, Contention, contend, simulated_graph
 from ridgeline.comm.synthesis.synthesize import synthesize as build
 from ridgeline.comm.synthesis.synthesize import synthesize_exchange
 from ridgeline.comm.timing import Timing, time_algorithm
 from ridgeline.comm.topologies import graph_of_system
 from ridgeline.comm.topologies import topology as graph_named
 from ridgeline.comm.verify import Verification, verify_algorithm
-from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.core.errors import InputError, not_among
 from ridgeline.core.units import parse_quantity
 from ridgeline.hardware.load import system
 
@@ -258,17 +258,16 @@ def collective(
 def _refuse_both(algorithm: str, synthesize: bool, chunks: int | None) -> None:
     """An `InputError` where what is asked for would be left out."""
     if algorithm and synthesize:
-        given_text, todo = (
+        raise refusal(
+            "algorithm",
             f"{algorithm} with --synthesize",
-            "leave one out: what is made is never slower than the library's",
+            "one of the two",
+            todo="leave one out: what is made is never slower than the library's",
         )
-        raise InputError(Problem(path="algorithm", given=given_text, expected="one of the two", todo=todo))
     if chunks is not None and not synthesize:
-        given_text, expected_text = (
-            f"{chunks} without --synthesize",
-            "--synthesize with it: the library's algorithms have theirs",
+        raise refusal(
+            "chunks", f"{chunks} without --synthesize", "--synthesize with it: the library's algorithms have theirs"
         )
-        raise InputError(Problem(path="chunks", given=given_text, expected=expected_text))
 
 
 def _kind(name: str, names: tuple[str, ...], path: str = "collective") -> Collective:
@@ -294,7 +293,7 @@ def _size_and_root(size: str | float, root: int, graph: Graph) -> float:
     """The size in bytes, and a root that is a rank."""
     size_bytes = bytes_of(size)
     if not 0 <= root < graph.ranks:
-        raise InputError(Problem(path="root", given=str(root), expected=f"0 to {graph.ranks - 1}"))
+        raise refusal("root", str(root), f"0 to {graph.ranks - 1}")
     return size_bytes
 
 
@@ -340,8 +339,7 @@ def verify_file(path: Path) -> tuple[Algorithm, Verification]:
     """Read an algorithm from a file of any format and prove that it keeps its contract, or say what breaks it."""
     file = read_collective(path)
     if file.algorithm is None or file.verification is None:
-        given_text = f"{file.format}: settings of a library"
-        raise InputError(Problem(path="", given=given_text, expected="a file with an algorithm", where=str(path)))
+        raise refusal("", f"{file.format}: settings of a library", "a file with an algorithm", where=str(path))
     return file.algorithm, file.verification
 
 
@@ -351,9 +349,8 @@ def timed_file(found: CollectiveFile, graph: Graph, size: str | float) -> Collec
     assert found.verification is not None
     algorithm, size_bytes = found.algorithm, bytes_of(size)
     if algorithm.nodes > graph.nodes or algorithm.ranks != graph.ranks:
-        given_text = f"{graph.name} of {graph.ranks} ranks"
-        raise InputError(
-            Problem(path="--on, --topology", given=given_text, expected=f"{algorithm.ranks} ranks, as in the file")
+        raise refusal(
+            "--on, --topology", f"{graph.name} of {graph.ranks} ranks", f"{algorithm.ranks} ranks, as in the file"
         )
     timing = time_algorithm(algorithm, graph, size_bytes)
     time_ = answer(algorithm.contract.collective, graph, size_bytes, algorithm, timing, None, algorithm.contract.root)
@@ -374,7 +371,7 @@ def bytes_of(size: str | float) -> float:
     plain = isinstance(size, str) and size.strip().isdecimal() and len(size) < 20
     size_bytes = float(size) if plain else _number(size, "B", "size")
     if not 0 < size_bytes < float("inf"):
-        raise InputError(Problem(path="size", given=str(size), expected="more than 0 bytes"))
+        raise refusal("size", str(size), "more than 0 bytes")
     return size_bytes
 
 
@@ -383,13 +380,14 @@ def graph_for(
 ) -> Graph:
     """The graph of a system of the catalog, or of a topology of equal links."""
     if bool(on) == bool(topology):
-        given_text = "both" if on else "neither a system nor a topology"
-        raise InputError(Problem(path="on", given=given_text, expected="--on 64xh100-sxm or --topology mesh:8x8"))
+        raise refusal(
+            "on", "both" if on else "neither a system nor a topology", "--on 64xh100-sxm or --topology mesh:8x8"
+        )
     if on:
         return graph_of_system(system(on))
     between = None if outer is None else _number(outer, "B/s", "outer")
     if not 0 <= _number(latency, "s", "latency") < float("inf"):
-        raise InputError(Problem(path="latency", given=str(latency), expected="0 seconds or more"))
+        raise refusal("latency", str(latency), "0 seconds or more")
     return graph_named(topology, _number(link, "B/s", "link"), _number(latency, "s", "latency"), between)
 
 

@@ -16,12 +16,11 @@ import numpy as np
 from ridgeline.comm.algorithm import Algorithm, Candidate
 from ridgeline.comm.bounds import contract_bound, lower_bound
 from ridgeline.comm.contract import PLAIN_COLLECTIVES, Collective
-from ridgeline.comm.graph import Graph
+from ridgeline.comm.graph import Graph, refusal
 from ridgeline.comm.select import EXCHANGES, MOST_STEPS, beaten, candidates, exchange_candidates
 from ridgeline.comm.synthesis.synthesize import synthesize
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.verify import verify_algorithm
-from ridgeline.core.errors import InputError, Problem
 
 SIZES = (1e3, 1e10)  # bytes
 GRID, HALVINGS = 29, 12  # sizes looked at, four a decade; between two winners the crossing is searched
@@ -57,10 +56,7 @@ def crossings(
     if synthesized:
         racing += _synthesized_candidates(collective, graph, root)
     if not racing:
-        given_text = f"{graph.ranks} ranks"
-        raise InputError(
-            Problem(path="by-size", given=given_text, expected=f"algorithms of at most {MOST_STEPS:,} steps")
-        )
+        raise refusal("by-size", f"{graph.ranks} ranks", f"algorithms of at most {MOST_STEPS:,} steps")
     many = max(candidate.steps for candidate in racing) > MANY_STEPS
     race = _Race(racing, graph)
     grid = np.geomspace(*SIZES, COARSE_GRID if many else GRID)
@@ -165,10 +161,7 @@ class AlgorithmList:
 def list_algorithms(graph: Graph, size_bytes: float) -> AlgorithmList:
     """Every algorithm of the library on a graph, collective by collective."""
     if graph.ranks > MOST_RANKS:
-        given_text = f"{graph.ranks} ranks"
-        raise InputError(
-            Problem(path="topology", given=given_text, expected=f"at most {MOST_RANKS} for the whole library")
-        )
+        raise refusal("topology", f"{graph.ranks} ranks", f"at most {MOST_RANKS} for the whole library")
     algorithms = tuple(_entries(graph, size_bytes))
     return AlgorithmList(topology=graph.name, ranks=graph.ranks, size_bytes=size_bytes, algorithms=algorithms)
 

@@ -16,7 +16,7 @@ its own part included.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, get_args
 
@@ -53,14 +53,8 @@ def bus_factor(collective: str, ranks: int) -> float:
     return BUS[collective] * (ranks - 1) / ranks if collective in BUS else 1.0
 
 
-REVERSED = {
-    "allgather": "reducescatter",
-    "reducescatter": "allgather",
-    "broadcast": "reduce",
-    "reduce": "broadcast",
-    "dispatch": "combine",
-    "combine": "dispatch",
-}
+_COPIES: dict[Collective, Collective] = {"allgather": "reducescatter", "broadcast": "reduce", "dispatch": "combine"}
+REVERSED = _COPIES | {sums: copies for copies, sums in _COPIES.items()}
 """What a collective becomes when every send is turned round and every copy becomes a sum."""
 
 
@@ -104,14 +98,7 @@ class Contract:
 
     def reverse(self) -> Contract:
         """The contract of the reversed collective: what it ends with, this one begins with."""
-        return Contract(
-            collective=REVERSED[self.collective],  # type: ignore[arg-type]
-            ranks=self.ranks,
-            chunks=self.chunks,
-            begins=self.ends,
-            ends=self.begins,
-            chunk_share=self.chunk_share,
-        )
+        return replace(self, collective=REVERSED[self.collective], begins=self.ends, ends=self.begins)
 
 
 def _flat(places: Index | None, ranks: int, chunks: int) -> Index:

@@ -245,4 +245,9 @@ def refuse_disconnected(graph: Graph) -> None:
 
 def wrong_graph(given: str, expected: str, todo: str = "") -> InputError:
     """The refusal of a topology."""
-    return InputError(Problem(path="topology", given=given, expected=expected, todo=todo))
+    return refusal("topology", given, expected, todo=todo)
+
+
+def refusal(path: str, given: str, expected: str, *, todo: str = "", where: str = "") -> InputError:
+    """One problem of an input: where, what was given, what was expected, what to do."""
+    return InputError(Problem(path=path, given=given, expected=expected, todo=todo, where=where))

@@ -12,9 +12,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.comm.graph import Graph, link_matrix
+from ridgeline.comm.graph import Graph, link_matrix, refusal
 from ridgeline.core.arrays import Array, Index, Mask
-from ridgeline.core.errors import InputError, Problem
 
 MOST_EXPANDED = 1 << 22  # links looked at together
 DENSE = 1 << 24  # pairs of nodes for which a table is made
@@ -175,8 +174,7 @@ def follow_paths(
         begin, count, link = table.equal(now, goal)
         if (count == 0).any():
             lost = int(goal[np.flatnonzero(count == 0)[0]])
-            given_text = f"no path to node {lost}"
-            raise InputError(Problem(path="topology", given=given_text, expected="a connected graph"))
+            raise refusal("topology", f"no path to node {lost}", "a connected graph")
         if int(count.max()) > 1:
             numbers, many = number[going], count.astype(number.dtype)
             pick = (numbers if turned is None else turned(numbers ^ now.astype(number.dtype))) % many
@@ -329,9 +327,7 @@ def _follow_predecessors(
         here = np.where(going, last, here)
     if not links or (links[0] < 0).any():
         lost = int(np.flatnonzero(links[0] < 0)[0]) if links else 0
-        raise InputError(
-            Problem(path="topology", given=f"no path to node {int(targets[lost])}", expected="a connected graph")
-        )
+        raise refusal("topology", f"no path to node {int(targets[lost])}", "a connected graph")
     back = np.stack(links, axis=1)
     length = (back >= 0).sum(axis=1)
     turn = length[:, None] - 1 - np.arange(back.shape[1])

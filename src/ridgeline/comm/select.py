@@ -12,13 +12,13 @@ import numpy as np
 
 from ridgeline.comm.algorithm import Algorithm, Candidate, CollectiveTask, reversed_algorithm
 from ridgeline.comm.contract import PLAIN_COLLECTIVES, Collective
-from ridgeline.comm.graph import Graph
+from ridgeline.comm.graph import Graph, refusal
 from ridgeline.comm.library import candidates as builders
-from ridgeline.comm.library.exchanges import alltoallv, forwarded_dispatch, moe_dispatch, sends
+from ridgeline.comm.library.algorithms import alltoallv, forwarded_dispatch, moe_dispatch, sends
 from ridgeline.comm.library.table import ALGORITHMS, ROWS, row_of_alias
 from ridgeline.comm.timing import Timing, time_algorithm
 from ridgeline.core.arrays import Array, Index
-from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.core.errors import InputError, not_among
 
 MOST_STEPS = 10_000_000
 
@@ -39,10 +39,7 @@ def fastest(
     candidates_tried = candidates_named(candidates(collective, graph, root), name)
     if all(candidate.steps > MOST_STEPS for candidate in candidates_tried):
         least = min(candidate.steps for candidate in candidates_tried)
-        expected_text = f"at most {MOST_STEPS:,} steps"
-        raise InputError(
-            Problem(path="algorithm", given=f"{least:,} steps", expected=expected_text, todo="take fewer ranks")
-        )
+        raise refusal("algorithm", f"{least:,} steps", f"at most {MOST_STEPS:,} steps", todo="take fewer ranks")
     best = beaten(candidates_tried, graph, size_bytes, np.inf)
     assert best is not None
     return best
@@ -58,7 +55,7 @@ def candidates_named(known: Sequence[Candidate], name: str) -> list[Candidate]:
     if meant not in names:
         if row and row.needs:
             here = ", ".join(dict.fromkeys(candidate.name for candidate in known))
-            raise InputError(Problem(path="algorithm", given=name, expected=f"one of {here}", todo=row.needs))
+            raise refusal("algorithm", name, f"one of {here}", todo=row.needs)
         raise InputError(not_among("algorithm", name, dict.fromkeys(candidate.name for candidate in known)))
     return [candidate for candidate in known if candidate.name == meant]
 
@@ -158,7 +155,7 @@ def _pairs(given: list[str], ranks: int) -> tuple[np.ndarray, np.ndarray]:
         match = _PAIR.fullmatch(text)
         ends = tuple(map(int, match.groups())) if match else (0, 0)
         if match is None or ends[0] == ends[1] or max(ends) >= ranks:
-            raise _wrong("pair", repr(text), f"two different ranks of 0 to {ranks - 1}, as 0-{ranks - 1}")
+            raise refusal("pair", repr(text), f"two different ranks of 0 to {ranks - 1}, as 0-{ranks - 1}")
         pairs.append(ends)
     table = np.array(pairs, np.int64)
     return table[:, 0], table[:, 1]
@@ -171,10 +168,10 @@ def _matrix(given: str | Path | Sequence[Sequence[float]] | None, ranks: int) ->
     if len(rows) != ranks or any(len(row) != ranks for row in rows):
         wide = {len(row) for row in rows}
         shape = f"{len(rows)} rows of {' or '.join(map(str, sorted(wide)))} columns"
-        raise _wrong("matrix", shape, f"{ranks} rows of {ranks} columns: what rank i sends to rank j")
+        raise refusal("matrix", shape, f"{ranks} rows of {ranks} columns: what rank i sends to rank j")
     table = np.array(rows, np.float64)
     if not np.isfinite(table).all() or (table < 0).any() or not table.any():
-        raise _wrong("matrix", "a negative or infinite size, or nothing to send", "sizes from 0 on, some above")
+        raise refusal("matrix", "a negative or infinite size, or nothing to send", "sizes from 0 on, some above")
     return table
 
 
@@ -183,19 +180,19 @@ def _read(path: Path, ranks: int) -> list[list[float]]:
         with path.open("rb") as file:
             raw = file.read(MOST_CELLS + 1)
         if len(raw) > MOST_CELLS:
-            raise _wrong("matrix", f"{path} of more than {MOST_CELLS} bytes", f"at most {MOST_CELLS}")
+            raise refusal("matrix", f"{path} of more than {MOST_CELLS} bytes", f"at most {MOST_CELLS}")
         lines = csv.reader(raw.decode("utf-8-sig").splitlines())
         rows = [row for row in lines if row and not row[0].lstrip().startswith("#")]
     except (OSError, UnicodeDecodeError, csv.Error) as broken:
         why = getattr(broken, "strerror", None) or broken
-        raise _wrong("matrix", f"{path}: {why}"[:200], f"a CSV file of {ranks} rows") from None
+        raise refusal("matrix", f"{path}: {why}"[:200], f"a CSV file of {ranks} rows") from None
     for number, row in enumerate(rows):
         for column, cell in enumerate(row):
             try:
                 float(cell)
             except ValueError:
                 given_text = f"{path}: {cell[:40]!r} from rank {number} to rank {column}"
-                raise _wrong("matrix", given_text, "a number") from None
+                raise refusal("matrix", given_text, "a number") from None
     return [[float(cell) for cell in row] for row in rows]
 
 
@@ -203,15 +200,11 @@ def _route_tokens(ranks: int, asked: ExchangeOptions) -> tuple[Index, int]:
     """The experts of every token, each as likely, and how many a rank holds."""
     experts, top_k, tokens = asked.get("experts", 0) or ranks, asked.get("top_k", 0) or 1, asked.get("tokens", 0) or 64
     if experts % ranks:
-        raise _wrong("experts", str(experts), f"a multiple of {ranks} ranks, which hold equally many")
+        raise refusal("experts", str(experts), f"a multiple of {ranks} ranks, which hold equally many")
     if not 1 <= top_k <= experts:
-        raise _wrong("top-k", str(top_k), f"1 to {experts} experts")
+        raise refusal("top-k", str(top_k), f"1 to {experts} experts")
     if not 1 <= tokens * ranks * top_k <= MOST_STEPS:
-        raise _wrong("tokens", str(tokens), f"1 or more, and {MOST_STEPS:,} steps at most")
+        raise refusal("tokens", str(tokens), f"1 or more, and {MOST_STEPS:,} steps at most")
     random = np.random.default_rng(asked.get("routing_seed", 0))
     chosen = np.argsort(random.random((tokens * ranks, experts)), axis=1)[:, :top_k]
     return chosen, experts // ranks
-
-
-def _wrong(path: str, given: str, expected: str) -> InputError:
-    return InputError(Problem(path=path, given=given, expected=expected))

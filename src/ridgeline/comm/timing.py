@@ -41,7 +41,7 @@ class Timing:
 def time_algorithm(algorithm: Algorithm, graph: Graph, size_bytes: float) -> Timing:
     """Seconds of an algorithm on a graph.
 
-    >>> from ridgeline.comm.library.gathers import ring_allgather
+    >>> from ridgeline.comm.library.algorithms import ring_allgather
     >>> from ridgeline.comm.topologies import topology
     >>> round(time_algorithm(ring_allgather(8), topology("ring:8", 50e9, 1e-6), 8e6).seconds * 1e6, 3)
     147.0

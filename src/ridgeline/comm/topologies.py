@@ -27,9 +27,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ridgeline.comm.graph import Graph, graph_of, wrong_graph
+from ridgeline.comm.graph import Graph, graph_of, refusal, wrong_graph
 from ridgeline.core.arrays import Index
-from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.core.errors import InputError, not_among
 from ridgeline.hardware.system import System, Tier
 from ridgeline.hardware.topology import Ethernet, FatTree, FullMesh, Ring, Switched, Torus
 
@@ -270,8 +270,7 @@ def split_spines(graph: Graph, ways: int) -> Graph:
 def graph_of_system(system: System) -> Graph:
     """The graph of a system's chips, domain by domain."""
     if system.chips > MOST_CHIPS:
-        expected = f"at most {MOST_CHIPS} chips as a graph"
-        raise InputError(Problem(path="system", given=f"{system.chips} chips", expected=expected))
+        raise refusal("system", f"{system.chips} chips", f"at most {MOST_CHIPS} chips as a graph")
     if not system.tiers:
         none = np.zeros(0, np.int64)
         return graph_of(system.name, 1, 1, [(none, none, 1.0, 0.0)])

@@ -206,7 +206,7 @@ def verify_algorithm(algorithm: Algorithm, slots: int = SLOTS, *, serial: bool =
 
     `serial`: one worker of a channel both sends and receives, see `deadlock`; else they cannot wait in a cycle.
 
-    >>> from ridgeline.comm.library.gathers import ring_allgather
+    >>> from ridgeline.comm.library.algorithms import ring_allgather
     >>> verify_algorithm(ring_allgather(8)).ok
     True
     """

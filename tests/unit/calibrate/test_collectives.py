@@ -19,7 +19,7 @@ from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.calibrate.validate import validate
 from ridgeline.calibrate.validation import Validation
-from ridgeline.comm.libraries.nccl import communicator, nccl_options
+from ridgeline.comm.libraries.tuners import communicator, nccl_options
 from ridgeline.core.encode import to_json
 from ridgeline.cost.library_times.formulas import library_seconds, ring_is_simple
 from ridgeline.cost.library_times.parameters import shipped_parameters

@@ -11,15 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ridgeline.comm.library.exchanges import pairwise
-from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
+from ridgeline.comm.library.algorithms import allgather_over, pairwise, reduce_then_gather, ring_allgather
 from ridgeline.comm.routes import PathTable, follow_paths, mix_bits
 from ridgeline.comm.simulation import compiled, path_choice, simulate
 from ridgeline.comm.simulation.conditions import Conditions, parse_conditions
 from ridgeline.comm.simulation.fluid_exact import exact_arrivals, in_turns, make_queues
 from ridgeline.comm.simulation.fluid_windows import max_min
-from ridgeline.comm.simulation.message_rounds import Flows, Run, port_of
-from ridgeline.comm.simulation.messages import Job, needed_writes
+from ridgeline.comm.simulation.messages import Flows, Job, Run, needed_writes, port_of
 from ridgeline.comm.simulation.path_choice import _hash_connections
 from ridgeline.comm.topologies import topology
 

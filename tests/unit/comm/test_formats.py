@@ -22,7 +22,7 @@ from ridgeline.comm.formats.lower import _messages, lower_algorithm
 from ridgeline.comm.formats.settings_files import choice_text, read_hccl, read_tuner, tuner_text
 from ridgeline.comm.graph import without
 from ridgeline.comm.libraries.choice import library_choice
-from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
+from ridgeline.comm.library.algorithms import allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.select import candidates
 from ridgeline.comm.synthesis.symmetric import symmetric_allgather
 from ridgeline.comm.synthesis.synthesize import synthesize
@@ -251,7 +251,7 @@ def test_what_a_target_cannot_hold_is_refused_before_it_is_written(
 ) -> None:
     """Limits are held against what there is at least: no message is made for a file that cannot be."""
     monkeypatch.setattr("ridgeline.comm.formats.lower.messages_of", None)
-    monkeypatch.setattr("ridgeline.comm.formats.mscclpp_write.messages_of", None)
+    monkeypatch.setattr("ridgeline.comm.formats.mscclpp.messages_of", None)
     long_ring = reduce_then_gather(ring_allgather(400))
     with pytest.raises(InputError, match=r"at least|in one thread block"):
         target_text(long_ring, target)

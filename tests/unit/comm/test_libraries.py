@@ -9,8 +9,7 @@ import pytest
 
 import ridgeline
 from ridgeline.comm.libraries import choice as module
-from ridgeline.comm.libraries.choice import LibraryChoice, library_choice
-from ridgeline.comm.libraries.options import Option
+from ridgeline.comm.libraries.choice import LibraryChoice, Option, library_choice
 from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
 

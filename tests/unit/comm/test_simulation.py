@@ -11,15 +11,13 @@ import pytest
 import ridgeline
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.graph import Graph, without
-from ridgeline.comm.library.exchanges import pairwise, sends
-from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
+from ridgeline.comm.library.algorithms import allgather_over, pairwise, reduce_then_gather, ring_allgather, sends
 from ridgeline.comm.routes import merge_switches
 from ridgeline.comm.select import candidates
 from ridgeline.comm.simulation.conditions import FRAMING, SPRAYED, Conditions, parse_conditions
-from ridgeline.comm.simulation.contention import contend, simulated_graph
 from ridgeline.comm.simulation.fluid_windows import max_min
 from ridgeline.comm.simulation.messages import Job
-from ridgeline.comm.simulation.simulate import Simulated, over_seeds, simulate
+from ridgeline.comm.simulation.simulate import Simulated, contend, over_seeds, simulate, simulated_graph
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import graph_of_system, topology
 from ridgeline.core.errors import InputError

@@ -9,9 +9,14 @@ from ridgeline.comm.algorithm import reversed_algorithm
 from ridgeline.comm.bounds import chunked_bound, lower_bound
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph, without
+from ridgeline.comm.library.algorithms import (
+    allgather_over,
+    alltoallv,
+    moe_dispatch,
+    reduce_then_gather,
+    ring_allgather,
+)
 from ridgeline.comm.library.candidates import ring_order
-from ridgeline.comm.library.exchanges import alltoallv, moe_dispatch
-from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.routes import shortest_routes
 from ridgeline.comm.select import candidates, fastest
 from ridgeline.comm.timing import time_algorithm

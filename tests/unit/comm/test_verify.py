@@ -9,10 +9,22 @@ import pytest
 
 from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps, merge_steps, reversed_algorithm, steps_of
 from ridgeline.comm.contract import contract
-from ridgeline.comm.library.exchanges import alltoallv, bruck_alltoall, forwarded_dispatch, moe_dispatch, pairwise
-from ridgeline.comm.library.gathers import PATTERNS, allgather_over, reduce_then_gather, ring_allgather
-from ridgeline.comm.library.levels import split_rail_allgather, unequal_allreduce
-from ridgeline.comm.library.trees import double_tree, in_switch_allreduce, tree_allreduce
+from ridgeline.comm.library.algorithms import (
+    PATTERNS,
+    allgather_over,
+    alltoallv,
+    bruck_alltoall,
+    double_tree,
+    forwarded_dispatch,
+    in_switch_allreduce,
+    moe_dispatch,
+    pairwise,
+    reduce_then_gather,
+    ring_allgather,
+    split_rail_allgather,
+    tree_allreduce,
+    unequal_allreduce,
+)
 from ridgeline.comm.verify import _Replay, deadlocks, is_proved, verify_algorithm
 
 RIGHT = {

@@ -17,13 +17,12 @@ import numpy as np
 
 from ridgeline.comm.algorithm import Algorithm, Steps, steps_of
 from ridgeline.comm.contract import PLAIN_COLLECTIVES, contract
-from ridgeline.comm.formats.execute import execute
 from ridgeline.comm.formats.lower import lower_algorithm
 from ridgeline.comm.formats.msccl import msccl_text, read_msccl
-from ridgeline.comm.formats.mscclpp_read import read_mscclpp
-from ridgeline.comm.formats.mscclpp_write import mscclpp_text
-from ridgeline.comm.formats.program import Program, Wrong
+from ridgeline.comm.formats.mscclpp import mscclpp_text, read_mscclpp
+from ridgeline.comm.formats.program import Program, Wrong, execute
 from ridgeline.comm.formats.settings_files import NAME, HcclSetting, Rule, read_hccl, read_tuner
+from ridgeline.comm.graph import refusal
 from ridgeline.comm.verify import Verification, verify_algorithm
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
@@ -155,7 +154,7 @@ def target_text(algorithm: Algorithm, target: str) -> str:
     _, verification = execute(program)
     if not verification.ok:
         first = verification.problems[0]
-        raise InputError(Problem(path=f"--to {target}: {first.path}", given=first.given, expected=first.expected))
+        raise refusal(f"--to {target}: {first.path}", first.given, first.expected)
     return text
 
 

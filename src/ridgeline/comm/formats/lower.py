@@ -25,8 +25,8 @@ from ridgeline.comm.formats.program import (
     Program,
     Target,
 )
+from ridgeline.comm.graph import refusal
 from ridgeline.core.arrays import Index
-from ridgeline.core.errors import InputError, Problem
 
 IN_PLACE = ("allreduce", "allgather", "broadcast")  # every rank ends with every chunk, at its own offset
 CHANNELS = 1 << 20  # above any channel's number
@@ -40,16 +40,16 @@ def refuse_unwritable_algorithm(algorithm: Algorithm, target: str) -> None:
     """An `InputError` where a target has no words for an algorithm."""
     contract = algorithm.contract
     if contract.collective not in PLAIN_COLLECTIVES:
-        expected_text = f"one of {', '.join(PLAIN_COLLECTIVES)}"
-        raise InputError(Problem(path="--to", given=f"{contract.collective} to {target}", expected=expected_text))
+        raise refusal("--to", f"{contract.collective} to {target}", f"one of {', '.join(PLAIN_COLLECTIVES)}")
     if algorithm.nodes > algorithm.ranks:
-        given_text, expected_text = f"{algorithm.name}, whose sums are made in switches", "an algorithm of ranks alone"
-        raise InputError(
-            Problem(path=f"--to {target}", given=given_text, expected=expected_text, todo="choose --algorithm")
+        raise refusal(
+            f"--to {target}",
+            f"{algorithm.name}, whose sums are made in switches",
+            "an algorithm of ranks alone",
+            todo="choose --algorithm",
         )
     if _root(algorithm) != 0:
-        given_text = f"root {_root(algorithm)}"
-        raise InputError(Problem(path=f"--to {target}", given=given_text, expected="root 0: the file has no other"))
+        raise refusal(f"--to {target}", f"root {_root(algorithm)}", "root 0: the file has no other")
 
 
 def refuse_too_many_steps(algorithm: Algorithm, target: Target) -> None:
@@ -61,19 +61,29 @@ def refuse_too_many_steps(algorithm: Algorithm, target: Target) -> None:
     connection, count = _messages(algorithm)
     path, todo = f"--to {target}", "take fewer ranks, or another --algorithm"
     if 2 * int(count.sum()) > MOST_INSTRUCTIONS:
-        given_text = f"{n} ranks with at least {2 * int(count.sum()):,} sends and receives"
-        raise InputError(
-            Problem(path=path, given=given_text, expected=f"at most {MOST_INSTRUCTIONS:,} in a file", todo=todo)
+        raise refusal(
+            path,
+            f"{n} ranks with at least {2 * int(count.sum()):,} sends and receives",
+            f"at most {MOST_INSTRUCTIONS:,} in a file",
+            todo=todo,
         )
     pair = connection // CHANNELS
     blocks = np.bincount(pair // n, minlength=n) + np.bincount(pair % n, minlength=n)
     if blocks.max(initial=0) > limits.blocks:
-        given_text = f"{blocks.max()} connections of rank {blocks.argmax()}, a thread block each"
-        raise InputError(Problem(path=path, given=given_text, expected=f"at most {limits.blocks}", todo=todo))
+        raise refusal(
+            path,
+            f"{blocks.max()} connections of rank {blocks.argmax()}, a thread block each",
+            f"at most {limits.blocks}",
+            todo=todo,
+        )
     if count.max(initial=0) > limits.steps:
         sender, taker = divmod(int(pair[count.argmax()]), n)
-        given_text = f"{count.max()} sends from rank {sender} to rank {taker} in one thread block"
-        raise InputError(Problem(path=path, given=given_text, expected=f"at most {limits.steps} steps", todo=todo))
+        raise refusal(
+            path,
+            f"{count.max()} sends from rank {sender} to rank {taker} in one thread block",
+            f"at most {limits.steps} steps",
+            todo=todo,
+        )
 
 
 def _messages(algorithm: Algorithm) -> tuple[Index, Index]:
@@ -222,8 +232,7 @@ def _bases(arrivals: list[Message]) -> list[Message]:
 def _there(places: Places, rank: int, chunk: int) -> Place:
     place = places.now.get((rank, chunk))
     if place is None:
-        given_text = f"chunk {chunk} used by rank {rank} before it is there"
-        raise InputError(Problem(path="algorithm", given=given_text, expected="a verified algorithm"))
+        raise refusal("algorithm", f"chunk {chunk} used by rank {rank} before it is there", "a verified algorithm")
     return place
 
 

@@ -7,14 +7,19 @@ places, and pushes it to a connection. A place is (rank, buffer, offset); buffer
 
 from __future__ import annotations
 
+import random
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 
+from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, steps_of
 from ridgeline.comm.contract import Collective, Contract, contract
+from ridgeline.comm.verify import Verification
 from ridgeline.core.errors import InputError, Problem
 
 Place = tuple[int, str, int]
@@ -194,3 +199,293 @@ def whole_number(wrong: Wrong, path: str, text: object, least: int, most: int) -
     if not least <= value <= most:
         raise wrong(path, str(value), f"a whole number from {least} to {most}")
     return value
+
+
+FIELD = (1 << 61) - 1
+ORDERS = 4
+MOST = 8  # problems that are named
+
+
+@dataclass(slots=True)
+class _Value:
+    """What a place holds: the sum, which chunk it is (-1: of several), after which round, the steps that brought it."""
+
+    sum: int
+    chunk: int
+    round: int
+    arrivals: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class _Transfers:
+    """Columns of steps that went from one rank to another."""
+
+    round: list[int] = field(default_factory=list)
+    source: list[int] = field(default_factory=list)
+    target: list[int] = field(default_factory=list)
+    chunk: list[int] = field(default_factory=list)
+    op: list[int] = field(default_factory=list)
+    channel: list[int] = field(default_factory=list)
+
+    def add(self, when: int, source: int, target: int, chunk: int, channel: int) -> int:
+        self.round.append(when)
+        self.source.append(source)
+        self.target.append(target)
+        self.chunk.append(max(chunk, 0))
+        self.op.append(COPY)
+        self.channel.append(channel % 128)
+        return len(self.round) - 1
+
+
+class _Stuck(Exception):
+    """A run ends here: the problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+def execute(program: Program) -> tuple[Algorithm, Verification]:
+    """The steps of a program as an algorithm, and whether the program keeps its contract."""
+    problems: list[Problem] = []
+    first: _Transfers | None = None
+    for in_place in program.in_place:
+        for order in range(ORDERS):
+            run = _Run(program, in_place, order)
+            try:
+                problems += run.run()
+            except _Stuck as stuck:
+                problems.append(stuck.problem)
+            first = first or run.transfers
+            if problems:
+                break
+    assert first is not None
+    algorithm = _lift_algorithm(program, first)
+    distinct_problems = tuple(dict.fromkeys(problems))[:MOST]  # in place and out of place may break alike
+    return algorithm, Verification(ok=not problems, steps=len(algorithm.steps), problems=distinct_problems)
+
+
+def _lift_algorithm(program: Program, made: _Transfers) -> Algorithm:
+    when, source, target, chunk = (
+        np.array(column, np.int64) for column in (made.round, made.source, made.target, made.chunk)
+    )
+    op, channel = np.array(made.op, np.int8), np.array(made.channel, np.int8)
+    order = np.lexsort((chunk, target, source, when))
+    steps = steps_of(when[order], source[order], target[order], chunk[order], op[order], channel[order])
+    return Algorithm(name=program.name, contract=program.contract(), nodes=program.ranks, steps=steps)
+
+
+class _Run:
+    """One execution in one order of blocks."""
+
+    def __init__(self, program: Program, in_place: bool, order: int) -> None:
+        self.program, self.in_place, self.order = program, in_place, order
+        seed = blake2b(repr((program.name, program.ranks, program.inputs, order)).encode(), digest_size=8).digest()
+        self.random = random.Random(seed)
+        self.memory: dict[Place, _Value] = {}
+        self.flagged: set[Place] = set()
+        self.wrote: dict[Place, str] = {}
+        self.wires: dict[Connection, deque[list[_Value]]] = {}
+        self.raised: dict[tuple[int, ...], int] = dict(program.initial)
+        self.met: dict[tuple[int, int], set[int]] = {}
+        self.transfers = _Transfers()
+        self.at = [[0] * len(blocks) for blocks in program.blocks]
+        self.whole: dict[int, int] = {}
+        self._fill()
+
+    def _fill(self) -> None:
+        program = self.program
+        for rank in range(program.ranks):
+            if not program.begins(rank):
+                continue
+            for offset in range(program.inputs):
+                chunk, element = program.input_chunk(rank, offset), self.random.randrange(1, FIELD)
+                self.memory[self._place((rank, "i", offset))] = _Value(element, chunk, 0)
+                self.whole[chunk] = (self.whole.get(chunk, 0) + element) % FIELD
+
+    def _place(self, place: Place) -> Place:
+        return self.program.alias(place) if self.in_place else place
+
+    def run(self) -> list[Problem]:
+        """Run all blocks to their end, then look at the outputs."""
+        blocks = [
+            (rank, block) for rank, rank_blocks in enumerate(self.program.blocks) for block in range(len(rank_blocks))
+        ]
+        if self.order == 1:
+            blocks.reverse()
+        is_moving = True
+        while is_moving:
+            is_moving = False
+            if self.order > 1:
+                self.random.shuffle(blocks)
+            for rank, block in blocks:
+                while self._advance(rank, block):
+                    is_moving = True
+                    if self.order > 1 and self.random.random() < 0.5:
+                        break
+        stuck_places = [place for place in blocks if self.at[place[0]][place[1]] < len(self._steps(*place))]
+        if stuck_places:
+            raise _Stuck(self._waiting(*min(stuck_places), len(stuck_places)))
+        return self._outputs()
+
+    def _steps(self, rank: int, block: int) -> tuple[Instruction, ...]:
+        return self.program.blocks[rank][block]
+
+    def _advance(self, rank: int, block: int) -> bool:
+        """Do the next instruction of a block if nothing keeps it waiting."""
+        steps, at = self._steps(rank, block), self.at[rank][block]
+        if at >= len(steps):
+            return False
+        step = steps[at]
+        if self._wait_reason(rank, block, step):
+            return False
+        self._do(rank, block, at, step)
+        self.at[rank][block] += 1
+        return True
+
+    def _wait_reason(self, rank: int, block: int, step: Instruction) -> str:
+        """What an instruction waits for; blank: nothing."""
+        for waited_block, number in step.after:
+            if self.at[rank][waited_block] <= number:
+                return f"step {number} of block {waited_block}"
+        if step.pops is not None and not self.wires.get(step.pops):
+            return f"a message from rank {step.pops[0]} on channel {step.pops[2]}"
+        if step.pushes is not None and len(self.wires.get(step.pushes, ())) >= self.program.slots:
+            return f"a free slot to rank {step.pushes[1]} on channel {step.pushes[2]}"
+        for key in step.waits:
+            if self.raised.get(key, 0) < step.waits.count(key):
+                return f"a signal of rank {key[0]}"
+        if step.barrier is not None:
+            met = self.met.setdefault((rank, step.barrier[0]), set())
+            met.add(block)
+            if len(met) < step.barrier[1] and not self._is_released(rank, step.barrier[0], block):
+                return f"{step.barrier[1] - len(met)} more blocks at barrier {step.barrier[0]}"
+        if step.awaits_flags:
+            for place in self._spread_places(step.reads, step.count):
+                if place[1] == "s" and place not in self.flagged:
+                    return f"a packet in {_place_text(place)}"
+        return ""
+
+    def _is_released(self, rank: int, number: int, block: int) -> bool:
+        return block in self.met.get((rank, -1 - number), set())
+
+    def _spread_places(self, places: tuple[Place, ...], count: int) -> list[Place]:
+        return [self._place((rank, buffer, offset + j)) for rank, buffer, offset in places for j in range(count)]
+
+    def _do(self, rank: int, block: int, at: int, step: Instruction) -> None:
+        for key in step.waits:
+            self.raised[key] -= 1
+        if step.barrier is not None:
+            self._meet(rank, block, step.barrier[0])
+        popped_values = self.wires[step.pops].popleft() if step.pops is not None else []
+        if step.pops is not None and len(popped_values) != step.count:
+            raise _Stuck(self._problem(rank, block, at, step, f"{len(popped_values)} chunks arrive", f"{step.count}"))
+        sums = [self._sum(rank, block, at, step, j, popped_values) for j in range(step.count)] if _moves(step) else []
+        for j, value in enumerate(sums):
+            for place in step.writes:
+                where = self._write(rank, step, place, j, value)
+                self.wrote[where] = f"step {at} of rank {rank}, block {block}"
+        if step.pushes is not None:
+            self.wires.setdefault(step.pushes, deque()).append(sums)
+        for key in step.signals:
+            self.raised[key] = self.raised.get(key, 0) + 1
+
+    def _meet(self, rank: int, block: int, number: int) -> None:
+        """Let the others of a barrier pass it, too, when the first does."""
+        met = self.met.setdefault((rank, number), set())
+        passed_blocks = self.met.setdefault((rank, -1 - number), set())
+        if block in passed_blocks:
+            passed_blocks.discard(block)
+            return
+        passed_blocks.update(met - {block})
+        met.clear()
+
+    def _sum(self, rank: int, block: int, at: int, step: Instruction, j: int, popped: list[_Value]) -> _Value:
+        """What an instruction makes of chunk j: popped and read, added up."""
+        parts: list[_Value] = []
+        for index, (owner, buffer, offset) in enumerate(step.reads):
+            place = self._place((owner, buffer, offset + j))
+            value = self.memory.get(place)
+            if value is None:
+                raise _Stuck(
+                    self._problem(rank, block, at, step, f"{_place_text(place)} empty", "what it reads to be there")
+                )
+            if owner != rank:
+                value = self._record_arrival(step, owner, rank, value, 0)
+            if len(step.reads) > 1 and index > 0:
+                self._adds(value)
+            parts.append(value)
+        if popped:
+            assert step.pops is not None
+            value = self._record_arrival(step, step.pops[0], rank, popped[j], step.pops[2])
+            if parts:
+                self._adds(value)
+            parts.append(value)
+        chunks = {value.chunk for value in parts}
+        return _Value(
+            sum=sum(value.sum for value in parts) % FIELD,
+            chunk=chunks.pop() if len(chunks) == 1 else -1,
+            round=max(value.round for value in parts),
+            arrivals=parts[0].arrivals if len(parts) == 1 else (),
+        )
+
+    def _adds(self, value: _Value) -> None:
+        """What arrived so is added to something here: its steps reduce."""
+        for index in value.arrivals:
+            self.transfers.op[index] = REDUCE
+
+    def _record_arrival(self, step: Instruction, source: int, target: int, value: _Value, channel: int) -> _Value:
+        """The value after its way from one rank to another, which is a step."""
+        when = step.round if step.round >= 0 else value.round
+        index = self.transfers.add(when, source, target, value.chunk, channel)
+        return _Value(value.sum, value.chunk, when + 1, (index,))
+
+    def _write(self, rank: int, step: Instruction, place: Place, j: int, value: _Value) -> Place:
+        owner, buffer, offset = place
+        where = self._place((owner, buffer, offset + j))
+        if owner != rank:
+            value = self._record_arrival(step, rank, owner, value, 0)
+        self.memory[where] = value
+        if step.flags:
+            self.flagged.add(where)
+        return where
+
+    def _outputs(self) -> list[Problem]:
+        program, problems = self.program, []
+        for rank in range(program.ranks):
+            if program.collective == "reduce" and rank != program.root:
+                continue
+            for offset in range(program.outputs):
+                chunk = program.output_chunk(rank, offset)
+                place = self._place((rank, "o", offset))
+                value = self.memory.get(place)
+                if value is None or value.sum != self.whole[chunk]:
+                    held_text = "nothing" if value is None else "another sum"
+                    last = self.wrote.get(place)
+                    given_text = f"{held_text} for chunk {chunk} in {_place_text(place)}" + (
+                        f", written by {last}" if last else ""
+                    )
+                    problems.append(
+                        Problem(path=f"rank {rank}", given=given_text, expected="every contribution exactly once")
+                    )
+                    if len(problems) >= MOST:
+                        return problems
+        return problems
+
+    def _waiting(self, rank: int, block: int, stuck: int) -> Problem:
+        at = self.at[rank][block]
+        step = self._steps(rank, block)[at]
+        given_text = f"waits for ever for {self._wait_reason(rank, block, step)}; {stuck} blocks are stuck"
+        return self._problem(rank, block, at, step, given_text, "an order without deadlock")
+
+    @staticmethod
+    def _problem(rank: int, block: int, at: int, step: Instruction, given: str, expected: str) -> Problem:
+        return Problem(path=f"rank {rank}, block {block}, step {at} ({step.name})", given=given, expected=expected)
+
+
+def _moves(step: Instruction) -> bool:
+    return bool(step.reads or step.pops)
+
+
+def _place_text(place: Place) -> str:
+    return f"{place[1]}[{place[2]}] of rank {place[0]}"

@@ -24,9 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.comm.formats.program import Wrong, whole_number
-from ridgeline.comm.libraries.choice import LibraryChoice
-from ridgeline.comm.libraries.options import Range
-from ridgeline.core.errors import InputError, Problem
+from ridgeline.comm.graph import refusal
+from ridgeline.comm.libraries.choice import LibraryChoice, Range
 from ridgeline.core.files import write_text
 
 COLLECTIVES = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
@@ -222,8 +221,11 @@ def choice_text(found: LibraryChoice, target: str = "") -> str:
     """The settings as text."""
     usual = TARGET_OF.get(found.library)
     if usual is None or target not in ("", usual):
-        expected_text = " or ".join(f"{name} with --library {library}" for library, name in TARGET_OF.items())
-        raise InputError(Problem(path="--to", given=f"{target or 'a file'} of {found.library}", expected=expected_text))
+        raise refusal(
+            "--to",
+            f"{target or 'a file'} of {found.library}",
+            " or ".join(f"{name} with --library {library}" for library, name in TARGET_OF.items()),
+        )
     if usual == "hccl":
         text = hccl_text(found.chosen.algorithm)
         read_hccl(Path("<hccl>"), text)

@@ -6,15 +6,16 @@ algbw = size / seconds: how fast the payload gets through. busbw = algbw x what 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal, cast
 
 from ridgeline.comm.contract import bus_factor
-from ridgeline.comm.libraries import hccl, nccl, rccl
-from ridgeline.comm.libraries.options import NotOffered, Option, Priced, Range, best, ranges_of
-from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.comm.graph import refusal
+from ridgeline.comm.libraries.tuners import MODELS, NotOffered, Option
+from ridgeline.core.errors import InputError, not_among
 from ridgeline.core.units import format_quantity, parse_quantity
 from ridgeline.hardware.load import system as system_named
 from ridgeline.hardware.system import System
@@ -22,7 +23,6 @@ from ridgeline.hardware.system import System
 Library = Literal["nccl", "rccl", "hccl"]
 LIBRARIES: tuple[Library, ...] = ("nccl", "rccl", "hccl")
 LIBRARY_BY_VENDOR: Mapping[str, Library] = MappingProxyType({"NVIDIA": "nccl", "AMD": "rccl", "Huawei": "hccl"})
-COLLECTIVES = {"nccl": nccl.COLLECTIVES, "rccl": rccl.COLLECTIVES, "hccl": hccl.COLLECTIVES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,20 +156,20 @@ def library_choice(name: str, *, on: str | System, size: str | float = "1 GB", l
     system = system_named(on) if isinstance(on, str) else on
     bytes_ = parse_quantity(size, "B") if isinstance(size, str) else float(size)
     if not 1 <= bytes_ < 2**50:
-        raise InputError(Problem(path="--size", given=str(size), expected="1 B to 1 PB"))
-    price, not_offered, version, notes = _model(cast(Library, library), name, system)
-    options = tuple(sorted(price(bytes_), key=lambda option: option.seconds))
+        raise refusal("--size", str(size), "1 B to 1 PB")
+    model = MODELS[library][0](system, name)
+    options = tuple(sorted(model.price(bytes_), key=lambda option: option.seconds))
     return LibraryChoice(
         library=cast(Library, library),
-        version=version,
+        version=model.version,
         collective=name,
         system=system,
         size_bytes=bytes_,
         options=options,
-        not_offered=not_offered,
+        not_offered=model.not_offered,
         why=_why(options),
-        ranges=ranges_of(price),
-        notes=notes,
+        ranges=ranges_of(model.price),
+        notes=model.notes,
     )
 
 
@@ -185,45 +185,24 @@ def library_of(system: System) -> Library | None:
 def chosen_option(name: str, system: System, size_bytes: float, library: Library) -> tuple[Option, str]:
     """What a library takes for a collective over all chips of a system, and the library's version."""
     _refuse_unknown(library, name)
-    price, _, version, _ = _model(library, name, system)
-    return best(price(size_bytes)), version
+    model = MODELS[library][0](system, name)
+    return best(model.price(size_bytes)), model.version
 
 
 def _refuse_unknown(library: str, name: str) -> None:
     if library not in LIBRARIES:
         raise InputError(not_among("--library", library, LIBRARIES))
-    if name in COLLECTIVES[library]:
+    known = MODELS[library][1]
+    if name in known:
         return
     if name == "alltoall":
-        given_text, todo = f"{library} {name}", "leave --library out: it is grouped sends, there is nothing to choose"
-        raise InputError(
-            Problem(path="--library", given=given_text, expected="a collective with algorithms", todo=todo)
+        raise refusal(
+            "--library",
+            f"{library} {name}",
+            "a collective with algorithms",
+            todo="leave --library out: it is grouped sends, there is nothing to choose",
         )
-    raise InputError(not_among("collective", name, COLLECTIVES[library]))
-
-
-def _model(library: Library, name: str, system: System) -> tuple[Priced, tuple[NotOffered, ...], str, tuple[str, ...]]:
-    if library == "nccl":
-        comm = nccl.communicator(system)
-        notes = (
-            f"{comm.nodes} node(s) of {comm.ppn}, {comm.channels} channels, a host of {comm.host.title()}: assumed",
-            "times are the tuner's own estimates, made to choose by; benchmarks differ, see `measured`",
-        )
-        return (
-            lambda size: nccl.nccl_options(comm, name, size),
-            nccl.not_offered(comm, name),
-            nccl.constants()["version"],
-            notes,
-        )
-    if library == "rccl":
-        rocm = rccl.rocm_communicator(system)
-        assumptions = ("tables of gfx94x at that commit, rings over all links of a chip: assumed",)
-        not_offered = rccl.rccl_not_offered(name)
-        return lambda size: rccl.rccl_options(rocm, name, size), not_offered, rccl.constants()["version"], assumptions
-    servers = hccl.servers_of(system)
-    step = f"steps of {hccl.STEP_S[0] * 1e6:.0f} us inside and {hccl.STEP_S[1] * 1e6:.0f} us between servers: assumed"
-    not_offered = hccl.hccl_not_offered(servers)
-    return lambda size: hccl.hccl_options(servers, name, size), not_offered, "09300b7", (step,)
+    raise InputError(not_among("collective", name, known))
 
 
 def _why(options: Sequence[Option]) -> tuple[str, ...]:
@@ -247,3 +226,55 @@ def _why(options: Sequence[Option]) -> tuple[str, ...]:
 
 def _s(seconds: float) -> str:
     return format_quantity(seconds, "s", 3)
+
+
+SMALLEST, LARGEST = 256, 2**36  # bytes that a sweep covers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Sizes for which one option wins; `max_bytes` is the last of them."""
+
+    min_bytes: int
+    max_bytes: int
+    algorithm: str
+    protocol: str
+    channels: int
+
+
+Priced = Callable[[float], Sequence[Option]]
+
+
+def ranges_of(priced: Priced) -> tuple[Range, ...]:
+    """Which option wins at which size: powers of two are tried, and borders halved to the byte."""
+    sizes = [2**power for power in range(SMALLEST.bit_length() - 1, LARGEST.bit_length())]
+    ranges: list[Range] = []
+    low, current = SMALLEST, best(priced(SMALLEST))
+    for before, after in pairwise(sizes):
+        there = best(priced(after))
+        while there.name != current.name:
+            border = _border(priced, before, after, current.name)
+            ranges.append(_range(low, border - 1, priced))
+            low, current, before = border, best(priced(border)), border
+    ranges.append(_range(low, LARGEST, priced))
+    return tuple(ranges)
+
+
+def _border(priced: Priced, low: int, high: int, name: str) -> int:
+    """The first size at which another option wins."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if best(priced(middle)).name == name else (low, middle)
+    return high
+
+
+def _range(low: int, high: int, priced: Priced) -> Range:
+    winner = best(priced(high))
+    return Range(
+        min_bytes=low, max_bytes=high, algorithm=winner.algorithm, protocol=winner.protocol, channels=winner.channels
+    )
+
+
+def best(options: Sequence[Option]) -> Option:
+    """The fastest by the library's own estimate; the first of equals, as libraries take it."""
+    return min(options, key=lambda option: option.seconds)

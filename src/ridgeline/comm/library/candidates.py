@@ -26,7 +26,7 @@ from ridgeline.comm.algorithm import Algorithm, Candidate, CollectiveTask, no_fl
 from ridgeline.comm.bounds import lower_bound
 from ridgeline.comm.contract import contract
 from ridgeline.comm.graph import Graph, link_matrix
-from ridgeline.comm.library import exchanges, gathers, levels, trees
+from ridgeline.comm.library import algorithms
 from ridgeline.comm.routes import KEPT_NODES, merge_switches, predecessors, shortest_routes
 from ridgeline.comm.timing import bucket_time
 from ridgeline.core.arrays import Array, Index
@@ -56,7 +56,7 @@ def _serve(
     """An all-gather itself, or the reduce-scatter or all-reduce that is made of it."""
     made = {
         "reducescatter": lambda: reversed_algorithm(make()),
-        "allreduce": lambda: gathers.reduce_then_gather(make()),
+        "allreduce": lambda: algorithms.reduce_then_gather(make()),
     }.get(task.collective, make)
     steps *= 2 if task.collective == "allreduce" else 1
     return Candidate(name=name, steps=steps, make=made, floor=floor, quick=quick, exact=exact)
@@ -88,7 +88,7 @@ def line_gather(task: CollectiveTask, name: str) -> Iterator[Candidate]:
         return line_traffic(order, name)
 
     floor, quick = _traffic_floor(task, traffic), _traffic_floor(task, traffic, quick=True)
-    yield _serve(task, name, n * (n - 1), lambda: gathers.allgather_over(order, name), floor, quick=quick)
+    yield _serve(task, name, n * (n - 1), lambda: algorithms.allgather_over(order, name), floor, quick=quick)
 
 
 def all_pairs(task: CollectiveTask, name: str) -> Iterator[Candidate]:
@@ -98,7 +98,7 @@ def all_pairs(task: CollectiveTask, name: str) -> Iterator[Candidate]:
         yield from pairwise(task, name)
         return
     floor = _exchange_floor_of(task, 2 if task.collective == "allreduce" else 1)
-    yield _serve(task, name, n * (n - 1), lambda: gathers.allgather_over(order, name), floor)
+    yield _serve(task, name, n * (n - 1), lambda: algorithms.allgather_over(order, name), floor)
 
 
 def two_way_rings(task: CollectiveTask, name: str) -> Iterator[Candidate]:
@@ -109,7 +109,7 @@ def two_way_rings(task: CollectiveTask, name: str) -> Iterator[Candidate]:
     directions = (order, order[::-1].copy())
 
     def make() -> Algorithm:
-        parts = [gathers.allgather_over(line, "ring") for line in directions]
+        parts = [algorithms.allgather_over(line, "ring") for line in directions]
         return parallel_parts(parts, contract("allgather", n, 2 * n), name, [np.arange(n) * 2, np.arange(n) * 2 + 1])
 
     floor = _traffic_floor(task, lambda: [row for line in directions for row in line_traffic(line, "ring", 2)])
@@ -127,7 +127,7 @@ def bucket(task: CollectiveTask, name: str) -> Iterator[Candidate]:
     grids = [(direction, turn) for turn in turns for direction in (grid, np.flip(grid))]
 
     def make() -> Algorithm:
-        parts = [gathers.allgather_by_axes(ranks, turn, ("ring",) * axes, name) for ranks, turn in grids]
+        parts = [algorithms.allgather_by_axes(ranks, turn, ("ring",) * axes, name) for ranks, turn in grids]
         chunk_of = [np.arange(n) * len(parts) + index for index in range(len(parts))]
         return parallel_parts(parts, contract("allgather", n, n * len(parts)), name, chunk_of)
 
@@ -148,7 +148,7 @@ def split_rail(task: CollectiveTask, name: str) -> Iterator[Candidate]:
     if _has_domains(task.graph):
         n, g = task.graph.ranks, task.graph.domain
         floor = _traffic_floor(task, lambda: grid_traffic(np.arange(n).reshape(-1, g), (0,), 1))
-        yield _serve(task, name, n * (n - 1), lambda: levels.split_rail_allgather(n, g), floor)
+        yield _serve(task, name, n * (n - 1), lambda: algorithms.split_rail_allgather(n, g), floor)
 
 
 def rings(task: CollectiveTask, name: str) -> Iterator[Candidate]:
@@ -156,13 +156,13 @@ def rings(task: CollectiveTask, name: str) -> Iterator[Candidate]:
     if not _has_domains(task.graph):
         return
     n, g = task.graph.ranks, task.graph.domain
-    count = min(g, levels.MOST_RINGS)
+    count = min(g, algorithms.MOST_RINGS)
 
     def traffic() -> list[Traffic]:
-        return [row for k in range(count) for row in line_traffic(levels.exit_ring(n, g, k), "ring", count)]
+        return [row for k in range(count) for row in line_traffic(algorithms.exit_ring(n, g, k), "ring", count)]
 
     floor = _traffic_floor(task, traffic)
-    yield _serve(task, name, count * n * (n - 1), lambda: levels.rings_allgather(n, g, count), floor)
+    yield _serve(task, name, count * n * (n - 1), lambda: algorithms.rings_allgather(n, g, count), floor)
 
 
 def in_switch(task: CollectiveTask, name: str) -> Iterator[Candidate]:
@@ -170,9 +170,11 @@ def in_switch(task: CollectiveTask, name: str) -> Iterator[Candidate]:
     n, switch = task.graph.ranks, task.graph.reducing
     if switch < 0:
         return
-    yield _serve(task, name, MULTICAST_PIECES * n * n, lambda: trees.in_switch_allgather(n, switch, MULTICAST_PIECES))
+    yield _serve(
+        task, name, MULTICAST_PIECES * n * n, lambda: algorithms.in_switch_allgather(n, switch, MULTICAST_PIECES)
+    )
     for pieces in PIECES if task.collective == "allreduce" else ():
-        make = partial(trees.in_switch_allreduce, n, switch, pieces)
+        make = partial(algorithms.in_switch_allreduce, n, switch, pieces)
         yield Candidate(name=name, steps=4 * n * pieces, make=make)
 
 
@@ -182,12 +184,12 @@ def double_trees(task: CollectiveTask, name: str) -> Iterator[Candidate]:
     if task.collective != "allreduce":
         yield from broadcast_tree(task, name)
         return
-    n, pair = graph.ranks, trees.double_tree(graph.ranks)
+    n, pair = graph.ranks, algorithms.double_tree(graph.ranks)
     for pieces in PIECES:
         yield Candidate(
             name=name,
             steps=4 * n * pieces,
-            make=partial(trees.tree_allreduce, pair, pieces, name),
+            make=partial(algorithms.tree_allreduce, pair, pieces, name),
             floor=lambda size: floor_seconds(graph, tree_traffic(pair), size),
             quick=lambda size: quick_floor(graph, tree_traffic(pair), size),
         )
@@ -198,14 +200,14 @@ def broadcast_tree(task: CollectiveTask, name: str) -> Iterator[Candidate]:
     graph, collective, root = task
     n, order = graph.ranks, ring_order(graph)
     if name == "chain":
-        parents = [trees.chain(np.roll(order, -int(np.flatnonzero(order == root)[0])))]
+        parents = [algorithms.chain(np.roll(order, -int(np.flatnonzero(order == root)[0])))]
     elif name == "tree":
-        parents = [trees.reroot(trees.binary_tree(n), root)]
+        parents = [algorithms.reroot(algorithms.binary_tree(n), root)]
     else:
-        parents = [trees.reroot(parent, root) for parent in trees.double_tree(n)]
+        parents = [algorithms.reroot(parent, root) for parent in algorithms.double_tree(n)]
 
     def make(pieces: int) -> Algorithm:
-        broadcast = trees.tree_broadcast(parents, pieces, name)
+        broadcast = algorithms.tree_broadcast(parents, pieces, name)
         return reversed_algorithm(broadcast) if collective == "reduce" else broadcast
 
     for pieces in PIECES:
@@ -217,20 +219,20 @@ def unequal_groups(task: CollectiveTask, name: str) -> Iterator[Candidate]:
     groups = task.graph.groups
     if len(groups) > 1:
         steps = 2 * lcm(*groups) * len(groups) * (task.graph.ranks + len(groups))
-        yield Candidate(name=name, steps=steps, make=lambda: levels.unequal_allreduce(groups))
+        yield Candidate(name=name, steps=steps, make=lambda: algorithms.unequal_allreduce(groups))
 
 
 def two_level(task: CollectiveTask, name: str) -> Iterator[Candidate]:
     """An all-reduce through a leader of each domain."""
     n, g = task.graph.ranks, task.graph.domain
     if _has_domains(task.graph):
-        yield Candidate(name=name, steps=4 * n * (n // g), make=lambda: levels.two_level_allreduce(n, g))
+        yield Candidate(name=name, steps=4 * n * (n // g), make=lambda: algorithms.two_level_allreduce(n, g))
 
 
 def pairwise(task: CollectiveTask, name: str) -> Iterator[Candidate]:
     """An all-to-all of n - 1 rounds, every chunk straight to its target; all-pairs: in one round."""
     n = task.graph.ranks
-    make = partial(exchanges.pairwise, n, at_once=name == "all-pairs")
+    make = partial(algorithms.pairwise, n, at_once=name == "all-pairs")
     yield Candidate(name=name, steps=n * n, make=make, floor=_exchange_floor_of(task))
 
 
@@ -238,14 +240,14 @@ def forwarded_exchange(task: CollectiveTask, name: str) -> Iterator[Candidate]:
     """An all-to-all over the chip of one's domain on the target's rail."""
     n, g = task.graph.ranks, task.graph.domain
     if _has_domains(task.graph):
-        make = partial(exchanges.forwarded_alltoall, n, g)
+        make = partial(algorithms.forwarded_alltoall, n, g)
         yield Candidate(name=name, steps=2 * n * n, make=make, floor=_exchange_floor_of(task))
 
 
 def bruck(task: CollectiveTask, name: str) -> Iterator[Candidate]:
     """An all-to-all of log2 n rounds, a chunk moving by the bits of its distance."""
     graph, n = task.graph, task.graph.ranks
-    steps, make = n * n * (n - 1).bit_length() // 2, partial(exchanges.bruck_alltoall, n)
+    steps, make = n * n * (n - 1).bit_length() // 2, partial(algorithms.bruck_alltoall, n)
     yield Candidate(name=name, steps=steps, make=make, floor=lambda size: floor_seconds(graph, bruck_traffic(n), size))
 
 

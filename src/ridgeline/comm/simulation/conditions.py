@@ -21,9 +21,9 @@ from typing import Literal, TypedDict, Unpack, get_args
 
 import numpy as np
 
-from ridgeline.comm.graph import Graph
+from ridgeline.comm.graph import Graph, refusal
 from ridgeline.core.arrays import Array
-from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.core.errors import InputError, not_among
 from ridgeline.core.units import parse_quantity
 
 PathChoice = Literal["shortest", "ecmp", "spray", "rail"]
@@ -108,7 +108,7 @@ def parse_conditions(graph: Graph, **asked: Unpack[NetworkOptions]) -> Condition
             late[rank] = seconds
     cap = None if injection is None else _quantity(injection, "B/s", "injection")
     if cap is not None and not cap > 0:
-        raise _wrong("injection", str(injection), "a rate above 0")
+        raise refusal("injection", str(injection), "a rate above 0")
     return Conditions(
         paths=paths,  # type: ignore[arg-type]
         seed=asked.get("seed", 0),
@@ -136,14 +136,14 @@ def _straggler(graph: Graph, text: str) -> tuple[int, float, float | None]:
     match = _STRAGGLER.fullmatch(text.strip())
     expected_text = "RANK:FACTOR of at least 1, or RANK:TIME it begins late, as 5:1.5 or 5:2ms"
     if match is None or int(match.group(1)) >= graph.ranks:
-        raise _wrong("straggler", repr(text), f"{expected_text}; ranks 0 to {graph.ranks - 1}")
+        raise refusal("straggler", repr(text), f"{expected_text}; ranks 0 to {graph.ranks - 1}")
     rank, value = int(match.group(1)), match.group(2)
     try:
         factor = float(value)
     except ValueError:
         return rank, 1.0, _quantity(value, "s", "straggler")
     if not 1 <= factor < 1e6:
-        raise _wrong("straggler", repr(text), expected_text)
+        raise refusal("straggler", repr(text), expected_text)
     return rank, factor, None
 
 
@@ -152,19 +152,15 @@ def _background(graph: Graph, text: str) -> Background:
     if share is not None:
         return Background(share=float(share.group(1)) / 100)
     if pair is None:
-        raise _wrong("background", repr(text), "A-B:RATE between two nodes, or P% of every link between switches")
+        raise refusal("background", repr(text), "A-B:RATE between two nodes, or P% of every link between switches")
     ends = [int(pair.group(1)), int(pair.group(2))]
     if max(ends) >= graph.nodes or ends[0] == ends[1]:
-        raise _wrong("background", repr(text), f"two nodes of 0 to {graph.nodes - 1}")
+        raise refusal("background", repr(text), f"two nodes of 0 to {graph.nodes - 1}")
     return Background(source=ends[0], target=ends[1], bytes_per_s=_quantity(pair.group(3), "B/s", "background"))
 
 
 def _quantity(value: str | float, unit: str, path: str) -> float:
     number = parse_quantity(value, unit) if isinstance(value, str) else float(value)
     if not 0 <= number < float("inf"):
-        raise _wrong(path, str(value), f"0 or more {unit}")
+        raise refusal(path, str(value), f"0 or more {unit}")
     return number
-
-
-def _wrong(path: str, given: str, expected: str) -> InputError:
-    return InputError(Problem(path=path, given=given, expected=expected))

@@ -13,8 +13,7 @@ import numpy as np
 
 from ridgeline.comm.contract import Ints
 from ridgeline.comm.simulation.compiled import core
-from ridgeline.comm.simulation.message_rounds import Flows, Run, port_of
-from ridgeline.comm.simulation.messages import Messages
+from ridgeline.comm.simulation.messages import Flows, Messages, Run, port_of
 from ridgeline.core.arrays import Array, Index
 
 SAME = 1e-9  # of how long a message takes: what ends within it ends at once

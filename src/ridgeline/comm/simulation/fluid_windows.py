@@ -20,16 +20,17 @@ import numpy as np
 
 from ridgeline.comm.simulation.conditions import Sharing
 from ridgeline.comm.simulation.fluid_exact import Prepared, exact_arrivals, senders_share
-from ridgeline.comm.simulation.message_rounds import (
+from ridgeline.comm.simulation.messages import (
     Flows,
     Run,
     by_rounds,
     by_shared_rounds,
     jobs_in_step,
+    needed_writes,
     port_of,
+    ranges,
     unshared_rates,
 )
-from ridgeline.comm.simulation.messages import needed_writes, ranges
 from ridgeline.core.arrays import Array, Index, Mask
 
 CLOSE = 1e-12

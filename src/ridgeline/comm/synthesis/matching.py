@@ -5,24 +5,19 @@ the sender has and the rank has not (nor was promised in this round) the rarest 
 ports are busy for more ticks; a chunk can be passed on when it has arrived. Behind a switch the sender changes from
 round to round (see `ports`).
 
-All-gather on a mesh of two axes, one of them even: a ring both ways along a closed cycle through all ranks.
+On graphs of direct links a compiled core goes event by event at links' own times. A link that is free takes, of the
+first chunks of its sender that its rank lacks, the one that fewest ranks have. It takes none that would come later than
+all could be there: a slow link leaves its last chunks to quicker ones. Rounds keep to what a step needs, so that links
+of a hundred rates make no more of them than equal ones.
 
-A corner has two links, so that no all-gather takes fewer than (N - 1) / 2 rounds of one chunk a link. A Hamiltonian
-cycle gives every rank two links of its own: in round t it gets the chunk of the rank t + 1 places before it from the
-one side, and of the rank t + 1 places behind it from the other. That is as few rounds, without a search.
+Without the core, by order of arrival: a link goes along the list of its sender's chunks in the order in which they
+came, passes by what its rank has or was promised, and takes the first that is left. What came first is farthest from
+where it is still new, so that links to ranks with few of them seldom go idle.
 
-All-gather on any graph of direct links, heterogeneous or degraded: a free link takes what came first to its sender.
-
-Every rank keeps a list of its chunks in the order in which they came. A link goes along its sender's list, passes by
-what its rank has or was promised, and takes the first that is left: it looks at every chunk once, whatever the size.
-What came first is farthest from where it is still new, so that links to ranks with few of them seldom go idle: on
-meshes and random graphs of equal links the rounds are as few as the smallest degree allows.
-
-All-gather on any graph of direct links, event by event in a compiled core: `arrivals` at links' own times.
-
-A link that is free takes, of the first chunks of its sender that its rank lacks, the one that fewest ranks have. It
-takes none that would come later than all could be there: a slow link leaves its last chunks to quicker ones. Rounds
-keep to what a step needs, so that links of a hundred rates make no more of them than equal ones.
+A mesh of two axes, one of them even, has a closed cycle through all ranks. A corner has two links, so that no
+all-gather takes fewer than (N - 1) / 2 rounds of one chunk a link. The cycle gives every rank two links of its own: in
+round t it gets the chunk of the rank t + 1 places before it from the one side, and of the rank t + 1 places behind it
+from the other. That is as few rounds, without a search.
 """
 
 from __future__ import annotations
@@ -35,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.comm.algorithm import Algorithm, Steps
+from ridgeline.comm.algorithm import Algorithm, Steps, copies_of
 from ridgeline.comm.bounds import chunked_bound, lower_bound
 from ridgeline.comm.contract import Ints, contract
 from ridgeline.comm.graph import Graph
@@ -78,14 +73,12 @@ def cycle_allgather(graph: Graph) -> Algorithm:
         chunk[round, 0] = cycle_order[place + (n - 1 - round)]
         chunk[round, 1] = cycle_order[place + (n + 1 + round)]
     sides = np.concatenate([cycle_order[place + (n - 1)], cycle_order[place + (n + 1)]])
-    steps = n * (n - 1)  # the rank opposite is n / 2 away from both sides: its chunk comes from one
-    cycle_steps = Steps(
-        round=np.repeat(np.arange(rounds, dtype=np.int32), 2 * n)[:steps],
-        source=np.tile(sides, rounds)[:steps],
-        target=np.tile(np.arange(n, dtype=np.int32), 2 * rounds)[:steps],
-        chunk=chunk.ravel()[:steps],
-        op=np.zeros(steps, np.int8),
-        channel=np.zeros(steps, np.int8),
+    steps = slice(n * (n - 1))  # the rank opposite is n / 2 away from both sides: its chunk comes from one
+    cycle_steps = copies_of(
+        np.repeat(np.arange(rounds, dtype=np.int32), 2 * n)[steps],
+        np.tile(sides, rounds)[steps],
+        np.tile(np.arange(n, dtype=np.int32), 2 * rounds)[steps],
+        chunk.ravel()[steps],
     )
     return Algorithm(name=SYNTHESIZED, contract=contract("allgather", n, n), nodes=n, steps=cycle_steps)
 
@@ -236,8 +229,7 @@ def _in_rounds(source: Ints, target: Ints, chunk: Ints, round: Ints) -> Steps:
     if (round[1:] < round[:-1]).any():
         order = np.argsort(round, kind="stable")
         source, target, chunk, round = source[order], target[order], chunk[order], round[order]
-    none = np.zeros(len(round), np.int8)
-    return Steps(round=round, source=source, target=target, chunk=chunk, op=none, channel=none)
+    return copies_of(round, source, target, chunk)
 
 
 Bits = NDArray[np.uint64]
@@ -253,11 +245,6 @@ def matched_allgather(
 ) -> Algorithm:
     """An all-gather of `per_rank` chunks each that keeps links busy; the same seed gives the same one."""
     n, chunks = graph.ranks, graph.ranks * per_rank
-    if n < 2:
-        none = np.zeros(0, np.int32)
-        empty = np.zeros(0, np.int8)
-        steps = Steps(round=none, source=none, target=none, chunk=none, op=empty, channel=empty)
-        return Algorithm(name=SYNTHESIZED, contract=contract("allgather", n, chunks), nodes=n, steps=steps)
     search = _Matching(ports or ports_of(graph), n, chunks, size_bytes / chunks, np.random.default_rng(seed))
     steps = search.run(per_rank)
     return Algorithm(name=SYNTHESIZED, contract=contract("allgather", n, chunks), nodes=n, steps=steps)
@@ -459,15 +446,9 @@ class _Matching:
 def steps_made(made: Sequence[tuple[int, Ints, Ints, Ints]]) -> Steps:
     """Copies of which each entry has one tick, senders, receivers and chunks; rounds are the ticks that occur."""
     size = [len(rank) for _, _, rank, _ in made]
-    step_total = sum(size)
-    return Steps(
-        round=np.repeat(np.unique([now for now, *_ in made], return_inverse=True)[1].astype(np.int32), size),
-        source=np.concatenate([source for _, source, _, _ in made]),
-        target=np.concatenate([rank for _, _, rank, _ in made]),
-        chunk=np.concatenate([chunk for *_, chunk in made]),
-        op=np.zeros(step_total, np.int8),
-        channel=np.zeros(step_total, np.int8),
-    )
+    rounds = np.repeat(np.unique([now for now, *_ in made], return_inverse=True)[1].astype(np.int32), size)
+    source, rank, chunk = (np.concatenate(column) for column in list(zip(*made, strict=True))[1:])
+    return copies_of(rounds, source, rank, chunk)
 
 
 def _random_bit(word: Bits, turn: int) -> Bits:

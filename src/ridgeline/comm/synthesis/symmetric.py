@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from ridgeline.comm.algorithm import Algorithm, Steps
+from ridgeline.comm.algorithm import Algorithm, copies_of
 from ridgeline.comm.contract import contract
 from ridgeline.comm.graph import Graph
 from ridgeline.core.arrays import Index
@@ -81,17 +81,10 @@ def symmetric_allgather(graph: Graph) -> Algorithm:
     place = np.stack(np.unravel_index(np.arange(n), shape), axis=1)
     behind = [np.ravel_multi_index(((place - step) % shape).T, shape).astype(np.int32) for step in ports(shape)]
     far = np.stack(np.unravel_index(offset, shape), axis=1)
-    rows = n * len(round)
     chunk = np.zeros((len(round), n), np.int32)
     for axis, size in enumerate(shape):  # the rank at offset d behind a rank, axis by axis
         stride = prod(shape[axis + 1 :])
         chunk += (((place[:, axis][None] - far[:, axis][:, None]) % size) * stride).astype(np.int32)
-    steps = Steps(
-        round=np.repeat(round.astype(np.int32), n),
-        source=np.stack(behind)[port].ravel(),
-        target=np.tile(np.arange(n, dtype=np.int32), len(round)),
-        chunk=chunk.ravel(),
-        op=np.zeros(rows, np.int8),
-        channel=np.zeros(rows, np.int8),
-    )
+    target = np.tile(np.arange(n, dtype=np.int32), len(round))
+    steps = copies_of(np.repeat(round.astype(np.int32), n), np.stack(behind)[port].ravel(), target, chunk.ravel())
     return Algorithm(name="synthesized", contract=contract("allgather", n, n), nodes=n, steps=steps)

@@ -12,8 +12,8 @@ from math import sqrt
 from ridgeline.comm.algorithm import Algorithm, Candidate, reversed_algorithm
 from ridgeline.comm.bounds import chunked_bound, lower_bound
 from ridgeline.comm.contract import Collective
-from ridgeline.comm.graph import Graph
-from ridgeline.comm.library.gathers import reduce_then_gather
+from ridgeline.comm.graph import Graph, refusal
+from ridgeline.comm.library.algorithms import reduce_then_gather
 from ridgeline.comm.select import by_floor, candidates, fastest, unbeaten
 from ridgeline.comm.synthesis.exchange import balanced_ways, by_hops, multipath_exchanges, one_by_one
 from ridgeline.comm.synthesis.matching import (
@@ -36,7 +36,6 @@ from ridgeline.comm.synthesis.packing import (
 from ridgeline.comm.synthesis.ports import ports_of
 from ridgeline.comm.synthesis.symmetric import is_symmetric, symmetric_allgather
 from ridgeline.comm.timing import time_algorithm
-from ridgeline.core.errors import InputError, Problem
 
 TREES = 32
 PACKED_RANKS, PACKED_STEPS = 256, 400_000  # up to which trees are packed
@@ -133,9 +132,8 @@ def _built_algorithms(
 def _refuse_too_large(graph: Graph, per_rank: int) -> int:
     """The number of chunks, if it makes no more steps than can be held."""
     if per_rank < 1 or graph.ranks * (graph.ranks - 1) * per_rank > MOST_STEPS:
-        given_text = f"{per_rank} chunks on each of {graph.ranks} ranks"
-        raise InputError(
-            Problem(path="chunks", given=given_text, expected=f"1 or more, and {MOST_STEPS} steps at most")
+        raise refusal(
+            "chunks", f"{per_rank} chunks on each of {graph.ranks} ranks", f"1 or more, and {MOST_STEPS} steps at most"
         )
     return per_rank
 
@@ -217,10 +215,8 @@ def gather_algorithm(graph: Graph, per_rank: int, size_bytes: float) -> Algorith
 def _by_events(graph: Graph, per_rank: int, size_bytes: float) -> Algorithm:
     """The best of a few searches in the core: many where they are short."""
     search = EventGather(graph, per_rank, size_bytes)
-    enough, tries = (
-        _enough(graph) * search.bound,
-        EVENT_TRIES if graph.ranks**2 * per_rank <= SMALL else FEW_EVENT_TRIES,
-    )
+    enough = _enough(graph) * search.bound
+    tries = EVENT_TRIES if graph.ranks**2 * per_rank <= SMALL else FEW_EVENT_TRIES
     return _good_enough((search.build(seed, width, slack) for seed, (width, slack) in enumerate(tries)), enough)
 
 

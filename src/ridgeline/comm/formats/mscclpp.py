@@ -7,13 +7,26 @@ pipeline is its ops, once. `reduce_op` is never read by the executor: sums.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from math import lcm
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
+from ridgeline.comm.algorithm import REDUCE, Algorithm
 from ridgeline.comm.contract import Collective
+from ridgeline.comm.formats.lower import (
+    Message,
+    empty_program,
+    first_places,
+    messages_of,
+    own_copies,
+    refuse_unwritable_algorithm,
+)
 from ridgeline.comm.formats.program import (
     MOST_CHUNKS,
     MOST_INSTRUCTIONS,
@@ -27,6 +40,7 @@ from ridgeline.comm.formats.program import (
     whole_number,
 )
 from ridgeline.core.documents import JsonObject
+from ridgeline.core.errors import InputError, Problem
 
 COLLECTIVES: Mapping[str, Collective] = MappingProxyType(
     {
@@ -43,12 +57,13 @@ SIGNALS = ("signal", "rlxsignal", "pws", "pwsf")
 WAITS = ("wait", "rlxwait")
 STILL = ("nop", "flush", "barrier", "sem_acquire", "sem_release", *WAITS, "signal", "rlxsignal")
 NAMES = (*STILL, *PAIRED, *SUMS, "pipeline")
-MOST_OPS, MOST_CHANNELS, MOST_AT_ONCE, MOST_SEMAPHORES, MOST_BARRIERS = 64, 16, 8, 16, 16
+MOST_OPS, MOST_CHANNELS, MOST_AT_ONCE = 64, 16, 8  # ops and channels of a block, channels of an op
+MOST_SEMAPHORES, MOST_BARRIERS = 16, 16
 MOST_FINER = 64
-Json = JsonObject
+Keys = tuple[tuple[int, ...], ...]  # of semaphores
 
 
-def read_mscclpp(path: Path, plan: Json) -> Program:
+def read_mscclpp(path: Path, plan: JsonObject) -> Program:
     """The program of a plan."""
     return _Reader(Wrong(str(path)), plan).program()
 
@@ -56,7 +71,7 @@ def read_mscclpp(path: Path, plan: Json) -> Program:
 class _Reader:
     """One plan being read."""
 
-    def __init__(self, wrong: Wrong, plan: Json) -> None:
+    def __init__(self, wrong: Wrong, plan: JsonObject) -> None:
         self.wrong, self.plan = wrong, plan
         self.moves = self.count = 0
         self.initial: list[tuple[tuple[int, ...], int]] = []
@@ -70,7 +85,7 @@ class _Reader:
         self.ranks = len(gpus)
         if not 2 <= self.ranks <= MOST_RANKS:
             raise self.wrong("gpus", f"{self.ranks} of them", f"2 to {MOST_RANKS}")
-        self.gpus: list[Json] = [self._dict(gpu, f"gpu {index}") for index, gpu in enumerate(gpus)]
+        self.gpus: list[JsonObject] = [self._dict(gpu, f"gpu {index}") for index, gpu in enumerate(gpus)]
         for index, gpu in enumerate(self.gpus):
             self._int(gpu, "id", f"gpu {index}", index, index)
         self.finer = self._finer()
@@ -85,23 +100,23 @@ class _Reader:
             initial=tuple(self.initial),
         )  # fmt: skip
 
-    def _dict(self, value: object, at: str) -> Json:
+    def _dict(self, value: object, at: str) -> JsonObject:
         if not isinstance(value, dict):
             raise self.wrong(at, f"{value!r:.40}", "an object")
         return value
 
-    def _list(self, owner: Json, key: str, at: str, default: bool = False) -> list[Any]:
+    def _list(self, owner: JsonObject, key: str, at: str, default: bool = False) -> list[Any]:
         value = owner.get(key, [] if default else None)
         if not isinstance(value, list) or len(value) > MOST_INSTRUCTIONS:
             raise self.wrong(f"{at}: {key}", f"{value!r:.40}", "a list")
         return value
 
-    def _int(self, owner: Json, key: str, at: str, least: int, most: int, default: int | None = None) -> int:
+    def _int(self, owner: JsonObject, key: str, at: str, least: int, most: int, default: int | None = None) -> int:
         if key not in owner and default is not None:
             return default
         return whole_number(self.wrong, f"{at}: {key}", owner.get(key), least, most)
 
-    def _word(self, owner: Json, key: str, at: str, known: tuple[str, ...]) -> str:
+    def _word(self, owner: JsonObject, key: str, at: str, known: tuple[str, ...]) -> str:
         value = owner.get(key)
         if not isinstance(value, str) or value not in known:
             raise self.wrong(f"{at}: {key}", f"{value!r:.40}", f"one of {', '.join(known)}")
@@ -120,7 +135,7 @@ class _Reader:
                             raise self.wrong(f"gpu {rank}: tbg_size", str(factor), f"parts up to {MOST_FINER}")
         return factor
 
-    def _flat(self, block: Json, at: str) -> Iterator[Json]:
+    def _flat(self, block: JsonObject, at: str) -> Iterator[JsonObject]:
         """The ops of a block, those of pipelines in their place."""
         for op in self._list(block, "ops", at):
             operation = self._dict(op, at)
@@ -199,7 +214,7 @@ class _Reader:
             blocks.append(tuple(self._block(rank, index, semaphore)))
         return tuple(blocks)
 
-    def _block(self, rank: int, index: int, block: Json) -> Iterator[Instruction]:
+    def _block(self, rank: int, index: int, block: JsonObject) -> Iterator[Instruction]:
         at = f"rank {rank}, block {index}"
         ops = list(self._flat(block, at))
         if len(ops) > MOST_OPS:
@@ -224,7 +239,7 @@ class _Reader:
         for number, op in enumerate(ops):
             yield from self._op(rank, f"{at}, step {number}", op)
 
-    def _op(self, rank: int, at: str, op: Json) -> Iterator[Instruction]:
+    def _op(self, rank: int, at: str, op: JsonObject) -> Iterator[Instruction]:
         name = self._word(op, "name", at, NAMES)
         share = self._share(op, at)
         signals = self._keys(rank, op, at, outward=True) if name in SIGNALS else ()
@@ -254,7 +269,9 @@ class _Reader:
                 flags=name in PACKETS_OUT, awaits_flags=name in PACKETS_IN,
             )  # fmt: skip
 
-    def _still(self, rank: int, at: str, op: Json, name: str, signals: tuple[tuple[int, ...], ...]) -> Instruction:
+    def _still(
+        self, rank: int, at: str, op: JsonObject, name: str, signals: tuple[tuple[int, ...], ...]
+    ) -> Instruction:
         """An op that moves nothing: signals, waits, barriers, semaphores."""
         if name == "barrier":
             number = self._int(op, "barrier_id", at, 0, MOST_BARRIERS - 1)
@@ -270,7 +287,7 @@ class _Reader:
             return Instruction(name=name, waits=self._keys(rank, op, at, outward=False))
         return Instruction(name=name, signals=signals)
 
-    def _keys(self, rank: int, op: Json, at: str, *, outward: bool) -> tuple[tuple[int, ...], ...]:
+    def _keys(self, rank: int, op: JsonObject, at: str, *, outward: bool) -> Keys:
         """The semaphores that a signal raises or a wait takes from: from, to, type, which of the channels."""
         kind = self._word(op, "channel_type", at, ("memory", "port"))
         ids = self._list(op, "channel_ids", at)
@@ -284,7 +301,7 @@ class _Reader:
             keys.append((*ends, TYPES.index(kind), which))
         return tuple(keys)
 
-    def _share(self, op: Json, at: str) -> tuple[int, int]:
+    def _share(self, op: JsonObject, at: str) -> tuple[int, int]:
         """Which part of each chunk a block of a group does: (number, of how many)."""
         if "tbg_info" not in op:
             return 0, 1
@@ -320,3 +337,194 @@ class _Reader:
             return self._int(gpu, "scratch_chunks", at, 0, MOST_CHUNKS, default=0)
         room = self._int(gpu, "input_chunks" if kind == "i" else "output_chunks", at, 0, MOST_CHUNKS)
         return room or self._int(gpu, "input_chunks", at, 0, MOST_CHUNKS)
+
+
+MOST_BLOCKS = 64
+LARGEST = 2**32 - 1  # bytes: offsets are 32 bits wide
+
+
+def mscclpp_text(algorithm: Algorithm) -> str:
+    """The plan's text; `InputError` where no number of blocks keeps within the executor's limits."""
+    refuse_unwritable_algorithm(algorithm, "mscclpp")
+    most_blocks = min(algorithm.contract.chunks, MOST_BLOCKS)
+    blocks = 1
+    while over := _too_many(algorithm, blocks):
+        if blocks >= most_blocks:
+            raise _over_limits(over)
+        blocks = min(2 * blocks, most_blocks)
+    while True:
+        plan = _Plan(algorithm, blocks)
+        over = plan.over_limits()
+        if not over:
+            return json.dumps(plan.sheet(), indent=1) + "\n"
+        if blocks >= most_blocks:
+            raise _over_limits(over)
+        blocks = min(2 * blocks, most_blocks)
+
+
+def _over_limits(over: str) -> InputError:
+    expected_text, todo = "a plan within the executor's limits", "take fewer ranks, or another --algorithm"
+    return InputError(Problem(path="--to mscclpp", given=over, expected=expected_text, todo=todo))
+
+
+def _too_many(algorithm: Algorithm, blocks: int) -> str:
+    """What is too much for the executor: at least a put a chunk sent, two ops a sum, and two a round and side."""
+    steps, n = algorithm.steps, algorithm.ranks
+    block = steps.chunk.astype(np.int64) % blocks
+    sender, taker = steps.source * blocks + block, steps.target * blocks + block
+    ops = np.bincount(sender, minlength=n * blocks)
+    ops += 2 * np.bincount(taker[steps.op == REDUCE], minlength=n * blocks)
+    for side in (sender, taker):
+        ops += 2 * np.bincount(
+            np.unique(steps.round * np.int64(n * blocks) + side) % (n * blocks), minlength=n * blocks
+        )
+    if ops.max() > MOST_OPS:
+        rank, block_number = divmod(int(ops.argmax()), blocks)
+        return f"at least {ops.max()} ops in block {block_number} of rank {rank}, of at most {MOST_OPS}"
+    ends = np.concatenate([steps.source * np.int64(n) + steps.target, steps.target * np.int64(n) + steps.source])
+    pairs = np.unique(ends * blocks + np.tile(block, 2))
+    peers = np.bincount(pairs // (n * blocks) * blocks + pairs % blocks, minlength=n * blocks)
+    if peers.max() > MOST_CHANNELS:
+        return f"{peers.max()} peers of rank {int(peers.argmax()) // blocks}, of at most {MOST_CHANNELS}"
+    return ""
+
+
+class _Plan:
+    """The ops of all blocks of all ranks."""
+
+    def __init__(self, algorithm: Algorithm, blocks: int) -> None:
+        self.algorithm, self.blocks = algorithm, blocks
+        self.program: Program = empty_program(algorithm, "mscclpp")
+        self.places = first_places(self.program)
+        n = self.program.ranks
+        self.ops: list[list[list[JsonObject]]] = [[[] for _ in range(blocks)] for _ in range(n)]
+        self.peers: list[list[list[int]]] = [[[] for _ in range(blocks)] for _ in range(n)]
+        self.remote: list[dict[tuple[int, str], int]] = [{} for _ in range(n)]
+        self.refs: list[list[dict[int, int]]] = [[{} for _ in range(blocks)] for _ in range(n)]
+        self._build()
+
+    def _build(self) -> None:
+        messages = messages_of(self.algorithm, self.places, merge=False)
+        by_block: dict[int, list[Message]] = defaultdict(list)
+        for message in messages:
+            by_block[message.chunk % self.blocks].append(message)
+        for block, block_messages in by_block.items():
+            self._meet(block, block_messages)
+            rounds: dict[int, list[Message]] = defaultdict(list)
+            for message in block_messages:
+                rounds[message.round].append(message)
+            for number in sorted(rounds):
+                self._round(block, rounds[number])
+        for copy in own_copies(self.program, self.places):
+            (place,), (target,) = copy.reads, copy.writes
+            ops = self.ops[place[0]][self.program.input_chunk(place[0], place[2]) % self.blocks]
+            ops.append({"name": "copy", "src_buff": [_local(place)], "dst_buff": [_local(target)]})
+
+    def _meet(self, block: int, mine: Iterable[Message]) -> None:
+        pairs = {(a, b) for message in mine for a, b in (message.connection[:2], message.connection[1::-1])}
+        for rank, peer in sorted(pairs):
+            self.peers[rank][block].append(peer)
+        for rank in range(self.program.ranks):
+            everyone = range(len(self.peers[rank][block]))
+            for name in ("signal", "wait"):
+                self._sync(rank, block, name, everyone)
+            if everyone:
+                self.ops[rank][block].append({"name": "nop"})
+
+    def _sync(self, rank: int, block: int, name: str, channels: Iterable[int]) -> None:
+        ids = sorted(channels)
+        for start in range(0, len(ids), MOST_AT_ONCE):
+            some = ids[start : start + MOST_AT_ONCE]
+            self.ops[rank][block].append({"name": name, "channel_ids": some, "channel_type": "memory"})
+
+    def _round(self, block: int, mine: list[Message]) -> None:
+        sends: dict[int, list[int]] = defaultdict(list)
+        takes: dict[int, list[int]] = defaultdict(list)
+        sums: dict[int, list[JsonObject]] = defaultdict(list)
+        for message in mine:
+            source, target, _ = message.connection
+            there = message.target if message.base is None else self.places.new_scratch(target)
+            self.ops[source][block].append(self._put(source, block, message, there))
+            sends[source].append(self.peers[source][block].index(target))
+            takes[target].append(self.peers[target][block].index(source))
+            if message.base is not None:
+                reads = [_local(message.base), _local(there)]
+                add = {"name": "re", "src_buff": reads, "dst_buff": [_local(message.target)], "reduce_op": "sum"}
+                sums[target] += [add, {"name": "nop"}]
+        for rank, channels in sends.items():
+            self.ops[rank][block].append({"name": "nop"})
+            self._sync(rank, block, "signal", set(channels))
+        for rank, channels in takes.items():
+            self._sync(rank, block, "wait", set(channels))
+            self.ops[rank][block].append({"name": "nop"})
+            self.ops[rank][block] += sums[rank]
+
+    def _put(self, rank: int, block: int, one: Message, there: Place) -> JsonObject:
+        peer = self.peers[rank][block].index(one.connection[1])
+        buffers, refs = self.remote[rank], self.refs[rank][block]
+        number = buffers.setdefault(there[:2], len(buffers))
+        local = refs.setdefault(number, len(refs))
+        return {
+            "name": "put", "src_buff": [_local(one.source)],
+            "dst_buff": [{"buffer_id": local, "index": there[2], "size": one.count}],
+            "channel_ids": [peer], "channel_type": "memory", "round": one.round,
+        }  # fmt: skip
+
+    def over_limits(self) -> str:
+        """What is too much for the executor; blank: nothing."""
+        for rank, blocks in enumerate(self.ops):
+            for block, ops in enumerate(blocks):
+                if len(ops) > MOST_OPS:
+                    return f"{len(ops)} ops in block {block} of rank {rank}, of at most {MOST_OPS}"
+                if len(self.peers[rank][block]) > MOST_CHANNELS:
+                    return f"{len(self.peers[rank][block])} peers of rank {rank}, of at most {MOST_CHANNELS}"
+        return ""
+
+    def sheet(self) -> JsonObject:
+        """The plan as JSON."""
+        return {
+            "name": self.program.name,
+            "collective": self.program.collective,
+            "protocol": "Simple",
+            "inplace": False,
+            "reuse_resources": False,
+            "num_threads_per_block": 1024,
+            "use_double_scratch_buffer": False,
+            "buffer_alignment": 16,
+            "min_message_size": 0,
+            "max_message_size": LARGEST,
+            "gpus": [self._gpu(rank) for rank in range(self.program.ranks)],
+        }
+
+    def _gpu(self, rank: int) -> JsonObject:
+        peer_ids: list[int] = []
+        first: list[int] = []
+        for peers in self.peers[rank]:
+            first.append(len(peer_ids))
+            peer_ids += peers
+        return {
+            "id": rank,
+            "input_chunks": self.program.inputs,
+            "output_chunks": self.program.outputs,
+            "scratch_chunks": self.places.scratch.get(rank, 0),
+            "threadblocks": [self._block(rank, block, first[block]) for block in range(self.blocks)],
+            "channels": [{"channel_type": "memory", "connected_to": peer_ids}] if peer_ids else [],
+            "remote_buffers": [
+                {"rank": peer, "type": buffer, "access_channel_types": ["memory"]} for peer, buffer in self.remote[rank]
+            ],
+            "semaphores": [],
+        }
+
+    def _block(self, rank: int, block: int, first: int) -> JsonObject:
+        ids = [first + index for index in range(len(self.peers[rank][block]))]
+        refs = list(self.refs[rank][block])
+        return {
+            "id": block,
+            "ops": self.ops[rank][block],
+            "channels": [{"channel_type": "memory", "channel_ids": ids}] if ids else [],
+            "remote_buffer_refs": [{"access_channel_type": "memory", "remote_buffer_ids": refs}] if refs else [],
+        }
+
+
+def _local(place: Place) -> JsonObject:
+    return {"type": place[1], "index": place[2], "size": 1}
