@@ -19,13 +19,12 @@ from ridgeline.trace.analysis.inference import Inference, inference
 from ridgeline.trace.analysis.join_counters import JoinedCounters, join_counters
 from ridgeline.trace.analysis.memory_peaks import MemoryPeak, memory_peaks
 from ridgeline.trace.analysis.patterns import patterns_of
-from ridgeline.trace.analysis.roofline import OpRate, chip_of, op_rates
+from ridgeline.trace.analysis.roofline import OpRate, bytes_bound_ns, chip_of, op_rates
 from ridgeline.trace.analysis.served_shapes import PricedSpan, ServedModel, captures, priced_spans, replayed_spans
 from ridgeline.trace.analysis.stragglers import RankReport, rank_report
-from ridgeline.trace.analysis.what_if import WhatIfAnswer
-from ridgeline.trace.analysis.what_if import what_if as answers
+from ridgeline.trace.analysis.what_if import WhatIfAnswer, answer_questions
 from ridgeline.trace.classes import ALL, Rules, classify, counted_rows, read_rules
-from ridgeline.trace.findings.finding import LARGEST, Facts, Finding, Gains, sizes_of, software_of
+from ridgeline.trace.findings.finding import LARGEST, Facts, Finding, software_of
 from ridgeline.trace.findings.idle import outlier_numbers
 from ridgeline.trace.findings.rules import findings
 from ridgeline.trace.graph.dependency_graph import Graph, graph_of
@@ -36,6 +35,8 @@ from ridgeline.trace.read.readers import read_timeline
 from ridgeline.trace.read.source import Progress
 from ridgeline.trace.timeline import Timeline
 
+Sizes = ServedModel | Callable[[Timeline, Inference | None], ServedModel | None] | None
+"""The sizes of a served model, or who tells them of a timeline."""
 UNREPLAYED = f"more than {LARGEST:,} starts and ends: predicted gains are upper bounds by their formulas, not replays"
 
 
@@ -159,7 +160,7 @@ def analyze(
     counters: Path | str | None = None,
     unit: str | None = None,
     what_if: Sequence[str] = (),
-    model: ServedModel | Callable[[Timeline, Inference | None], ServedModel | None] | None = None,
+    model: Sizes = None,
     capture: Path | str | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
@@ -183,9 +184,9 @@ def analyze(
     lines = [trace for trace in traces if isinstance(trace, Timeline)]
     files = [trace for trace in traces if not isinstance(trace, Timeline)]
     line = classify(lines[0], rules) if lines else read_timeline(*files, rules=rules, unit=unit, progress=progress)
-    return _analyze_timeline(
-        line, rules, policy, chip_of(line.about, chip), _counters(counters, files), what_if, (model, capture)
-    )
+    tables = [Path(counters)] if counters is not None else tables_of([Path(file) for file in files])
+    kernels = [kernel for table in tables for kernel in read_counters(table)]
+    return _analyze_timeline(line, rules, policy, chip_of(line.about, chip), kernels, what_if, (model, capture))
 
 
 def _analyze_timeline(
@@ -195,9 +196,8 @@ def _analyze_timeline(
     found: Chip | None,
     counters: Sequence[KernelCounters],
     questions: Sequence[str],
-    replays: tuple[ServedModel | Callable[[Timeline, Inference | None], ServedModel | None] | None, Path | str | None],
+    replays: tuple[Sizes, Path | str | None],
 ) -> Analysis:
-    """Every analysis of a classified timeline, each handed what the ones before it found."""
     parts = breakdown(line, rules, policy)
     counted_mask = counted_rows(line, policy)
     gaps = gaps_of(line, rules, counted_mask)
@@ -206,14 +206,14 @@ def _analyze_timeline(
     rates = op_rates(line, counted_mask, found, priced_spans_)
     graph = graph_of(line, rules, policy)
     has_replay = len(graph.at) <= LARGEST
-    gains = Gains(graph=graph, rules=rules, chips=len(parts.chips)) if has_replay else None
     collectives = match_collectives(line, rules, counted_mask) if graph.left_out else graph.matched
     ranks = rank_report(line, rules, counted_mask, collectives)
     outliers = outlier_numbers(parts.steps)
     talk = talk_of(line, communication_rows(line, rules, counted_mask), collectives)
     exchange_sizes = collective_sizes(line, talk, collectives, found)
     facts = Facts(
-        line=line, counted=counted_mask, rules=rules, parts=parts, gaps=gaps, ranks=ranks, chip=found, gains=gains,
+        line=line, counted=counted_mask, rules=rules, parts=parts, gaps=gaps, ranks=ranks, chip=found,
+        graph=graph if has_replay else None,
         rates=op_rates(line, counted_mask & ~np.isin(line.step, outliers), found, priced_spans_) if outliers else rates,
         patterns=patterns_of(line, counted_mask, max(1, len(parts.steps))),
         software=software_of(line, found), talk=talk, sizes=exchange_sizes, outliers=outliers,
@@ -233,7 +233,7 @@ def _analyze_timeline(
         ranks=ranks,
         collectives=exchange_sizes,
         memory=memory_peaks(line),
-        what_if=answers(graph, rules, questions, sizes_of(graph, found)),
+        what_if=answer_questions(graph, rules, questions, lambda rows: bytes_bound_ns(line, rows, found)),
         inference=engine,
         model=sizes,
         left_out=tuple(text for text in (graph.left_out, "" if has_replay else UNREPLAYED) if text),
@@ -243,11 +243,7 @@ def _analyze_timeline(
 
 
 def _behind_graphs(
-    line: Timeline,
-    counted: Mask,
-    engine: Inference | None,
-    model: ServedModel | Callable[[Timeline, Inference | None], ServedModel | None] | None,
-    capture: Path | str | None,
+    line: Timeline, counted: Mask, engine: Inference | None, model: Sizes, capture: Path | str | None
 ) -> tuple[ServedModel | None, tuple[PricedSpan, ...]]:
     """The model, and what spans without an op of their own compute, by the capture of their graph, else by it."""
     paths = [file.path for file in files_of([Path(capture)])] if capture is not None else []
@@ -257,9 +253,3 @@ def _behind_graphs(
     priced_rows = {span.row for span in found}
     more = priced_spans(line, counted, engine, sizes) if sizes is not None else ()
     return sizes if more else None, (*found, *(span for span in more if span.row not in priced_rows))
-
-
-def _counters(given: Path | str | None, files: Sequence[Path | str]) -> list[KernelCounters]:
-    """Counters of the file that was named, or of the tables beside the traces."""
-    tables = [Path(given)] if given is not None else tables_of([Path(file) for file in files])
-    return [read_counter for table in tables for read_counter in read_counters(table)]

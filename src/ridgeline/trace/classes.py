@@ -101,7 +101,7 @@ def counted_rows(line: Timeline, policy: str = ALL) -> Mask:
     work = line.is_work
     if not work.any():
         return _busiest(line)
-    return work & (line.launch >= 0) if policy == LINKED and _launches(line) else work
+    return work & (line.launch >= 0) if policy == LINKED and (line.launch >= 0).any() else work
 
 
 def _busiest(line: Timeline) -> Mask:
@@ -109,16 +109,9 @@ def _busiest(line: Timeline) -> Mask:
     ops = line.of_kind(HOST)
     ranks = np.array(line.tables.ranks or (0,))
     time = np.bincount(line.process[ops], weights=line.durations_ns(np.flatnonzero(ops)), minlength=len(ranks))
-    chosen = [
-        int(candidates[np.argmax(time[candidates])])
-        for candidates in (np.flatnonzero(ranks == rank) for rank in np.unique(ranks))
-    ]
-    mask: Mask = ops & np.isin(line.process, chosen)
-    return mask
-
-
-def _launches(line: Timeline) -> bool:
-    return bool((line.launch >= 0).any())
+    of_rank = [np.flatnonzero(ranks == rank) for rank in np.unique(ranks)]
+    chosen = [int(candidates[np.argmax(time[candidates])]) for candidates in of_rank]
+    return np.asarray(ops & np.isin(line.process, chosen))
 
 
 def policy_of(line: Timeline, name: str) -> Policy:
@@ -128,12 +121,12 @@ def policy_of(line: Timeline, name: str) -> Policy:
     counted_spans, of = int(rows.sum()), int(all_rows.sum())
     if not line.is_work.any():
         text = "no device in the trace: host ops of the busiest process count as the work, nested ones once"
-    elif name == LINKED and not _launches(line):
+    elif name == LINKED and not (line.launch >= 0).any():
         text = "every span of work: the timeline has no launches to link to"
     elif name == LINKED:
         text = f"kernels, memcpy and memset whose launch is in the trace: {counted_spans:,} of {of:,}"
     else:
-        stray = int((all_rows & (line.launch < 0)).sum()) if _launches(line) else 0
+        stray = int((all_rows & (line.launch < 0)).sum()) if (line.launch >= 0).any() else 0
         text = f"every kernel, memcpy and memset of the trace: {of:,}" + (
             f", of which {stray:,} were launched outside the trace" if stray else ""
         )
@@ -201,6 +194,14 @@ class Rules:
         """The group of a class; unknown work counts as compute."""
         return next((entry.group for entry in self.classes if entry.id == id), COMPUTE)
 
+    def groups(self, line: Timeline) -> NDArray[np.int8]:
+        """Group of every row of a timeline, into `GROUPS`."""
+        return np.array([GROUPS.index(self.group_of(id)) for id in line.classes], np.int8)[line.class_]
+
+    def in_group(self, line: Timeline, *groups: str) -> Mask:
+        """Which rows of a timeline are of one of these groups."""
+        return np.array([self.group_of(id) in groups for id in line.classes], np.bool_)[line.class_]
+
     def what(self, id: str) -> str:
         """What a class is, in words."""
         return next((entry.what for entry in self.classes if entry.id == id and entry.what), "")
@@ -229,13 +230,11 @@ def _entries(table: Table) -> tuple[Class, ...]:
     if not isinstance(entries, list) or set(table.data) != {"class"}:
         given_text = ", ".join(map(str, table.data)) or "an empty file"
         raise InputError(Problem(path="", given=given_text, expected="tables named [[class]]", where=table.source))
-    return tuple(_entry(entry, f"class[{place}]") for place, entry in enumerate(entries))
-
-
-def _entry(entry: object, path: str) -> Class:
-    if not isinstance(entry, Mapping):
-        raise InputError(Problem(path=path, given=repr(entry), expected="a table with id and patterns"))
-    return decode(Class, dict(entry), path)
+    for place, entry in enumerate(entries):
+        if not isinstance(entry, Mapping):
+            given_text = repr(entry)
+            raise InputError(Problem(path=f"class[{place}]", given=given_text, expected="a table with id and patterns"))
+    return tuple(decode(Class, dict(entry), f"class[{place}]") for place, entry in enumerate(entries))
 
 
 def classify(timeline: Timeline, rules: Rules | None = None) -> Timeline:

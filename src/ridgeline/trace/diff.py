@@ -222,7 +222,6 @@ def _match_sides(sides: Sequence[ExclusiveTime]) -> tuple[str, list[Entries]]:
 
 
 def _entries_by_key(entries: Iterable[TimeEntry]) -> Entries:
-    """Entries by place; those of one place are added up."""
     by_key: Entries = {}
     for entry in entries:
         by_key[entry.phase, entry.class_, entry.name] = entry
@@ -230,7 +229,6 @@ def _entries_by_key(entries: Iterable[TimeEntry]) -> Entries:
 
 
 def _common(sides: Sequence[Entries]) -> float:
-    """Time of work in places that both sides have."""
     first_side, second_side = sides
     return sum(
         min(entry.own_ns, second_side[key].own_ns)

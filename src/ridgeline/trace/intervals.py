@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.trace.timeline import Longs
 
@@ -59,15 +60,6 @@ def union(one: Cover, other: Cover) -> Cover:
     return cover(np.concatenate([one.start, other.start]), np.concatenate([one.end, other.end]))
 
 
-def overlap_length(one: Cover, other: Cover) -> int:
-    """Time both cover: |a| + |b| - |a or b|.
-
-    >>> overlap_length(cover(np.array([0]), np.array([4])), cover(np.array([3]), np.array([9])))
-    1
-    """
-    return one.length + other.length - union(one, other).length
-
-
 def gaps(busy: Cover) -> Cover:
     """The time between the intervals of a cover.
 
@@ -95,3 +87,10 @@ def covered_ns(at: Cover, start: Longs, end: Longs) -> Longs:
         return covered_until
 
     return up_to(end) - up_to(start)
+
+
+def group_rows(key: Longs, chosen: NDArray[np.bool_] | None = None) -> list[NDArray[np.intp]]:
+    """Places of equal keys together, in the order of the keys; of the chosen places where some are."""
+    rows = np.arange(len(key)) if chosen is None else np.flatnonzero(chosen)
+    order = rows[np.argsort(key[rows], kind="stable")]
+    return [part for part in np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(part)]

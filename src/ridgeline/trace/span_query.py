@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,7 +49,7 @@ class QueryAnswer:
 
     sql: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[Any, ...], ...]
+    rows: tuple[tuple[object, ...], ...]
     truncated: bool
     warnings: tuple[str, ...] = ()
     """What is doubtful about the trace as it was read."""
@@ -90,9 +90,9 @@ def query(
         return replace(_answer_query(base, sql, limit, seconds), warnings=line.about.warnings)
 
 
-def span_table(line: Timeline) -> dict[str, list[Any]]:
+def span_table(line: Timeline) -> dict[str, list[object]]:
     """The spans of a timeline by column, as `pandas.DataFrame`, polars and pyarrow take them."""
-    columns: dict[str, list[Any]] = {name: [] for name in SCHEMA}
+    columns: dict[str, list[object]] = {name: [] for name in SCHEMA}
     for row in _rows(line):
         for name, value in zip(columns, row, strict=True):
             columns[name].append(value)
@@ -116,15 +116,14 @@ def _changes(line: Timeline) -> Iterator[tuple[str, str, float, float]]:
             yield counter.process, counter.name, at / 1000, value
 
 
-def _rows(line: Timeline) -> Iterator[tuple[Any, ...]]:
-    """The rows of `spans`, made a part at a time."""
+def _rows(line: Timeline) -> Iterator[tuple[object, ...]]:
     rules = built_in()
     groups = [rules.group_of(id) if id else None for id in line.classes]
     classes = [id or None for id in line.classes]
     op = np.full(len(line), -1, np.int32)
     work = np.flatnonzero(line.launch >= 0)
     op[work] = launching_ops(line, work)
-    shapes = [(_words(shape.dims), " ".join(shape.types)) for shape in line.detail.shapes]
+    shapes = [(shape.words(), " ".join(shape.types)) for shape in line.detail.shapes]
     ranks = line.rank
     for first in range(0, len(line), BATCH):
         part = np.arange(first, min(first + BATCH, len(line)))
@@ -163,10 +162,6 @@ def _rows(line: Timeline) -> Iterator[tuple[Any, ...]]:
             )
 
 
-def _words(dims: Sequence[Any]) -> str:
-    return " ".join("x".join(map(str, dim)) for dim in dims if dim and not isinstance(dim[0], tuple))
-
-
 def _answer_query(base: sqlite3.Connection, sql: str, limit: int, seconds: float) -> QueryAnswer:
     until = time.monotonic() + seconds
     base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_VALUE)
@@ -182,19 +177,15 @@ def _answer_query(base: sqlite3.Connection, sql: str, limit: int, seconds: float
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError) as wrong:
         raise _refuse_query(sql, str(wrong), time.monotonic() > until, seconds) from None
     columns = tuple(str(column[0]) for column in cursor.description or ())
-    rows = tuple(tuple(_plain(value) for value in row) for row in found[:limit])
+    rows = tuple(tuple(value.hex() if isinstance(value, bytes) else value for value in row) for row in found[:limit])
     return QueryAnswer(sql=sql, columns=columns, rows=rows, truncated=len(found) > limit)
 
 
-def _authorize(action: int, _first: str | None, second: str | None, *_: Any) -> int:
+def _authorize(action: int, _first: str | None, second: str | None, *_: object) -> int:
     """Reading is allowed, and every function but those that reach beyond the database or build large values."""
     if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in FORBIDDEN:
         return sqlite3.SQLITE_DENY
     return sqlite3.SQLITE_OK if action in READS else sqlite3.SQLITE_DENY
-
-
-def _plain(value: Any) -> Any:
-    return value.hex() if isinstance(value, bytes) else value
 
 
 def _refuse_query(sql: str, why: str, late: bool, seconds: float) -> InputError:

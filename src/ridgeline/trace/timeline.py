@@ -48,18 +48,13 @@ class Sparse:
     def __post_init__(self) -> None:
         if self.rows.shape != self.values.shape or self.rows.ndim != 1:
             raise ValueError(f"a side table has {self.rows.shape} rows for {self.values.shape} values")
-        self.rows.flags.writeable = False
-        self.values.flags.writeable = False
+        _freeze(self.rows, self.values)
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Sparse)
-            and np.array_equal(self.rows, other.rows)
-            and np.array_equal(self.values, other.values)
-        )
+        return isinstance(other, Sparse) and _same(self, other)
 
     def at(self, rows: NDArray[np.integer], default: int = -1) -> NDArray[np.int64]:
         """The values of these rows, ``default`` where the table has none.
@@ -92,6 +87,11 @@ class RecordedShape:
     """Their element types in the profiler's words: ``c10::BFloat16``, ``float``, ``Scalar``."""
     concrete: tuple[str, ...] = ()
     """Values of the scalar operands, where they were kept."""
+
+    def words(self, most: int | None = None) -> str:
+        """Sizes of the operands that are tensors: 128x64 64x32."""
+        dims = [dim for dim in self.dims if dim and not isinstance(dim[0], tuple)]
+        return " ".join("x".join(map(str, dim)) for dim in dims[:most])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,12 +128,11 @@ class SideTables:
 
     def moved(self, place: NDArray[np.integer]) -> SideTables:
         """The same details after rows were put in another order, see `Sparse.moved`."""
-        return SideTables(
+        return replace(
+            self,
             size_bytes=self.size_bytes.moved(place),
             shape=self.shape.moved(place),
-            shapes=self.shapes,
             collective=self.collective.moved(place),
-            collectives=self.collectives,
             after=_edges_moved(self.after, place),
             forward=_edges_moved(self.forward, place),
         )
@@ -286,17 +285,20 @@ class Timeline:
     predicted: bool = False
 
     def __post_init__(self) -> None:
-        columns: dict[str, NDArray[np.generic]] = {
-            "start_ns": self.start_ns, "end_ns": self.end_ns, "step": self.step, "launch": self.launch,
-            "phase": self.phase, "layer": self.layer,
+        tables = {
+            "process": self.processes, "stream": self.streams, "name": self.names, "kind": self.kinds,
+            "class_": self.classes, "phase": PHASES,
         }  # fmt: skip
-        columns.update({column: codes for column, codes, _ in self._coded_columns()})
+        columns: dict[str, NDArray[np.integer]] = {
+            column: getattr(self, column) for column in ("start_ns", "end_ns", "step", "launch", "layer", *tables)
+        }
         lengths = {column: len(values) for column, values in columns.items()}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"columns of a timeline must be equally long, got {lengths}")
         if self.start_ns.dtype != np.int64 or self.end_ns.dtype != np.int64:
             raise ValueError(f"times must be whole nanoseconds, got {self.start_ns.dtype} and {self.end_ns.dtype}")
-        for column, codes, table in self._coded_columns():
+        for column, table in tables.items():
+            codes = columns[column]
             if len(codes) and (int(codes.min()) < 0 or int(codes.max()) >= len(table)):
                 raise ValueError(f"{column} has codes outside its table of {len(table)} texts")
         if len(self) and (int(self.launch.min()) < -1 or int(self.launch.max()) >= len(self)):
@@ -306,16 +308,6 @@ class Timeline:
         if (self.end_ns < self.start_ns).any():
             raise ValueError(f"durations must not be negative, got {int(self.durations_ns().min())} ns")
         _freeze(*columns.values())
-
-    def _coded_columns(self) -> tuple[tuple[str, NDArray[np.generic], tuple[str, ...]], ...]:
-        return (
-            ("process", self.process, self.processes),
-            ("stream", self.stream, self.streams),
-            ("name", self.name, self.names),
-            ("kind", self.kind, self.kinds),
-            ("class_", self.class_, self.classes),
-            ("phase", self.phase, PHASES),
-        )
 
     @classmethod
     def of(
@@ -334,18 +326,13 @@ class Timeline:
         """
         rows = list(spans)
         tables: list[dict[str, int]] = [{}, {text: code for code, text in enumerate(streams)}, {}, {}]
-        codes = np.array(
-            [
-                [table.setdefault(text, len(table)) for table, text in zip(tables, _texts(span), strict=True)]
-                for span in rows
-            ],
-            dtype=np.int32,
-        ).reshape(len(rows), 4)
+        texts = [(span.process, span.stream, span.name, span.kind) for span in rows]
+        codes = [[table.setdefault(text, len(table)) for table, text in zip(tables, row, strict=True)] for row in texts]
         start = _as_longs([span.start_ns for span in rows])
         return cls.of_columns(
             start_ns=start,
             end_ns=start + _as_longs([span.duration_ns for span in rows]),
-            codes=codes,
+            codes=np.array(codes, np.int32).reshape(len(rows), 4),
             phase=np.array([PHASES.index(span.phase) for span in rows], np.int8),
             layer=np.array([span.layer for span in rows], np.int16),
             tables=tuple(tuple(table) for table in tables),
@@ -484,6 +471,20 @@ class Timeline:
         """Which rows occupy a chip: kernels, copies and everything a prediction draws, not what the host does."""
         return ~self.of_kind(*NOT_WORK)
 
+    def of_class(self, *ids: str) -> Mask:
+        """Which rows have one of these classes."""
+        return np.array([id in ids for id in self.classes], np.bool_)[self.class_]
+
+    def mask(self, rows: NDArray[np.integer]) -> Mask:
+        """Which rows are among these."""
+        mask = np.zeros(len(self), np.bool_)
+        mask[rows] = True
+        return mask
+
+    def longest(self, rows: NDArray[np.intp], count: int | None = None) -> NDArray[np.intp]:
+        """These rows by their length, the longest first."""
+        return rows[np.argsort(-self.durations_ns(rows), kind="stable")[:count]]
+
     def rows(self, process: str, stream: str | None = None) -> Mask:
         """Which rows belong to a process, or to one of its streams."""
         mask: Mask = self.process == _code(self.processes, process)
@@ -507,10 +508,6 @@ class Timeline:
     def with_classes(self, class_: Classes, classes: tuple[str, ...]) -> Self:
         """The same timeline with every span put in a class."""
         return replace(self, class_=class_, tables=replace(self.tables, classes=classes))
-
-
-def _texts(span: Span) -> tuple[str, str, str, str]:
-    return span.process, span.stream, span.name, span.kind
 
 
 def _by_appearance(codes: Codes, texts: Sequence[str]) -> tuple[Codes, tuple[str, ...]]:
@@ -547,7 +544,7 @@ def _freeze(*columns: NDArray[np.generic]) -> None:
         column.flags.writeable = False
 
 
-def _same(one: Counter | Timeline, other: Counter | Timeline) -> bool:
+def _same(one: Sparse | Counter | Timeline, other: Sparse | Counter | Timeline) -> bool:
     return all(
         np.array_equal(ours, theirs) if isinstance(ours, np.ndarray) else ours == theirs
         for ours, theirs in ((getattr(one, f.name), getattr(other, f.name)) for f in fields(one))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ridgeline.trace.intervals import cover, covered_ns, overlap_length
+from ridgeline.trace.intervals import cover, covered_ns, union
 
 
 def test_intervals_against_a_bitmap() -> None:
@@ -20,5 +20,5 @@ def test_intervals_against_a_bitmap() -> None:
             sets.append((cover(start, end), bits))
         (one, a), (other, b) = sets
         assert one.length == a.sum()
-        assert overlap_length(one, other) == (a & b).sum()
+        assert one.length + other.length - union(one, other).length == (a & b).sum()
         assert covered_ns(one, np.array([10, 20]), np.array([30, 20])).tolist() == [a[10:30].sum(), 0]

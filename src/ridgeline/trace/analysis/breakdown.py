@@ -12,8 +12,7 @@ There is no number without a policy, see `policy`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +31,8 @@ from ridgeline.trace.classes import (
     counted_rows,
     policy_of,
 )
-from ridgeline.trace.intervals import Cover, cover, union
+from ridgeline.trace.intervals import cover, union
 from ridgeline.trace.timeline import Timeline
-
-NAMES = 12  # longest list of ops in a breakdown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,23 +146,17 @@ def breakdown(line: Timeline, rules: Rules | None = None, policy: str = ALL) -> 
 
 
 class _Sets:
-    """The counted rows with what every grouping of them needs."""
-
     def __init__(self, line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> None:
         self.line, self.rows, self.rules = line, rows, rules
         self.start, self.end = line.start_ns[rows], line.end_ns[rows]
-        groups = np.array([GROUPS.index(rules.group_of(id)) for id in line.classes], np.int8)
-        self.group = groups[line.class_[rows]]
-        self.groups = tuple(rules.group_of(id) for id in line.classes)
+        self.group = rules.groups(line)[rows]
         self.process, self.stream = line.process[rows], line.stream[rows]
 
     def times(self, chosen: Mask) -> BusyTimes:
         start, end, group = self.start[chosen], self.end[chosen], self.group[chosen]
         busy = cover(start, end)
-        parts: dict[str, Cover] = {}
-        for name in (COMPUTE, COMMUNICATION, COPY):
-            in_group = group == GROUPS.index(name)
-            parts[name] = cover(start[in_group], end[in_group])
+        in_group = {name: group == GROUPS.index(name) for name in (COMPUTE, COMMUNICATION, COPY)}
+        parts = {name: cover(start[mask], end[mask]) for name, mask in in_group.items()}
         either = union(parts[COMPUTE], parts[COMMUNICATION])
         return BusyTimes(
             spans=int(chosen.sum()),
@@ -177,11 +168,10 @@ class _Sets:
             exposed_communication_ns=either.length - parts[COMPUTE].length,
         )
 
-    def _row(self, process: int, chosen: Mask, **more: Any) -> BreakdownRow:
+    def _row(self, process: int, chosen: Mask, stream: str = "", step: int | None = None) -> BreakdownRow:
         tables = self.line.tables
-        return BreakdownRow(
-            rank=tables.ranks[process], process=tables.processes[process], times=self.times(chosen), **more
-        )
+        rank, name = tables.ranks[process], tables.processes[process]
+        return BreakdownRow(rank=rank, process=name, times=self.times(chosen), stream=stream, step=step)
 
     def chips(self) -> Iterator[BreakdownRow]:
         for process in np.unique(self.process).tolist():
@@ -204,24 +194,20 @@ class _Sets:
         codes = self.line.class_[self.rows]
         duration = self.end - self.start
         for code in np.unique(codes).tolist():
-            of_class = codes == code
+            id, of_class = self.line.classes[code] or "host", codes == code
             joint = sum(
                 cover(self.start[of_class & (self.process == chip)], self.end[of_class & (self.process == chip)]).length
                 for chip in np.unique(self.process[of_class]).tolist()
             )
             yield ClassTime(
-                id=self.line.classes[code] or "host",
-                group=self.groups[code],
-                what=self.what(self.line.classes[code] or "host"),
+                id=id,
+                group=self.rules.group_of(self.line.classes[code]),
+                what=self.rules.what(id) or ("no class matches these names" if id == "unknown" else ""),
                 spans=int(of_class.sum()),
                 total_ns=int(duration[of_class].sum()),
                 union_ns=joint,
                 share=joint / max(1, busy),
             )
-
-    def what(self, id: str) -> str:
-        """A class in words."""
-        return self.rules.what(id) or ("no class matches these names" if id == "unknown" else "")
 
     def names(self, busy: int) -> list[NameTime]:
         """Names by total time, longest first."""
@@ -249,19 +235,5 @@ class _Sets:
 
 
 def _mean(parts: list[BusyTimes]) -> BusyTimes:
-    """The mean over chips; of one chip, its own."""
-    if len(parts) == 1:
-        return parts[0]
-
-    def mean(name: str) -> int:
-        return round(sum(int(getattr(part, name)) for part in parts) / len(parts))
-
-    return BusyTimes(
-        spans=mean("spans"),
-        span_ns=mean("span_ns"),
-        busy_ns=mean("busy_ns"),
-        compute_ns=mean("compute_ns"),
-        communication_ns=mean("communication_ns"),
-        copy_ns=mean("copy_ns"),
-        exposed_communication_ns=mean("exposed_communication_ns"),
-    )
+    names = [field.name for field in fields(BusyTimes)]
+    return BusyTimes(**{name: round(sum(getattr(part, name) for part in parts) / len(parts)) for name in names})

@@ -12,6 +12,7 @@ others is in it, and the fastest call of a kind says most about the link.
 from __future__ import annotations
 
 import re
+from collections import Counter as Tally
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -100,9 +101,8 @@ def plain(name: str) -> str:
     >>> plain("_allgather_base"), plain("all_to_allv"), plain("ncclDevKernel_ReduceScatter_Sum_bf16")
     ('allgather', 'alltoall', 'reducescatter')
     """
-    word = (PAIR.search(name[:400]) if not re.search("all_?to_?all", name, re.IGNORECASE) else None) or WORD.search(
-        name[:400]
-    )
+    pair = None if re.search("all_?to_?all", name, re.IGNORECASE) else PAIR.search(name[:400])
+    word = pair or WORD.search(name[:400])
     return word[0].lower().replace("_", "") if word else ""
 
 
@@ -122,7 +122,7 @@ def payload_bytes(one: RecordedCollective) -> int:
     return max(one.in_elements, one.out_elements) * WIDTHS.get(one.dtype, 0)
 
 
-def talk_of(line: Timeline, rows: Rows, matched: MatchedCollectives | None) -> Talk:
+def talk_of(line: Timeline, rows: Rows, matched: MatchedCollectives) -> Talk:
     """What each of these communication spans is."""
     told = line.detail.collective.at(rows)
     names = {code: plain(line.names[code]) for code in np.unique(line.name[rows]).tolist()}
@@ -139,24 +139,12 @@ def talk_of(line: Timeline, rows: Rows, matched: MatchedCollectives | None) -> T
     wire = np.array(
         [wire_bytes(*call) for call in zip(kind, payload.tolist(), group.tolist(), strict=True)], np.float64
     )
-    arrival_ns, is_matched = _arrivals(line, rows, matched)
-    kind = [
-        "alltoall" if word == "sendrecv" and met else word for word, met in zip(kind, is_matched.tolist(), strict=True)
-    ]
+    arrival_ns, is_matched = matched.arrivals(line)
+    met = is_matched[rows]
+    kind = ["alltoall" if word == "sendrecv" and all_ else word for word, all_ in zip(kind, met.tolist(), strict=True)]
     return Talk(
-        rows=rows, kind=tuple(kind), payload=payload, group=group, wire=wire, arrived=arrival_ns, matched=is_matched
+        rows=rows, kind=tuple(kind), payload=payload, group=group, wire=wire, arrived=arrival_ns[rows], matched=met
     )
-
-
-def _arrivals(line: Timeline, rows: Rows, matched: MatchedCollectives | None) -> tuple[Longs, NDArray[np.bool_]]:
-    arrival_ns, is_matched = line.start_ns.copy(), np.zeros(len(line), np.bool_)
-    for match in matched.found if matched is not None else ():
-        match_rows = np.array(match.rows)
-        shift = np.array([matched.shift.get(rank, 0) for rank in match.ranks], np.int64) if matched else 0
-        last = int((line.start_ns[match_rows] - shift).max())
-        arrival_ns[match_rows] = np.minimum(last + shift, line.end_ns[match_rows])
-        is_matched[match_rows] = True
-    return arrival_ns[rows], is_matched[rows]
 
 
 def link_of(chip: Chip | None, group_size: int) -> float | None:
@@ -168,7 +156,7 @@ def link_of(chip: Chip | None, group_size: int) -> float | None:
 
 
 def collective_sizes(
-    line: Timeline, talk: Talk, matched: MatchedCollectives | None, chip: Chip | None
+    line: Timeline, talk: Talk, matched: MatchedCollectives, chip: Chip | None
 ) -> tuple[CollectiveSize, ...]:
     """Communication by type, payload and group, most time first; sends and receives are among them."""
     last = _last(line, matched)
@@ -181,9 +169,7 @@ def collective_sizes(
         rows = talk.rows[size_rows]
         duration = line.durations_ns(rows)
         transfer = line.end_ns[rows] - talk.arrived[size_rows]
-        came: dict[int, int] = {}
-        for rank in (last[row] for row in rows.tolist() if row in last):
-            came[rank] = came.get(rank, 0) + 1
+        came = Tally(last[row] for row in rows.tolist() if row in last)
         sizes.append(
             CollectiveSize(
                 name=kind, payload_bytes=payload, group_size=group, calls=len(rows), total_ns=int(duration.sum()),
@@ -191,18 +177,17 @@ def collective_sizes(
                 wait_ns=int((duration - transfer).sum()), matched=bool(talk.matched[size_rows].any()),
                 last=dict(sorted(came.items())), wire_bytes=float(talk.wire[size_rows[0]]),
                 link_bytes_per_s=link_of(chip, group) if group > 1 else None,
-                rows=tuple(rows[np.argsort(-duration, kind="stable")[:LONGEST]].tolist()),
+                rows=tuple(line.longest(rows, LONGEST).tolist()),
             )
         )  # fmt: skip
     return tuple(sorted(sizes, key=lambda one: -one.total_ns))
 
 
-def _last(line: Timeline, matched: MatchedCollectives | None) -> dict[int, int]:
+def _last(line: Timeline, matched: MatchedCollectives) -> dict[int, int]:
     """Of each collective the row of the rank that came last, by more than a microsecond, and that rank."""
-    last_ranks = {}
-    for match in matched.found if matched is not None else ():
-        shift = np.array([matched.shift.get(rank, 0) for rank in match.ranks], np.int64) if matched else 0
-        came = line.start_ns[list(match.rows)] - shift
+    last_ranks, start_ns = {}, line.start_ns - matched.row_shifts(line)
+    for match in matched.found:
+        came = start_ns[list(match.rows)]
         if int(came.max() - came.min()) > 1000:
             last_ranks[match.rows[int(came.argmax())]] = match.ranks[int(came.argmax())]
     return last_ranks

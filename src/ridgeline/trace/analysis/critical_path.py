@@ -17,34 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
-from ridgeline.trace.graph.dependencies import LONGEST_DELAY_NS
+from ridgeline.trace.graph import edges
 from ridgeline.trace.graph.dependency_graph import NEVER, EdgeCount, Graph, by_parts
-from ridgeline.trace.graph.edges import (
-    BODY,
-    CALL,
-    CLOSE_NS,
-    COLLECTIVE,
-    CROSS,
-    DEVICE_SYNC,
-    EDGES,
-    EVENT,
-    HAND_OVER,
-    LAUNCH,
-    ORDER,
-    POLLING,
-    QUEUE,
-    RECEIVE,
-    SEND,
-    STREAM,
-    SYNC,
-)
 from ridgeline.trace.timeline import Longs
 
 HOST_PARTS = {
-    CALL: "host call", ORDER: "host work", HAND_OVER: "host work", LAUNCH: "launch", DEVICE_SYNC: "synchronisation",
-    SYNC: "synchronisation", POLLING: "synchronisation",
-    QUEUE: "full queue", STREAM: "between kernels", CROSS: "between streams",
-    EVENT: "between streams", SEND: "between ranks", COLLECTIVE: "between ranks", RECEIVE: "between ranks",
+    edges.CALL: "host call", edges.ORDER: "host work", edges.HAND_OVER: "host work", edges.LAUNCH: "launch",
+    edges.DEVICE_SYNC: "synchronisation", edges.SYNC: "synchronisation", edges.POLLING: "synchronisation",
+    edges.QUEUE: "full queue", edges.STREAM: "between kernels", edges.CROSS: "between streams",
+    edges.EVENT: "between streams", edges.SEND: "between ranks", edges.COLLECTIVE: "between ranks",
+    edges.RECEIVE: "between ranks",
 }  # fmt: skip
 HOST_OP, WAITING, BEFORE = "host op", "unexplained wait", "before the path"
 SPANS = 20  # named per path
@@ -152,7 +134,7 @@ class CriticalPaths:
 
 def critical_path(graph: Graph) -> CriticalPaths | None:
     """The critical path; None where nothing counts."""
-    work = graph.points.work if len(graph.points.work) else graph.points.calls
+    work = graph.points.counted
     if not len(work):
         return None
     walk = _walk(graph, int(graph.points.end(work)[np.argmax(graph.at[graph.points.end(work)])]))
@@ -195,14 +177,13 @@ def _binding(graph: Graph) -> Longs:
     first = np.flatnonzero(np.concatenate([[True], graph.dst[1:] != graph.dst[:-1]]))  # edges of one target together
     many = np.diff(np.concatenate([first, [len(graph.dst)]]))
     reach = graph.at[graph.src] + graph.lag
-    kind = np.where(reach == np.repeat(np.maximum.reduceat(reach, first), many), graph.kind, len(EDGES))
+    kind = np.where(reach == np.repeat(np.maximum.reduceat(reach, first), many), graph.kind, len(edges.EDGES))
     best = np.flatnonzero(kind == np.repeat(np.minimum.reduceat(kind, first), many))[::-1]
     binding_edge[graph.dst[best]] = best  # of several the first, which is written last
     return binding_edge
 
 
 def _walk(graph: Graph, last: int) -> PathPieces:
-    """The path backwards from a point, along the edges that held each point back."""
     binding = _binding(graph)
     before = np.full(len(graph.at), -1, np.int64)
     before[binding >= 0] = graph.src[binding[binding >= 0]]
@@ -215,12 +196,16 @@ def _walk(graph: Graph, last: int) -> PathPieces:
     cursor = np.minimum.accumulate(graph.at[points])
     begin, until = cursor[1:], cursor[:-1]
     kind, row = graph.kind[edge], graph.row_of(target)
-    body = (kind == BODY) | (np.isin(kind, (COLLECTIVE, RECEIVE)) & (row >= 0) & (source_of >= len(graph.points.at)))
-    by_itself = body | (kind == CALL)
+    body = (kind == edges.BODY) | (
+        np.isin(kind, (edges.COLLECTIVE, edges.RECEIVE)) & (row >= 0) & (source_of >= len(graph.points.at))
+    )
+    by_itself = body | (kind == edges.CALL)
     reach_ns = np.where(by_itself, begin, np.clip(graph.at[source_of] + graph.lag[edge], begin, until))
     names, class_codes, waits, kinds = _labels(graph)
     labels = np.where(body, class_codes[graph.line.class_[np.maximum(row, 0)]], kinds[kind])
-    short = np.isin(kind, (STREAM, LAUNCH)) & (until - reach_ns <= np.where(kind == LAUNCH, LONGEST_DELAY_NS, CLOSE_NS))
+    short = np.isin(kind, (edges.STREAM, edges.LAUNCH)) & (
+        until - reach_ns <= np.where(kind == edges.LAUNCH, edges.LONGEST_DELAY_NS, edges.CLOSE_NS)
+    )
     late = np.where(by_itself, labels, np.where(short, kinds[kind], waits))
     columns = (
         np.stack([np.where(by_itself, row, -1), np.full(len(row), -1)], axis=1).ravel(),
@@ -237,21 +222,24 @@ def _walk(graph: Graph, last: int) -> PathPieces:
 def _labels(graph: Graph) -> tuple[tuple[str, ...], Longs, int, Longs]:
     """Labels of a path: all of them, then codes by class, of an unexplained wait, and by kind of edge."""
     table: dict[str, int] = {}
-    parts = HOST_PARTS if len(graph.points.work) else {**HOST_PARTS, CALL: HOST_OP}
+    parts = HOST_PARTS if len(graph.points.work) else {**HOST_PARTS, edges.CALL: HOST_OP}
     classes = np.array([table.setdefault(id or HOST_OP, len(table)) for id in graph.line.classes] or [0], np.int64)
     waits = table.setdefault(WAITING, len(table))
-    kinds = np.array([table.setdefault(parts.get(code, HOST_OP), len(table)) for code in range(len(EDGES))], np.int64)
+    kinds = np.array(
+        [table.setdefault(parts.get(code, HOST_OP), len(table)) for code in range(len(edges.EDGES))], np.int64
+    )
     return tuple(table), classes, waits, kinds
 
 
 def _path(graph: Graph, walk: PathPieces, begin: int, end: int, step: int | None) -> CriticalPath:
     line = graph.line
-    first, last = _within(walk, begin, end)
+    # pieces descend and touch
+    first, last = int(np.searchsorted(-walk.start, -end, side="right")), int(np.searchsorted(-walk.end, -begin))
     row, label, chip = walk.row[first:last], walk.label[first:last], walk.chip[first:last]
     inside = np.minimum(walk.end[first:last], end) - np.maximum(walk.start[first:last], begin)
     length = max(1, end - begin)
     has_row = row >= 0
-    track = np.where(has_row, graph.points.track(np.maximum(row, 0)), -1)
+    track = np.where(has_row, graph.points.line.tracks(np.maximum(row, 0)), -1)
     parts: Tally[tuple[str, str]] = Tally()
     streams: Tally[tuple[str, str]] = Tally()
     for (code, on_chip, track_code), ns in _sums(inside, label, chip, track):
@@ -260,9 +248,9 @@ def _path(graph: Graph, walk: PathPieces, begin: int, end: int, step: int | None
         parts[name, where] += ns
         process, stream = divmod(track_code, max(1, len(line.streams)))
         streams[f"{line.processes[process]} {line.streams[stream]}" if track_code >= 0 else name, where] += ns
-    if int(inside.sum()) < length and end > begin:
-        parts[BEFORE, "between"] += length - int(inside.sum())
-        streams[BEFORE, "between"] += length - int(inside.sum())
+    if (before := length - int(inside.sum())) > 0 and end > begin:
+        parts[BEFORE, "between"] += before
+        streams[BEFORE, "between"] += before
     rows, spans = _longest(row[has_row], inside[has_row])
     return CriticalPath(
         step=step,
@@ -273,12 +261,6 @@ def _path(graph: Graph, walk: PathPieces, begin: int, end: int, step: int | None
         spans=tuple(PathSpan(row=span_row, name=line.names[int(line.name[span_row])], ns=ns) for span_row, ns in spans),
         many=rows,
     )
-
-
-def _within(walk: PathPieces, begin: int, end: int) -> tuple[int, int]:
-    """Which pieces of a walk lie in a window: pieces descend and touch."""
-    ends, starts = -walk.end, -walk.start
-    return int(np.searchsorted(starts, -end, side="right")), int(np.searchsorted(ends, -begin))
 
 
 def _sums(inside: Longs, label: Longs, chip: Mask, track: Longs) -> Iterator[tuple[tuple[int, bool, int], int]]:
@@ -295,7 +277,6 @@ def _sums(inside: Longs, label: Longs, chip: Mask, track: Longs) -> Iterator[tup
 
 
 def _longest(row: Longs, ns: Longs) -> tuple[int, list[tuple[int, int]]]:
-    """How many spans there are, and the longest with their times."""
     rows, first, inverse = np.unique(row, return_index=True, return_inverse=True)
     sums = np.zeros(len(rows), np.int64)
     np.add.at(sums, inverse, ns)
@@ -309,7 +290,7 @@ def _parts(kind: type[P], tally: Tally[tuple[str, str]], length: int) -> tuple[P
 
 def _slack(graph: Graph) -> Longs:
     """How much later each point could have been without the last work ending later."""
-    work = graph.points.work if len(graph.points.work) else graph.points.calls
+    work = graph.points.counted
     ends = graph.points.end(work)
     bounds = np.full(len(graph.at), 2**62, np.int64)  # what the host does after the last work holds nobody up
     bounds[ends] = graph.at[ends].max(initial=0)
@@ -327,9 +308,5 @@ def _by_class(graph: Graph, work: NDArray[np.intp], slack: Longs) -> Iterator[Sl
     codes = graph.line.class_[work]
     for code in np.unique(codes).tolist():
         values = end_slack[codes == code]
-        yield Slack(
-            id=graph.line.classes[code] or HOST_OP,
-            spans=len(values),
-            critical=int((values <= 0).sum()),
-            median_ns=int(np.median(values)),
-        )
+        id, critical = graph.line.classes[code] or HOST_OP, int((values <= 0).sum())
+        yield Slack(id=id, spans=len(values), critical=critical, median_ns=int(np.median(values)))

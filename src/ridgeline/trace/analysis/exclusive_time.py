@@ -24,8 +24,8 @@ from ridgeline.trace.analysis.idle import CAUSES as IDLE
 from ridgeline.trace.analysis.idle import gaps_of_chip
 from ridgeline.trace.analysis.phases import mark_phases
 from ridgeline.trace.classes import ALL, COMMUNICATION, COPY, GROUPS, Rules, built_in, counted_rows, launching_ops
-from ridgeline.trace.graph.match_collectives import MatchedCollectives, match_collectives
-from ridgeline.trace.intervals import Cover, cover, covered_ns, union
+from ridgeline.trace.graph.match_collectives import match_collectives
+from ridgeline.trace.intervals import Cover, cover, covered_ns, group_rows, union
 from ridgeline.trace.timeline import PHASES, Bytes, Layers, Longs, Timeline
 
 
@@ -82,12 +82,11 @@ def exclusive_time(line: Timeline, rules: Rules, policy: str = ALL) -> Exclusive
     """Exclusive time of the spans of a classified timeline, and the gaps between them."""
     counted_mask = counted_rows(line, policy)
     rows = np.flatnonzero(counted_mask)
-    groups = np.array([GROUPS.index(rules.group_of(id)) for id in line.classes], np.int8)
-    group = groups[line.class_[rows]]
+    group = rules.groups(line)[rows]
     own_ns = np.zeros(len(rows), np.int64)
     late = np.zeros(len(rows), np.int64)
     lengths, causes, after = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.intp)]
-    arrival = _arrivals(line, match_collectives(line, rules, counted_mask), rows)
+    arrival = match_collectives(line, rules, counted_mask).arrivals(line)[0][rows]
     for process in np.unique(line.process[rows]).tolist():
         chosen = np.flatnonzero(line.process[rows] == process)
         own_ns[chosen], late[chosen] = _exclusive_spans(line, rows[chosen], group[chosen], arrival[chosen])
@@ -110,16 +109,6 @@ def exclusive_time(line: Timeline, rules: Rules, policy: str = ALL) -> Exclusive
         chips=len(np.unique(line.process[rows])),
         steps=tuple(sorted(set(step[step >= 0].tolist()))),
     )
-
-
-def _arrivals(line: Timeline, matched: MatchedCollectives, rows: NDArray[np.intp]) -> Longs:
-    """When the last rank arrived at each row's collective, on the row's own clock; its start where nobody else is."""
-    at = line.start_ns.copy()
-    for match in matched.found:
-        parts = list(match.rows)
-        shift = np.array([matched.shift.get(rank, 0) for rank in match.ranks])
-        at[parts] = int((line.start_ns[parts] - shift).max()) + shift
-    return np.clip(at[rows], line.start_ns[rows], line.end_ns[rows])
 
 
 def _exclusive_spans(
@@ -186,7 +175,7 @@ def entries_of(
     name = label_codes if by_name else np.zeros(len(one.rows), np.int64)
     key = (one.phase.astype(np.int64) * (len(codes) + 1) + class_) * (len(texts) + 1) + name
     table = list(codes)
-    for place in _groups(key, counts):
+    for place in group_rows(key, counts):
         first = place[0]
         text = table[int(class_[first])]
         yield TimeEntry(
@@ -202,7 +191,6 @@ def entries_of(
 
 
 def _kernels(line: Timeline, rows: NDArray[np.intp]) -> tuple[str, ...]:
-    """The names of some kernels, longest in all first."""
     codes, place = np.unique(line.name[rows], return_inverse=True)
     time = np.bincount(place, weights=line.durations_ns(rows))
     return tuple(line.names[int(codes[at])] for at in np.argsort(-time, kind="stable")[:KERNELS].tolist())
@@ -232,10 +220,7 @@ def _op_text(line: Timeline, op: int, shape: int, kernel: int) -> str:
     if op < 0:
         return line.names[kernel]
     name = VENDOR.sub("", line.names[op])
-    if shape < 0:
-        return name
-    dims = [dim for dim in line.detail.shapes[shape].dims if dim and not isinstance(dim[0], tuple)]
-    return " ".join([name, *("x".join(map(str, dim)) for dim in dims[:OPERANDS])])
+    return f"{name} {line.detail.shapes[shape].words(OPERANDS)}".rstrip() if shape >= 0 else name
 
 
 def coarse(line: Timeline, code: int) -> str:
@@ -251,21 +236,10 @@ def _gap_entries(one: ExclusiveTime, kept: NDArray[np.bool_]) -> Iterator[TimeEn
     inside = kept[one.gap_row]
     cause = np.zeros_like(one.gap_cause) if one.line.predicted else one.gap_cause  # a predicted gap has one name
     key = one.phase[one.gap_row].astype(np.int64) * len(IDLE) + cause
-    for place in _groups(key, inside):
+    for place in group_rows(key, inside):
         total = int(one.gap_ns[place].sum()) / one.shares
         yield TimeEntry(
             phase=PHASES[int(one.phase[one.gap_row[place[0]]])], class_="idle",
-            name=_gap_name(one, int(one.gap_cause[place[0]])),
+            name=BUBBLE if one.line.predicted else IDLE[int(one.gap_cause[place[0]])],  # stages wait for the others
             group="idle", calls=len(place) / one.shares, duration_ns=total, own_ns=total, late_ns=0.0,
         )  # fmt: skip
-
-
-def _gap_name(one: ExclusiveTime, cause: int) -> str:
-    """The cause of a gap; a predicted stage that idles waits for the others."""
-    return BUBBLE if one.line.predicted else IDLE[cause]
-
-
-def _groups(key: NDArray[np.int64], kept: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
-    rows = np.flatnonzero(kept)
-    order = rows[np.argsort(key[rows], kind="stable")]
-    return [part for part in np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(part)]

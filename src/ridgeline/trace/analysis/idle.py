@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
-from ridgeline.trace.classes import COMMUNICATION, COPY, Rules
+from ridgeline.trace.classes import COMMUNICATION, COPY, GRAPH, GROUPS, Rules
 from ridgeline.trace.graph.edges import WAITS, host_waits
 from ridgeline.trace.intervals import Cover, cover, covered_ns, gaps, union
 from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Longs, Timeline
@@ -137,7 +137,7 @@ def gaps_of_chip(line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> tuple[
     end_rows = rows[np.searchsorted(start, between.end)]  # rows are in order of their starts
     by_end = np.argsort(end, kind="stable")
     before = rows[by_end[np.searchsorted(end[by_end], between.start)]]
-    groups = np.array([rules.group_of(id) for id in line.classes])[line.class_[before]]
+    groups = np.array(GROUPS)[rules.groups(line)[before]]
     length = between.end - between.start
     held_by = np.where(groups == COMMUNICATION, AFTER_COMMUNICATION, np.where(groups == COPY, AFTER_COPY, DEPENDENCY))
     held_by = np.where(length <= CLOSE_NS, BETWEEN, held_by)
@@ -150,7 +150,6 @@ def gaps_of_chip(line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> tuple[
 
 
 def _why_late(line: Timeline, between: Cover, ended: NDArray[np.intp]) -> Longs:
-    """What the host did while the chip waited for a launch."""
     call = np.maximum(line.launch[ended], 0)
     until = np.maximum(line.start_ns[call], between.start)
     wait_ns = np.maximum(until - between.start, 1)
@@ -189,10 +188,8 @@ def _refilling(line: Timeline, waiting: Cover, call: NDArray[np.int32], work: ND
 
 
 def _cover_of_names(line: Timeline, pattern: re.Pattern[str], chosen: Mask) -> Cover:
-    """Time covered by the chosen spans whose name matches."""
-    names = np.unique(line.name[chosen])
-    matching = [code for code in names.tolist() if pattern.search(line.names[code][:200])]
-    rows = np.flatnonzero(chosen & np.isin(line.name, matching))
+    rows = np.flatnonzero(chosen)
+    rows = rows[line.named(pattern, rows)]
     return cover(line.start_ns[rows], line.end_ns[rows])
 
 
@@ -215,15 +212,12 @@ def host_activity(line: Timeline, start: Longs, end: Longs, rank: int) -> dict[s
         low, high = int(start[place]), int(end[place])
         inside = np.minimum(until, high) - np.maximum(begin, low)
         inside_rows = rows[inside * 2 >= high - low]
-        name = _innermost(line, inside_rows)
+        order = inside_rows[np.argsort(line.durations_ns(inside_rows), kind="stable")]
+        names = (line.names[int(line.name[row])] for row in order.tolist())
+        telling = (name for name in names if not NOT_TELLING.search(name) and not LAUNCHES.search(name))
+        name = next(map(short, telling), "")
         total[name] = total.get(name, 0) + high - low
     return dict(sorted(total.items(), key=lambda entry: -entry[1]))
-
-
-def _innermost(line: Timeline, rows: NDArray[np.intp]) -> str:
-    order = rows[np.argsort(line.durations_ns(rows), kind="stable")]
-    names = (line.names[int(line.name[row])] for row in order.tolist())
-    return next((short(name) for name in names if not NOT_TELLING.search(name) and not LAUNCHES.search(name)), "")
 
 
 def short(name: str) -> str:
@@ -251,13 +245,17 @@ def scopes(line: Timeline, start: Longs, end: Longs) -> dict[str, int]:
     return dict(sorted(scope_ns.items(), key=lambda entry: -entry[1]))
 
 
-GRAPH = re.compile(r"graph_?launch", re.IGNORECASE)
 SHORT_NS = 10_000  # a span shorter than this costs about as much to launch as to run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launches:
-    """Launches of one chip, in nanoseconds."""
+    """Launches of one chip, in nanoseconds.
+
+    delay          from the start of a call to the start of the first span it launched
+    queue depth    spans launched but not started at the moment one starts, itself not counted: 0 = the chip was waiting
+    graph replay   a call that launched a captured graph: many spans, one launch
+    """
 
     process: str
     rank: int
@@ -286,23 +284,18 @@ class Launches:
 
 def launches(line: Timeline, counted: Mask) -> tuple[Launches, ...]:
     """Statistics of every chip that has work; chips of a prediction have no launches and are left out."""
-    graphs = np.array([bool(GRAPH.search(name)) for name in line.names], np.bool_)
-    chips = []
-    for process in np.unique(line.process[counted]).tolist():
-        rows = np.flatnonzero(counted & (line.process == process))
-        if (line.launch[rows] >= 0).any():
-            chips.append(_of_chip(line, process, rows, graphs))
-    return tuple(chips)
+    processes = np.unique(line.process[counted & (line.launch >= 0)]).tolist()
+    return tuple(_of_chip(line, process, np.flatnonzero(counted & (line.process == process))) for process in processes)
 
 
-def _of_chip(line: Timeline, process: int, rows: NDArray[np.intp], graphs: NDArray[np.bool_]) -> Launches:
+def _of_chip(line: Timeline, process: int, rows: NDArray[np.intp]) -> Launches:
     launched_rows = rows[line.launch[rows] >= 0]
     calls, first = np.unique(line.launch[launched_rows], return_index=True)
     start_ns, end_ns = line.start_ns, line.end_ns
     cost = (end_ns - start_ns)[calls]
     delay = np.maximum(start_ns[launched_rows[first]] - start_ns[calls], 0)
     depth = queue_depth(start_ns[line.launch[launched_rows]], start_ns[launched_rows])
-    replays = graphs[line.name[calls]]
+    replays, launching = line.named(GRAPH, calls), line.launch[launched_rows]
     length = (end_ns - start_ns)[rows]
     return Launches(
         process=line.processes[process],
@@ -317,7 +310,7 @@ def _of_chip(line: Timeline, process: int, rows: NDArray[np.intp], graphs: NDArr
         queue_depth=float(depth.mean()),
         empty_queue=float((depth == 0).mean()),
         graph_replays=int(replays.sum()),
-        graph_spans=int(graphs[line.name[line.launch[launched_rows]]].sum()),
+        graph_spans=int(line.named(GRAPH, launching).sum()),
         short_spans=int((length < SHORT_NS).sum()),
         short_ns=int(length[length < SHORT_NS].sum()),
     )

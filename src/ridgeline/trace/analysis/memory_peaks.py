@@ -7,7 +7,7 @@ by op is net, and it sums, with what was held before the first record, to the pe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,14 +23,6 @@ RESERVED = "reserved bytes"
 OUTSIDE = "outside any op"
 LISTED = 12
 DEEPEST = 512  # calls inside calls that are followed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
-    """Net bytes booked on one op or phase, from the first record to the peak."""
-
-    id: str
-    size_bytes: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +52,9 @@ class MemoryPeak:
     """The innermost host op open when the peak was reached; for a prediction, the span that ran."""
     row: int
     """Of that op, -1 for none."""
-    phases: tuple[Growth, ...]
-    """With `first_bytes` they sum to the peak."""
-    ops: tuple[Growth, ...]
+    growth_by_phase: Mapping[str, float]
+    """Net bytes booked on each from the first record to the peak; with `first_bytes` they sum to the peak."""
+    growth_by_op: Mapping[str, float]
     """The same by outermost op: the largest, and the rest as one."""
     steps: tuple[StepPeak, ...]
     """Peak of every step."""
@@ -76,16 +68,6 @@ class MemoryPeak:
     def span_id(self) -> int | None:
         """Row of the op at the peak; None for none."""
         return self.row if self.row >= 0 else None
-
-    @property
-    def growth_by_phase(self) -> dict[str, float]:
-        """Bytes by phase."""
-        return {growth.id: growth.size_bytes for growth in self.phases}
-
-    @property
-    def growth_by_op(self) -> dict[str, float]:
-        """Bytes by outermost op."""
-        return {growth.id: growth.size_bytes for growth in self.ops}
 
 
 def memory_peaks(line: Timeline) -> tuple[MemoryPeak, ...]:
@@ -108,7 +90,8 @@ class _Ops:
 
 
 def _peak(line: Timeline, ops: _Ops, counter: Counter) -> MemoryPeak:
-    rank = _rank(line, counter.process)
+    owner = dict(zip(line.processes, line.tables.ranks, strict=True))
+    rank = owner.get(counter.process, min(line.tables.ranks, default=0))
     at = int(counter.values.argmax())
     times = counter.times_ns
     inner, outer = _open_at(line, ops, rank, times[: at + 1])
@@ -116,11 +99,11 @@ def _peak(line: Timeline, ops: _Ops, counter: Counter) -> MemoryPeak:
     change = np.diff(counter.values[: at + 1], prepend=counter.values[0])
     row = int(inner[at])
     step = _steps(line, rank, times)
-    reserved_bytes = [
-        other_counter.peak
-        for other_counter in line.counters
-        if other_counter.process == counter.process and other_counter.name == RESERVED
-    ]
+    reserved = (other for other in line.counters if other.process == counter.process and other.name == RESERVED)
+
+    def op_name(op_row: int) -> str:
+        return line.names[int(line.name[op_row])] if op_row >= 0 else OUTSIDE
+
     return MemoryPeak(
         process=counter.process,
         rank=rank,
@@ -128,29 +111,19 @@ def _peak(line: Timeline, ops: _Ops, counter: Counter) -> MemoryPeak:
         first_bytes=float(counter.values[0]),
         peak_bytes=float(counter.values[at]),
         peak_ns=int(times[at]),
-        reserved_bytes=reserved_bytes[0] if reserved_bytes else None,
+        reserved_bytes=next((other.peak for other in reserved), None),
         step=int(step[at]) if step[at] >= 0 else None,
         phase=PHASES[int(phase[at])],
-        op=line.names[int(line.name[row])] if row >= 0 else OUTSIDE,
+        op=op_name(row),
         row=row,
-        phases=tuple(_growth_by_id([PHASES[int(code)] for code in phase[: at + 1]], change)),
-        ops=tuple(
-            _growth_by_id(
-                [line.names[int(line.name[op_row])] if op_row >= 0 else OUTSIDE for op_row in outer.tolist()], change
-            )
-        ),
+        growth_by_phase=_growth_by_id([PHASES[int(code)] for code in phase[: at + 1]], change),
+        growth_by_op=_growth_by_id([op_name(op_row) for op_row in outer.tolist()], change),
         steps=tuple(
             StepPeak(step=number, peak_bytes=float(counter.values[step == number].max()))
             for number in np.unique(step).tolist()
             if number >= 0
         ),
     )
-
-
-def _rank(line: Timeline, process: str) -> int:
-    if process in line.processes:
-        return line.tables.ranks[line.processes.index(process)]
-    return min(line.tables.ranks, default=0)
 
 
 def _open_at(line: Timeline, ops: _Ops, rank: int, times: Longs) -> tuple[Longs, Longs]:
@@ -188,14 +161,11 @@ def _steps(line: Timeline, rank: int, times: Longs) -> Longs:
     return np.where(place >= 0, line.step[rows[np.maximum(place, 0)]], -1).astype(np.int64)
 
 
-def _growth_by_id(ids: list[str], change: NDArray[np.float64]) -> Iterator[Growth]:
+def _growth_by_id(ids: list[str], change: NDArray[np.float64]) -> Mapping[str, float]:
     totals: dict[str, float] = {}
     for id, size in zip(ids, change.tolist(), strict=True):
         totals[id] = totals.get(id, 0.0) + size
     by_size = sorted(totals.items(), key=lambda entry: -abs(entry[1]))
-    for id, size in by_size[:LISTED]:
-        if size:
-            yield Growth(id=id, size_bytes=size)
+    growth = {id: size for id, size in by_size[:LISTED] if size}
     unlisted_bytes = sum(size for _, size in by_size[LISTED:])
-    if unlisted_bytes:
-        yield Growth(id="the rest", size_bytes=unlisted_bytes)
+    return growth | ({"the rest": unlisted_bytes} if unlisted_bytes else {})

@@ -28,9 +28,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from ridgeline.core.dtype import PROFILED_TYPES
+from ridgeline.core.files import read_table
 from ridgeline.ir.kernel import PRODUCT_OPERANDS, Kernel, attention_kernel, product_kernel, stream_kernel
 from ridgeline.trace.timeline import RecordedShape
 
@@ -93,7 +95,6 @@ def _tensors(shape: RecordedShape) -> Iterator[Tensor]:
 
 
 def _streaming_kernel(tensors: list[Tensor], times: float) -> Kernel | None:
-    """Every operand so many times."""
     sizes = sorted(((prod(dims) * PROFILED_TYPES[kind][1], kind) for dims, kind in tensors), reverse=True)
     if not sizes:
         return None
@@ -344,26 +345,7 @@ def _count(dims: Any) -> int:
     return prod(dims)
 
 
-_BOTH = (
-    "mul", "add", "sub", "div", "mul_", "add_", "sub_", "div_", "silu", "gelu", "relu", "relu_", "neg", "rsqrt",
-    "sqrt", "pow", "exp", "sigmoid", "tanh", "clamp", "clamp_min", "clamp_min_", "where", "threshold", "lerp_",
-    "masked_fill_", "silu_backward", "gelu_backward", "threshold_backward", "native_layer_norm",
-    "native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward", "native_batch_norm",
-    "cudnn_batch_norm", "native_dropout", "_softmax", "_log_softmax", "_softmax_backward_data",
-    "_log_softmax_backward_data", "native_group_norm", "native_group_norm_backward", "miopen_batch_norm",
-    "miopen_batch_norm_backward", "cudnn_batch_norm_backward", "native_batch_norm_backward", "leaky_relu",
-    "leaky_relu_", "hardswish", "hardtanh_", "hardtanh", "elu", "abs", "cos", "sin", "square", "reciprocal",
-    "maximum", "minimum", "addcmul_", "addcdiv_", "lerp", "cat", "clone", "tanh_backward", "sigmoid_backward",
-    "softplus", "log", "masked_fill", "gelu_", "silu_", "bitwise_not", "logical_not", "eq", "ne", "gt", "lt", "ge",
-    "le", "repeat", "_foreach_add_", "_foreach_mul_", "_foreach_lerp_", "_foreach_addcmul_", "_foreach_addcdiv_",
-    "_foreach_sqrt", "_foreach_div_", "native_dropout_backward", "max_pool2d_with_indices", "constant_pad_nd", "flip",
-    "roll", "tril", "triu",
-)  # fmt: skip
-_ONCE = (
-    "copy_", "sum", "mean", "max", "min", "amax", "norm", "linalg_vector_norm", "argmax", "nll_loss_forward", "fill_",
-    "zero_", "cumsum", "var_mean", "var", "std", "any", "all", "prod", "argmin", "amin", "topk", "sort",
-    "_foreach_copy_", "_foreach_norm", "_foreach_zero_",
-)  # fmt: skip
+_ELEMENTWISE = read_table(Path(__file__).parent / "elementwise.toml").data
 FORMULAS: Mapping[str, Formula] = {
     **{f"aten::{name}": _product(*places) for name, places in PRODUCT_OPERANDS.items()},
     "aten::linear": _linear,
@@ -393,7 +375,7 @@ FORMULAS: Mapping[str, Formula] = {
     "aten::_fused_adamw_": _states(7 / 4),
     "aten::_fused_adam_": _states(7 / 4),
     "aten::_fused_sgd_": _states(5 / 3),
-    **{f"aten::{name}": _elementwise() for name in _BOTH},
-    **{f"aten::{name}": _elementwise(writes=0) for name in _ONCE},
+    **{f"aten::{name}": _elementwise() for name in _ELEMENTWISE["written"].split()},
+    **{f"aten::{name}": _elementwise(writes=0) for name in _ELEMENTWISE["read"].split()},
 }
 """By op; what is not here has no rate."""

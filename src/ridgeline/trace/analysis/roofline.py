@@ -34,6 +34,7 @@ from ridgeline.ir.kernel import Kernel
 from ridgeline.trace.analysis.op_kernels import op_kernel
 from ridgeline.trace.analysis.served_shapes import PricedSpan
 from ridgeline.trace.classes import parents
+from ridgeline.trace.intervals import group_rows
 from ridgeline.trace.timeline import KERNEL, About, Codes, Timeline
 
 LARGEST_MEMORY = 2**62  # bytes
@@ -157,12 +158,11 @@ def _recorded_rates(line: Timeline, counted: Mask, chip: Chip | None, told: NDAr
     duration = line.end_ns[work] - line.start_ns[work]
     key = line.name[op].astype(np.int64) * max(1, len(line.detail.shapes)) + code
     return tuple(
-        _rate(line, chip, work[group], op[group], int(code[group[0]]), duration[group]) for group in _groups(key)
+        _rate(line, chip, work[group], op[group], int(code[group[0]]), duration[group]) for group in group_rows(key)
     )
 
 
 def _by_model(line: Timeline, chip: Chip | None, priced: Sequence[PricedSpan]) -> Iterator[OpRate]:
-    """Rates of spans whose work a model or a capture tells."""
     groups: dict[tuple[str, str, float], list[PricedSpan]] = {}
     for span in priced:
         groups.setdefault((span.op, span.operands, span.kernel.bytes), []).append(span)
@@ -173,7 +173,7 @@ def _by_model(line: Timeline, chip: Chip | None, priced: Sequence[PricedSpan]) -
         total = max(1, int(duration.sum()))
         work = spans[0].kernel
         bound, roof = _roof(work, work.dtype, chip)
-        longest = rows[np.argsort(-duration, kind="stable")[:LONGEST]]
+        longest = line.longest(rows, LONGEST)
         yield OpRate(
             op=op, operands=operands, dtype=work.dtype, class_=line.classes[int(line.class_[longest[0]])], calls=calls,
             total_ns=total, flops=work.flops, size_bytes=work.bytes, bound=bound,
@@ -198,38 +198,27 @@ def bytes_bound_ns(line: Timeline, rows: NDArray[np.intp], chip: Chip | None) ->
     return bound_ns
 
 
-def _groups(key: NDArray[np.int64]) -> list[NDArray[np.intp]]:
-    order = np.argsort(key, kind="stable")
-    cuts = np.flatnonzero(np.diff(key[order])) + 1
-    return [group for group in np.split(order, cuts) if len(group)]
-
-
 def _priced_ops(line: Timeline, work: NDArray[np.intp]) -> tuple[Codes, NDArray[np.int64]]:
     """For each span of work the nearest op above its launch that has a formula, and the code of its shape."""
     above = parents(line)
     op_of_work = np.full(len(work), -1, np.int32)
     code = np.full(len(work), -1, np.int64)
     at = above[line.launch[work]]
-    verdict: dict[tuple[int, int], bool] = {}
+
+    @cache
+    def has_formula(name: int, shape: int) -> bool:
+        return shape >= 0 and op_kernel(line.names[name], line.detail.shapes[shape]) is not None
+
     for _ in range(UP):
         open_ = np.flatnonzero((op_of_work < 0) & (at >= 0))
         if not len(open_):
             break
         shape = line.detail.shape.at(at[open_])
         pairs = zip(line.name[at[open_]].tolist(), shape.tolist(), strict=True)
-        has_price = np.array([_has_price(line, verdict, name, shape_code) for name, shape_code in pairs], np.bool_)
+        has_price = np.array([has_formula(*pair) for pair in pairs], np.bool_)
         op_of_work[open_[has_price]], code[open_[has_price]] = at[open_[has_price]], shape[has_price]
         at = np.where(at >= 0, above[np.maximum(at, 0)], -1)
     return op_of_work, code
-
-
-def _has_price(line: Timeline, verdict: dict[tuple[int, int], bool], name: int, shape: int) -> bool:
-    if shape < 0:
-        return False
-    has_price = verdict.get((name, shape))
-    if has_price is None:
-        has_price = verdict[name, shape] = op_kernel(line.names[name], line.detail.shapes[shape]) is not None
-    return has_price
 
 
 def _rate(
@@ -249,7 +238,7 @@ def _rate(
     longest = op[np.argsort(-duration, kind="stable")[:LONGEST]]
     return OpRate(
         op=name,
-        operands=" ".join("x".join(map(str, dims)) for dims in shape.dims if dims and not isinstance(dims[0], tuple)),
+        operands=shape.words(),
         dtype=dtype,
         class_=line.classes[int(line.class_[kernel])],
         calls=len(calls),

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -35,7 +35,7 @@ from ridgeline.ir.kernel import Kernel, stream_kernel
 from ridgeline.trace.analysis.inference import EngineStep, Inference
 from ridgeline.trace.analysis.op_kernels import op_kernel
 from ridgeline.trace.classes import GRAPH, parents
-from ridgeline.trace.timeline import KERNEL, RUNTIME, RecordedShape, Timeline
+from ridgeline.trace.timeline import KERNEL, RUNTIME, Timeline
 
 PART = re.compile(r"split_?k_?reduce|reduce_?kernel|finalize|scatter|_reduce_|combine", re.IGNORECASE)
 """Kernels that finish what the one before them began."""
@@ -121,7 +121,7 @@ def _of_step(line: Timeline, rows: NDArray[np.intp], step: EngineStep, model: Se
     products = [place for place, id in enumerate(classes) if id == "matmul" and not parts[place]]
     layer_labels = [
         products_of(model, len([product for product in products if low < product < high]))
-        for low, high in _between(anchors)
+        for low, high in pairwise(anchors)
     ]
     head = [product for product in products if product < anchors[0]]
     tail = [product for product in products if product > anchors[-1]]
@@ -129,7 +129,7 @@ def _of_step(line: Timeline, rows: NDArray[np.intp], step: EngineStep, model: Se
     if not inner or any(labels != inner for labels in layer_labels):
         return []
     head_labels = dict(zip(head[-_queries(inner) :], inner[-_queries(inner) :], strict=False))
-    for low, high in _between(anchors):
+    for low, high in pairwise(anchors):
         head_labels.update(zip([product for product in products if low < product < high], inner, strict=True))
     last = inner[: len(inner) - _queries(inner)]
     head_labels.update(zip(tail, (*last, "output"), strict=False))
@@ -148,10 +148,6 @@ def _of_step(line: Timeline, rows: NDArray[np.intp], step: EngineStep, model: Se
         elif parts[place] and spans and classes[place] in ("matmul", "attention"):
             spans.append(replace(spans[-1], row=row))
     return spans
-
-
-def _between(anchors: Sequence[int]) -> Iterator[tuple[int, int]]:
-    return pairwise(anchors)
 
 
 def _queries(inner: Sequence[str]) -> int:
@@ -176,8 +172,6 @@ def products_of(model: ServedModel, count: int) -> tuple[str, ...]:
 
 
 class _Pricing:
-    """What kernels of one step compute."""
-
     def __init__(self, model: ServedModel, step: EngineStep) -> None:
         self.model, self.step = model, step
 
@@ -323,17 +317,12 @@ def _capture(line: Timeline, calls: NDArray[np.intp], above: NDArray[np.int32]) 
             work = op_kernel(line.names[line.name[at]], line.detail.shapes[code]) if code >= 0 else None
             if work is not None:
                 shape = line.detail.shapes[code]
-                annotation = CapturedOp(call=at, op=line.names[line.name[at]], operands=operands_of(shape), kernel=work)
+                annotation = CapturedOp(call=at, op=line.names[line.name[at]], operands=shape.words(), kernel=work)
                 firsts.update([dims[0] for dims in shape.dims[:1] if len(dims) > 1 and isinstance(dims[0], int)])
                 break
             at = int(above[at])
         launches.append(annotation or CapturedOp(call=call))
     return Capture(launches=tuple(launches), tokens=firsts.most_common(1)[0][0] if firsts else 0)
-
-
-def operands_of(shape: RecordedShape) -> str:
-    """Sizes of the operands of an op in words."""
-    return " ".join("x".join(map(str, dims)) for dims in shape.dims if dims and not isinstance(dims[0], tuple))
 
 
 def replayed_spans(
@@ -349,17 +338,11 @@ def replayed_spans(
         rows = launched_rows[line.launch[launched_rows] == call]
         rows = rows[np.argsort(line.start_ns[rows], kind="stable")]
         chosen = _fitting(known, len(rows), _tokens(line, call, engine))
-        if chosen is not None:
-            spans += _pair_launches(rows.tolist(), chosen, call)
+        for row, op in zip(rows.tolist(), chosen.launches, strict=True) if chosen is not None else ():
+            if op.kernel is not None:
+                call_ids = (call, op.call)
+                spans.append(PricedSpan(row=row, op=op.op, operands=op.operands, kernel=op.kernel, call=call_ids))
     return tuple(spans)
-
-
-def _pair_launches(rows: Sequence[int], chosen: Capture, call: int) -> Iterator[PricedSpan]:
-    for row, launch in zip(rows, chosen.launches, strict=True):
-        if launch.kernel is not None:
-            yield PricedSpan(
-                row=row, op=launch.op, operands=launch.operands, kernel=launch.kernel, call=(call, launch.call)
-            )
 
 
 def _tokens(line: Timeline, call: int, engine: Inference | None) -> int:

@@ -134,7 +134,6 @@ def _bubble(
 
 
 def _waits(line: Timeline, received: Longs, between: Cover, times: Times) -> Iterator[Wait]:
-    """Gaps by the rank whose message ended them."""
     if not len(received) or not len(between):
         return
     start, end = times

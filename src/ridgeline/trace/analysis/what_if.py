@@ -27,23 +27,8 @@ from numpy.typing import NDArray
 from ridgeline.core.errors import InputError, Problem, near, not_among
 from ridgeline.trace.analysis.critical_path import step_ends
 from ridgeline.trace.classes import GROUPS, Rules
+from ridgeline.trace.graph import edges
 from ridgeline.trace.graph.dependency_graph import NEVER, Graph, replay
-from ridgeline.trace.graph.edges import (
-    BODY,
-    CALL,
-    COLLECTIVE,
-    CROSS,
-    DEVICE_SYNC,
-    EVENT,
-    HAND_OVER,
-    LAUNCH,
-    ORDER,
-    POLLING,
-    RECEIVE,
-    STREAM,
-    SYNC,
-    Edges,
-)
 from ridgeline.trace.timeline import Longs, Timeline
 
 Rows = NDArray[np.intp]
@@ -87,12 +72,16 @@ def further_passes(chain: Longs, pass_ns: Longs, chains: int) -> Longs:
 def chains(
     graph: Graph, rows: Rows, longest: bool, sizes: Sizes, passes: Passes
 ) -> tuple[Rows, Rows, Longs]:  # fmt: skip
-    """First spans of chains of at least two, the others of them, and how long each chain takes as one."""
+    """First spans of chains of at least two, the others of them, and how long each chain takes as one kernel.
+
+    by bytes      what the bytes of its spans need together
+    to longest    as long as its longest span: nothing in between is moved, and rows stay on the chip
+    passes        and what further reductions add: rows are written and read again around each of them
+    """
     points = graph.points
-    order = np.lexsort((points.work, graph.at[points.start(points.work)], points.track(points.work)))
-    ordered_work = points.work[order]
+    ordered_work = points.in_order(graph.at)
     small = np.isin(ordered_work, rows)
-    track = points.track(ordered_work)
+    track = points.line.tracks(ordered_work)
     continues = (
         small[1:]
         & small[:-1]
@@ -182,21 +171,13 @@ def parse(text: str) -> Question:
     if faster:
         factor = float(faster["factor"])
         if not LEAST <= factor <= MOST:
-            raise InputError(
-                Problem(path="--what-if", given=repr(text), expected=f"a factor from {LEAST:g} to {MOST:g}")
-            )
+            expected = f"a factor from {LEAST:g} to {MOST:g}"
+            raise InputError(Problem(path="--what-if", given=repr(text), expected=expected))
         return Question(text=words, form="faster", what=_names(faster["what"]), factor=factor)
-    close = near(
-        words, ["no launch gaps", f"overlap {object_text or words}", (f"fuse {object_text or words}"), f"{words} x2"], 1
-    )
-    raise InputError(
-        Problem(
-            path="--what-if",
-            given=repr(text),
-            expected="one of " + ", ".join(FORMS),
-            todo=f"did you mean {close[0]!r}?" if close else "",
-        )
-    )
+    what = object_text or words
+    close = near(words, ["no launch gaps", f"overlap {what}", f"fuse {what}", f"{words} x2"], 1)
+    todo = f"did you mean {close[0]!r}?" if close else ""
+    raise InputError(Problem(path="--what-if", given=repr(text), expected="one of " + ", ".join(FORMS), todo=todo))
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -216,7 +197,7 @@ class GraphChange:
         return cls(graph=graph, lag=graph.lag, delay=graph.delay)
 
 
-def what_if(
+def answer_questions(
     graph: Graph, rules: Rules, questions: Sequence[str], sizes: Sizes = unknown_sizes
 ) -> tuple[WhatIfAnswer, ...]:
     """Answers to questions, each alone; behind several, all together."""
@@ -269,20 +250,19 @@ def _meaning(asked: Question) -> str:
 def chosen_rows(graph: Graph, rules: Rules, asked: Question) -> Rows:
     """The spans of work a question is about: by class, by group, or by name when there is a * in it."""
     line = graph.line
-    work = graph.points.work if len(graph.points.work) else graph.points.calls
+    work = graph.points.counted
     if asked.form == "no launch gaps":
         return work
     present = sorted({line.classes[code] or "host" for code in np.unique(line.class_[work]).tolist()})
     chosen = np.zeros(len(work), np.bool_)
     for what in asked.what:
         if what in GROUPS:
-            groups = np.array([rules.group_of(id) == what for id in line.classes], np.bool_)
-            chosen |= groups[line.class_[work]]
+            chosen |= rules.in_group(line, what)[work]
         elif "*" in what or "?" in what:
             names = np.array([fnmatchcase(name.lower(), what.lower()) for name in line.names], np.bool_)
             chosen |= names[line.name[work]]
         elif what in present:
-            chosen |= np.array([id == what for id in line.classes], np.bool_)[line.class_[work]]
+            chosen |= line.of_class(what)[work]
         else:
             raise InputError(not_among("--what-if", what, [*present, *GROUPS[:3]], "or a kernel name with * in it"))
     return work[chosen]
@@ -313,7 +293,9 @@ def scale_rows(change: GraphChange, rows: Rows, kept: NDArray[np.float64]) -> Gr
     share = np.ones(len(graph.line))
     share[rows] = kept
     row = graph.row_of(graph.dst)
-    body = np.isin(graph.kind, (BODY, COLLECTIVE, RECEIVE) if len(graph.points.work) else (CALL,))
+    body = np.isin(
+        graph.kind, (edges.BODY, edges.COLLECTIVE, edges.RECEIVE) if len(graph.points.work) else (edges.CALL,)
+    )
     chosen = body & (row >= 0) & (share[np.maximum(row, 0)] != 1) & (change.lag > 0)
     lag = np.where(chosen, np.rint(change.lag * share[np.maximum(row, 0)]).astype(np.int64), change.lag)
     return replace(change, lag=lag)
@@ -322,7 +304,7 @@ def scale_rows(change: GraphChange, rows: Rows, kept: NDArray[np.float64]) -> Gr
 def no_launch_gaps(change: GraphChange, ranks: Sequence[int] = ()) -> GraphChange:
     """Calls and host work take no time, nothing that a launch held back is late any more; of some ranks if named."""
     graph = change.graph
-    host = np.isin(graph.kind, (CALL, ORDER, HAND_OVER, LAUNCH))
+    host = np.isin(graph.kind, (edges.CALL, edges.ORDER, edges.HAND_OVER, edges.LAUNCH))
     if ranks:
         row = graph.row_of(graph.dst)
         host &= (row >= 0) & np.isin(graph.line.rank[np.maximum(row, 0)], ranks)
@@ -339,10 +321,10 @@ def no_launch_gaps(change: GraphChange, ranks: Sequence[int] = ()) -> GraphChang
 def no_waits(change: GraphChange) -> GraphChange:
     """No call waits for the device any more, and those that did take no time; the host is no faster than it was."""
     graph = change.graph
-    waits = np.isin(graph.kind, (DEVICE_SYNC, SYNC, POLLING))
+    waits = np.isin(graph.kind, (edges.DEVICE_SYNC, edges.SYNC, edges.POLLING))
     in_wait = np.zeros(len(graph.at), np.bool_)
     in_wait[graph.dst[waits]] = True
-    lag = np.where(in_wait[graph.dst] & (graph.kind == CALL), 0, np.where(waits, NEVER, change.lag))
+    lag = np.where(in_wait[graph.dst] & (graph.kind == edges.CALL), 0, np.where(waits, NEVER, change.lag))
     return replace(change, lag=lag, delay=np.where(in_wait, 0, change.delay))
 
 
@@ -350,38 +332,30 @@ def overlap_rows(change: GraphChange, rows: Rows) -> GraphChange:
     """These spans leave their stream to the others, and only the optimizer or another step waits for them."""
     graph = change.graph
     line = graph.line
-    own_rows = np.zeros(len(line), np.bool_)
-    own_rows[rows] = True
+    own_rows = line.mask(rows)
     source, target = graph.row_of(graph.src), graph.row_of(graph.dst)
-    between = np.isin(graph.kind, (STREAM, CROSS, EVENT)) & (source >= 0) & (target >= 0)
-    optimizer = np.array([id == "optimizer" for id in line.classes], np.bool_)
-    late = optimizer[line.class_[target]] | (line.step[target] != line.step[source])
+    between = np.isin(graph.kind, (edges.STREAM, edges.CROSS, edges.EVENT)) & (source >= 0) & (target >= 0)
+    late = line.of_class("optimizer")[target] | (line.step[target] != line.step[source])
     waits = between & own_rows[source] & ~own_rows[target]
     lag = np.where(waits & ~late, NEVER, change.lag)
     bridges = _bridges(graph, own_rows, np.unique(target[waits]))
-    return _with_edges(replace(change, lag=lag), bridges)
+    bridged = replace(graph, lag=lag).with_edges(bridges)  # lags follow their edges
+    return replace(change, graph=bridged, lag=bridged.lag)
 
 
-def _bridges(graph: Graph, own: NDArray[np.bool_], after: Longs) -> Edges:
+def _bridges(graph: Graph, own: NDArray[np.bool_], after: Longs) -> edges.Edges:
     """For each span that followed a chosen one on its stream: the last before it there that was not chosen."""
     points = graph.points
-    order = np.lexsort((points.work, graph.at[points.start(points.work)], points.track(points.work)))
-    rows = points.work[order]
+    rows = points.in_order(graph.at)
     place = np.where(own[rows], -1, np.arange(len(rows)))
     last = np.maximum.accumulate(place) if len(place) else place
     places = np.flatnonzero(np.isin(rows, after))
     before = np.where(places > 0, last[np.maximum(places - 1, 0)], -1)
     good = before >= 0
-    good[good] = points.track(rows[before[good]]) == points.track(rows[places[good]])
+    good[good] = points.line.tracks(rows[before[good]]) == points.line.tracks(rows[places[good]])
     src, dst = points.end(rows[before[good]]), points.start(rows[places[good]])
     gap = np.minimum(graph.at[dst] - graph.at[src], graph.gap_ns)
-    return Edges(src=src, dst=dst, lag=gap, kind=STREAM)
-
-
-def _with_edges(change: GraphChange, more: Edges) -> GraphChange:
-    """A change whose graph has further edges; lags follow their edges."""
-    marked = replace(change.graph, lag=change.lag).with_edges(more)
-    return replace(change, graph=marked, lag=marked.lag)
+    return edges.Edges(src=src, dst=dst, lag=gap, kind=edges.STREAM)
 
 
 def fuse_chains(
@@ -396,20 +370,21 @@ def fuse_chains(
     first, followers, length = chains(graph, rows, longest, sizes, passes)
     into = np.zeros(len(line), np.int64)
     into[first] = length
-    gone, begins = np.zeros(len(line), np.bool_), np.zeros(len(line), np.bool_)
-    gone[followers], begins[first] = True, True
+    gone, begins = line.mask(followers), line.mask(first)
     row = graph.row_of(graph.dst)
     safe_row = np.maximum(row, 0)
-    body = (graph.kind == BODY) & (row >= 0)
+    body = (graph.kind == edges.BODY) & (row >= 0)
     lag = np.where(body & begins[safe_row], into[safe_row], change.lag)
     lag = np.where(body & gone[safe_row], 0, lag)
-    lag = np.where((graph.kind == STREAM) & gone[safe_row] & (row >= 0), np.minimum(lag, 0), lag)
-    lag = np.where((graph.kind == LAUNCH) & gone[safe_row] & (row >= 0), NEVER, lag)
+    lag = np.where((graph.kind == edges.STREAM) & gone[safe_row] & (row >= 0), np.minimum(lag, 0), lag)
+    lag = np.where((graph.kind == edges.LAUNCH) & gone[safe_row] & (row >= 0), NEVER, lag)
     calls = line.launch[followers]
     lone_calls = np.setdiff1d(calls[calls >= 0], line.launch[np.setdiff1d(points.work, followers)])
-    saved_calls = np.zeros(len(line), np.bool_)
-    saved_calls[lone_calls] = True
-    for kind in (CALL, ORDER):  # a launch less saves what a launch usually takes, not a pause that happened before it
+    saved_calls = line.mask(lone_calls)
+    for kind in (
+        edges.CALL,
+        edges.ORDER,
+    ):  # a launch less saves what a launch usually takes, not a pause that happened before it
         of_kind = graph.kind == kind
         usual = int(np.median(graph.lag[of_kind])) if of_kind.any() else 0
         lag = np.where(of_kind & (row >= 0) & saved_calls[safe_row], np.maximum(lag - usual, np.minimum(lag, 0)), lag)
@@ -424,14 +399,10 @@ def fuse_chains(
 
 def span_ns(graph: Graph, at: Longs) -> int:
     """From the first start to the last end of counted work, mean over chips."""
-    return round(float(np.mean([end - start for start, end in _chips(graph, at)] or [0])))
-
-
-def _chips(graph: Graph, at: Longs) -> Iterable[tuple[int, int]]:
-    work = graph.points.work if len(graph.points.work) else graph.points.calls
-    for process in np.unique(graph.line.process[work]).tolist():
-        process_work = work[graph.line.process[work] == process]
-        yield int(at[graph.points.start(process_work)].min()), int(at[graph.points.end(process_work)].max())
+    points, process = graph.points, graph.line.process[graph.points.counted]
+    chips = [points.counted[process == chip] for chip in np.unique(process).tolist()]
+    spans = [int(at[points.end(rows)].max()) - int(at[points.start(rows)].min()) for rows in chips]
+    return round(float(np.mean(spans or [0])))
 
 
 def _steps(graph: Graph, after: Longs) -> Iterable[ReplayedStep]:

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from ridgeline.core.units import DECIMAL
 from ridgeline.trace.analysis.collectives import CollectiveSize, Talk, link_of
-from ridgeline.trace.classes import COMMUNICATION, COMPUTE, COPY
-from ridgeline.trace.findings.finding import Facts, Finding, Gain, count
+from ridgeline.trace.analysis.what_if import scale_rows
+from ridgeline.trace.classes import COMPUTE, COPY
+from ridgeline.trace.findings.finding import Facts, Finding, Gain, advice, advise, count
 from ridgeline.trace.intervals import cover, covered_ns
 
 SLOW_LINK = 0.4  # of the link: a large collective below has another limit
@@ -21,15 +22,6 @@ SMALL, OFTEN = 2e6, 24  # bytes; calls a step and rank
 SHORT_NS = 300_000  # a collective of unknown size that is as short is small
 BUCKET = 25e6  # bytes, DDP's
 ONE_SHOT_NS = 10_000  # what an exchange of few bytes takes inside a node with a kernel made for it
-OVERLAPS = (
-    ("reducescatter", "start reduce-scatters as gradients are ready (FSDP, overlap_grad_reduce)"),
-    ("allreduce|reduce", "bucket gradients and start reductions during backward (DDP, overlap_grad_reduce)"),
-    ("allgather", "prefetch the gathers of the next layer (FSDP prefetching, overlap_param_gather)"),
-    ("alltoall", "overlap the exchange with work that does not need it (dense layers, the shared expert, another "
-                 "microbatch); DeepEP for experts"),
-    ("send|recv|permute", "interleave or batch the exchanges, on a stream of their own"),
-    ("broadcast", "broadcast less often: broadcast_buffers=False where statistics need not agree"),
-)  # fmt: skip
 
 
 def exposed_communication(facts: Facts) -> Iterator[Finding]:
@@ -47,21 +39,19 @@ def exposed_communication(facts: Facts) -> Iterator[Finding]:
         if not facts.worth(lost):
             continue
         fits = min(1.0, room / max(1, lost))
-        replayed_gain = None
-        if facts.gains is not None:
-            kept_share = 1 - fits * exposed_times[kind_rows] / np.maximum(
-                1, line.end_ns[talk.rows[kind_rows]] - talk.arrived[kind_rows]
-            )
-            replayed_gain = facts.gains.lasting(talk.rows[kind_rows], np.clip(kept_share, 0.0, 1.0))
+        call_ns = np.maximum(1, line.end_ns[talk.rows[kind_rows]] - talk.arrived[kind_rows])
+        kept_share = np.clip(1 - fits * exposed_times[kind_rows] / call_ns, 0.0, 1.0)
+        replayed_gain = facts.replayed(scale_rows, talk.rows[kind_rows], kept_share)
         order = talk.rows[kind_rows][np.argsort(-exposed_times[kind_rows], kind="stable")]
         same = facts.software.framework == "pytorch" and _beside_compute(facts, talk.rows[kind_rows])
         stream = "; all on the stream that computes, where nothing can hide it" if same else ""
+        hide = advise("overlaps", kind, "use a stream of its own")
         yield facts.finding(
             f"exposed communication: {lost / max(1, total):.0%} of {kind} is not under compute "
             f"({count(len(kind_rows), 'call')}){stream}{_rate(facts, kind)}{_single_rank_remark(facts)}",
             order.tolist(), lost, Gain(min(lost, room), replayed_gain),
             f"overlap it: {'on a stream of its own (async_op=True); ' * same}"
-            f"{facts.software.says('overlap').format(own=_overlap(kind))}",
+            f"{facts.software.says('overlap').format(own=hide)}",
         )  # fmt: skip
 
 
@@ -77,12 +67,7 @@ def _beside_compute(facts: Facts, rows: NDArray[np.intp]) -> bool:
     return bool(len(rows) and ((busy[tracks[rows]] >= 0.5 * limit) & (limit > 0)).all())
 
 
-def _overlap(kind: str) -> str:
-    return next((advice for pattern, advice in OVERLAPS if re.search(pattern, kind)), "use a stream of its own")
-
-
 def _single_rank_remark(facts: Facts) -> str:
-    """What one rank's trace cannot tell."""
     traced_ranks, all_ = facts.ranks_seen, facts.line.about.world_size
     return "; waiting for other ranks is in it: record all of them" if traced_ranks == 1 and all_ > 1 else ""
 
@@ -130,7 +115,7 @@ def slow_links(facts: Facts) -> Iterator[Finding]:
     lost = facts.union_ns(rows)
     if not facts.worth(lost):
         return
-    replayed_gain = None if facts.gains is None else facts.gains.lasting(rows, kept_share)
+    replayed_gain = facts.replayed(scale_rows, rows, kept_share)
     worst = max(slow, key=lambda one: one.total_ns)
     rate, link_rate = (worst.busbw or 0.0) / DECIMAL["G"], link / DECIMAL["G"]
     yield facts.finding(
@@ -183,7 +168,7 @@ def small_collectives(facts: Facts) -> Iterator[Finding]:
             continue
         between_layers = _between_layers(facts, rows)
         kept_share = _at_once(facts, talk, small_rows) if between_layers else _in_buckets(facts, talk, small_rows)
-        replayed_gain = None if facts.gains is None else facts.gains.lasting(rows, np.full(len(rows), kept_share))
+        replayed_gain = facts.replayed(scale_rows, rows, np.full(len(rows), kept_share))
         size = float(np.median(talk.payload[small_rows]))
         size_text = f" of {size / 1e3:,.0f} kB" if size else ""
         what = "small collectives between kernels that wait for them" if between_layers else "unbucketed reductions"
@@ -222,7 +207,6 @@ def _at_once(facts: Facts, talk: Talk, own: NDArray[np.intp]) -> float:
 
 
 def _in_buckets(facts: Facts, talk: Talk, own: NDArray[np.intp]) -> float:
-    """The share of their time that small collectives take when they are put together."""
     call_ns = facts.line.end_ns[talk.rows[own]] - talk.arrived[own]
     latency = float(np.quantile(call_ns, 0.05))
     many = max(1.0, float(talk.payload[own].sum()) / BUCKET, facts.steps)
@@ -230,11 +214,6 @@ def _in_buckets(facts: Facts, talk: Talk, own: NDArray[np.intp]) -> float:
     bytes_ns = float(talk.wire[own].sum()) / (0.5 * link) * DECIMAL["G"] if link else 0.0
     bytes_ns = bytes_ns or float((call_ns - latency).clip(min=0).sum())
     return min(1.0, (many * latency + bytes_ns) / max(1.0, float(call_ns.sum())))
-
-
-def communication_rows_of(facts: Facts) -> NDArray[np.intp]:
-    """Counted rows of communication."""
-    return np.flatnonzero(facts.group(COMMUNICATION))
 
 
 PAGEABLE = re.compile(r"pageable", re.IGNORECASE)
@@ -245,13 +224,6 @@ DIRECTIONS = (
     ("fill", re.compile(r"memset|fill", re.IGNORECASE)),
 )
 PINNED_RATE = 0.85  # of the link to the host, what pinned copies reach
-ADVICE = {
-    "host to device": "copy the next batch early, non_blocking on a stream of its own (one engine serves a direction), "
-    "or move fewer bytes",
-    "device to host": "read back rarely, into pinned memory with non_blocking, on a stream of its own",
-    "device to device": "avoid them: contiguous(), clone(), cat and reshapes of strided tensors; write into place",
-    "fill": "fill less: zero_grad(set_to_none=True), empty instead of zeros",
-}
 
 
 def exposed_copies(facts: Facts) -> Iterator[Finding]:
@@ -287,15 +259,15 @@ def _of_direction(facts: Facts, way: str, rows: NDArray[np.intp]) -> Iterator[Fi
     fits = 1.0 if inside else min(1.0, room / max(1.0, float(remaining_ns.sum())))
     kept_share = np.clip(np.minimum(1.0, needed_ns / time) - fits * remaining_ns / time, 0.0, 1.0)
     formula = lost if inside else min(lost, float((time * (1 - kept_share)).sum()))
-    replayed_gain = None if facts.gains is None else facts.gains.lasting(rows, kept_share)
+    replayed_gain = facts.replayed(scale_rows, rows, kept_share)
     memory = "pageable" if blocking else "pinned" if way in ("host to device", "device to host") else ""
     bound = "" if inside or fits >= 1 else f"; compute could hide {fits:.0%} of them"
     yield facts.finding(
         f"copies {way}{f', {memory} memory' if memory else ''}: {count(len(rows), 'copy').replace('copys', 'copies')} "
         f"with nothing beside them{_copy_rate(facts, rows)}{bound}",
         facts.longest(rows), lost, Gain(formula, replayed_gain),
-        (f"pin_memory=True: pageable copies are staged and block the host; {ADVICE[way]}" if blocking
-         else ADVICE.get(way, "keep data on the chip")),
+        (f"pin_memory=True: pageable copies are staged and block the host; {advice()['copies'][way]}" if blocking
+         else advice()["copies"].get(way, "keep data on the chip")),
     )  # fmt: skip
 
 
@@ -303,8 +275,7 @@ def _exposed_copies(facts: Facts, rows: NDArray[np.intp]) -> tuple[NDArray[np.in
     """Of each copy the time in which nothing else runs on its chip; and compute that has no copy beside it."""
     line = facts.line
     exposed_ns, room = np.zeros(len(rows), np.int64), 0.0
-    chosen = np.zeros(len(line), np.bool_)
-    chosen[rows] = True
+    chosen = line.mask(rows)
     for process in np.unique(line.process[rows]).tolist():
         of_process = np.flatnonzero(line.process[rows] == process)
         other_rows = np.flatnonzero(facts.counted & (line.process == process) & ~chosen)

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.analysis.breakdown import BreakdownRow
-from ridgeline.trace.analysis.idle import BEGINS, CAUSES, COMPILES, GRAPH, MEANING, host_activity, scopes, short
-from ridgeline.trace.classes import parents
-from ridgeline.trace.findings.finding import Facts, Finding, Gain, count
+from ridgeline.trace.analysis.idle import BEGINS, CAUSES, COMPILES, MEANING, host_activity, scopes, short
+from ridgeline.trace.analysis.what_if import faster, no_launch_gaps, no_waits
+from ridgeline.trace.classes import GRAPH, parents
+from ridgeline.trace.findings.finding import Facts, Finding, Gain, advise, count
 from ridgeline.trace.graph.edges import WAITS
 from ridgeline.trace.intervals import cover, covered_ns
 from ridgeline.trace.timeline import PYTHON, RUNTIME, SYNC
@@ -31,34 +32,6 @@ ACTIONS = {
 }
 RECORDED = {"record_shapes": "shapes", "profile_memory": "memory", "with_stack": "stacks"}  # what costs the host time
 FUSED_STEP = re.compile(r"^aten::(_fused_(adam|sgd|adagrad)|_foreach_)")
-RECOMPILES = "compile(?!d)|dynamo|inductor.*compil|triton.*(jit|compile)"
-CURES = (  # what the host was in -> what helps
-    ("zero_grad", "zero_grad(set_to_none=True)"),
-    ("unflatten_dense|_broadcast_coalesced|broadcast", "broadcast_buffers=False, or synchronised norms instead"),
-    ("clip_grad", "clip_grad_norm_(foreach=True), and read the norm later"),
-    ("optimizer|_foreach|\\.step", "a fused optimizer (fused=True, or foreach=True), or compile its step"),
-    (
-        RECOMPILES,
-        "warm up; fixed or marked dynamic shapes, so that nothing recompiles",
-    ),
-    ("\\bgc\\b|gc_collect|garbage", "gc.disable() or gc.freeze() after warm-up; collect between steps"),
-    ("loader|_next_data|get_batch|collate", "more loader workers, prefetching, pinned memory"),
-    (
-        "decode_|jpeg|zoom|resize|augment|transforms|tokeniz|PIL|cv2|dataset",
-        "prepare data on other threads or beforehand: loader workers, prefetching",
-    ),
-    ("save|checkpoint|serializ", "asynchronous checkpoints"),
-    ("logging|print|wandb|tensorboard", "log rarely, from another thread"),
-)
-
-
-def cure(name: str, otherwise: str) -> str:
-    """What helps against the host being in something.
-
-    >>> cure("Optimizer.zero_grad#SGD.zero_grad", "less of it")
-    'zero_grad(set_to_none=True)'
-    """
-    return next((advice for pattern, advice in CURES if re.search(pattern, name, re.IGNORECASE)), otherwise)
 
 
 def _start(facts: Facts, places: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -86,14 +59,14 @@ def launches_late(facts: Facts) -> Iterator[Finding]:
     lost = int(facts.gaps.length[places].sum())
     if not facts.worth(lost):
         return
-    replayed_gain = None if facts.gains is None else facts.gains.by("no launch gaps")
+    replayed_gain = facts.replayed(no_launch_gaps)
     gain = Gain(lost - REPLAY_GAP_NS * len(places), replayed_gain)
     longest = facts.gaps.length[places[0]] / 1000
     under = scopes(facts.line, *_start(facts, places))
     where = next(((name, time) for name, time in under.items() if time >= MOSTLY * lost and time < 0.95 * lost), None)
     where_text = f"; {where[1] / lost:.0%} of it in {where[0]}" if where else ""
     action = facts.software.says("launch")
-    advice = cure(where[0], "") if where else ""
+    advice = advise("cures", where[0], "") if where else ""
     finding = facts.finding(
         f"idle, host: {MEANING['host']} ({count(len(places), 'gap')}, longest {longest:,.0f} us){where_text}",
         facts.gaps.ended[places].tolist(), lost, gain,
@@ -114,7 +87,7 @@ def pauses(facts: Facts) -> Iterator[Finding]:
     activity_text = (
         f"{activity_text}; {first:.0%} of it before the first use of a kernel" if first > FIRST else activity_text
     )
-    gain = Gain(lost, None if facts.gains is None else facts.gains.by("no launch gaps"))
+    gain = Gain(lost, facts.replayed(no_launch_gaps))
     finding = facts.finding(
         f"idle, pauses: the host launched nothing ({count(len(places), 'pause')} of 1 ms and more, "
         f"longest {facts.gaps.length[places[0]] / 1e6:,.1f} ms){activity_text}",
@@ -135,7 +108,7 @@ def _cure(facts: Facts, name: str) -> str:
         FUSED_STEP.search(kernel[:80]) for kernel in facts.line.names
     ):
         return f"its kernels are fused, its Python is not: compile its step, or replay it as a graph; or {move_advice}"
-    return cure(name, move_advice)
+    return advise("cures", name, move_advice)
 
 
 def _first_uses(facts: Facts, places: NDArray[np.intp]) -> float:
@@ -232,10 +205,10 @@ def _wait_places(facts: Facts, places: NDArray[np.intp]) -> tuple[str, list[int]
 
 def _without_waits(facts: Facts, most_ns: int) -> tuple[Gain, float | None]:
     """The middle of what a replay without waits gives and what a host ahead of the chip would; the first as a share."""
-    if facts.gains is None:
+    least, without_gaps = facts.replayed(no_waits), facts.replayed(no_launch_gaps)
+    if least is None or without_gaps is None:
         return Gain(most_ns), None
-    least = facts.gains.without_waits()
-    limit_ns = min(most_ns, facts.gains.by("no launch gaps"))
+    limit_ns = min(most_ns, without_gaps)
     return Gain(most_ns, max(limit_ns, least) if least >= limit_ns else (least + limit_ns) / 2), least / facts.span_ns
 
 
@@ -338,7 +311,6 @@ def _main_kind(
     start: NDArray[np.int64], end: NDArray[np.int64], calls: NDArray[np.intp], kind: NDArray[np.int64],
     span: tuple[int, int],
 ) -> int:  # fmt: skip
-    """The sort that fills most of a gap."""
     time = np.maximum(0, np.minimum(end[calls], span[1]) - np.maximum(start[calls], span[0]))
     return int(np.bincount(kind, weights=time, minlength=len(STARTS)).argmax())
 
@@ -368,7 +340,6 @@ def _start_up_finding(facts: Facts, code: int, places: NDArray[np.intp], seen: N
 
 
 def _enclosing_frame(facts: Facts, seen: NDArray[np.intp]) -> str:
-    """The outermost op around the longest of these calls."""
     line, above = facts.line, parents(facts.line)
     at = call = int(seen[int(line.durations_ns(seen).argmax())])
     while above[at] >= 0:
@@ -415,12 +386,11 @@ def outlier_steps(facts: Facts) -> Iterator[Finding]:
     why, part = _why(facts, chosen, len(steps))
     if part > 0.6 * over and why in CAUSES:
         return
-    replayed_gain = None
-    if facts.gains is not None and why not in CAUSES:
-        replayed_gain = facts.gains.faster_rows(work, took / max(1.0, usual * len(chosen)))
+    factor = took / max(1.0, usual * len(chosen))
+    replayed_gain = facts.replayed(faster, work, factor) if why not in CAUSES else None
     numbers = ", ".join(map(str, chosen[:5]))
     finding = facts.finding(
-        f"outlier steps: {numbers} of {len(steps)} took {took / max(1.0, usual * len(chosen)):.1f} times the median"
+        f"outlier steps: {numbers} of {len(steps)} took {factor:.1f} times the median"
         f"{f'; most more in {why}' if why else ''}{_prefills(facts, chosen)}",
         facts.longest(work), over * len(facts.parts.chips), Gain(over * len(facts.parts.chips), replayed_gain),
         _advice(facts),
@@ -430,7 +400,6 @@ def outlier_steps(facts: Facts) -> Iterator[Finding]:
 
 
 def _spans(facts: Facts, chosen: Sequence[int]) -> tuple[float, float]:
-    """The median step, and all chosen ones together; mean over chips."""
     rows = [row for row in facts.parts.steps if row.step is not None]
     chips = max(1, len(facts.parts.chips))
     usual = float(np.median([row.times.span_ns for row in rows if row.step not in chosen]))

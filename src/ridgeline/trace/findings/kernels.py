@@ -15,8 +15,15 @@ from ridgeline.trace.analysis.op_kernels import op_kernel
 from ridgeline.trace.analysis.patterns import ops_of
 from ridgeline.trace.analysis.roofline import SOFTMAX, OpRate, reachable
 from ridgeline.trace.analysis.served_shapes import FOUR
-from ridgeline.trace.analysis.what_if import further_passes, reduction_passes
-from ridgeline.trace.classes import launching_ops
+from ridgeline.trace.analysis.what_if import (
+    faster,
+    further_passes,
+    fuse_chains,
+    reduction_passes,
+    scale_rows,
+    unknown_sizes,
+)
+from ridgeline.trace.classes import launching_ops, parents
 from ridgeline.trace.findings.finding import MOST, Facts, Finding, Gain
 
 PRODUCTS = ("matmul", "convolution")
@@ -78,7 +85,6 @@ def unpacked_weights(facts: Facts) -> Iterator[Finding]:
 
 
 def _unpacks(facts: Facts, rate: OpRate) -> bool:
-    """Whether a product computes in 16 bits with weights of four."""
     if rate.dtype not in ("bf16", "fp16") or not facts.worth(rate.total_ns):
         return False
     return any(FOUR.search(name[:200]) for name in (rate.op, facts.line.names[_kernel(facts, rate)]))
@@ -161,10 +167,9 @@ def _above(facts: Facts, classes: tuple[str, ...], rates: list[OpRate]) -> tuple
     total = sum(rate.total_ns for rate in rates)
     roof = sum(rate.roof_ns or 0.0 for rate in rates)
     gain = total - sum((rate.roof_ns or 0.0) / rate.reachable for rate in rates)
-    if facts.gains is None:
-        return total, roof, Gain(gain)
     class_ns = sum(row.total_ns for row in facts.parts.classes if row.id in classes) or total
-    return total, roof, Gain(gain, facts.gains.faster(classes, class_ns / max(1.0, class_ns - gain)))
+    work = np.flatnonzero(facts.of_class(*classes))
+    return total, roof, Gain(gain, facts.replayed(faster, work, class_ns / max(1.0, class_ns - gain)))
 
 
 def _name(chip: Chip | None) -> str:
@@ -209,7 +214,6 @@ def _odd(facts: Facts, rate: OpRate) -> tuple[str, str]:
 
 
 def _mnk(rate: OpRate) -> tuple[int, int, int] | None:
-    """Rows, columns and inner size of a plain product, from its operands as recorded."""
     dims = [[int(size) for size in operand.split("x")] for operand in rate.operands.split() if operand]
     flat = [dim for dim in dims if len(dim) == 2]
     flat = flat[1:] if "addmm" in rate.op and len(flat) > 2 else flat
@@ -247,7 +251,7 @@ def without_matrix_unit(facts: Facts) -> Iterator[Finding]:
     if not facts.worth(lost):
         return
     factor = _faster_on_matrix_unit(facts)
-    replayed_gain = None if facts.gains is None else facts.gains.faster_rows(rows, factor)
+    replayed_gain = facts.replayed(faster, rows, factor)
     gain = Gain(lost * (1 - 1 / factor), replayed_gain)
     software = facts.software
     if software.vendor == "amd":
@@ -295,7 +299,7 @@ def unfused_attention(facts: Facts) -> Iterator[Finding]:
     total = float(line.durations_ns(patterns.attention).sum())
     fused_ns = min(total, _fused_ns(facts))
     kept_share = np.full(len(patterns.attention), fused_ns / max(1.0, total))
-    replayed_gain = None if facts.gains is None else facts.gains.lasting(patterns.attention, kept_share)
+    replayed_gain = facts.replayed(scale_rows, patterns.attention, kept_share)
     odd = _odd_scores(facts)
     yield facts.finding(
         f"attention of {len(patterns.attention) / max(1, patterns.blocks):.0f} kernels each, unfused: products, "
@@ -309,7 +313,6 @@ def unfused_attention(facts: Facts) -> Iterator[Finding]:
 
 
 def _fused_ns(facts: Facts) -> float:
-    """How long fused kernels need for the products of unfused attention."""
     line, rows, chip = facts.line, facts.patterns.products, facts.chip
     attention_ns = float(line.durations_ns(rows).sum())
     op = launching_ops(line, rows)
@@ -347,7 +350,7 @@ def layout_changes(facts: Facts) -> Iterator[Finding]:
     lost = facts.union_ns(rows)
     if not facts.worth(lost):
         return
-    replayed_gain = None if facts.gains is None else facts.gains.lasting(rows, np.zeros(len(rows)))
+    replayed_gain = facts.replayed(scale_rows, rows, np.zeros(len(rows)))
     yield facts.finding(
         f"layout changes around convolutions: {len(rows):,} kernels turn NCHW into NHWC and back",
         facts.longest(rows), lost, Gain(lost, replayed_gain), facts.software.says("layout"),
@@ -379,12 +382,13 @@ def fusible_chains(facts: Facts) -> Iterator[Finding]:
         members.append(rows[many[chain]])
         best += list(zip((extent - longest)[many].tolist(), rows[first[many]].tolist(), strict=True))
     if facts.worth(lost):
-        replayed_gain = None if facts.gains is None else facts.gains.in_passes(np.concatenate(members))
+        chains = np.concatenate(members)
+        replayed_gain = facts.replayed(fuse_chains, chains, True, unknown_sizes, reduction_passes)
         kernels = sum(map(len, members))
         yield facts.finding(
             f"{count:,} chains of {kernels / count:.1f} kernels bound by memory that follow each other",
             [row for _, row in sorted(best, reverse=True)[:MOST]], lost,
-            Gain(lost if facts.gains is not None else gain, replayed_gain),
+            Gain(lost if replayed_gain is not None else gain, replayed_gain),
             facts.software.says("fuse"),
         )  # fmt: skip
 
@@ -407,9 +411,8 @@ def _chains(
 
 
 def _repeated_kernels(facts: Facts, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Which rows of a stream stand between two of the same name and about the same length."""
     line = facts.line
-    op = launching_ops(line, rows, facts.above)
+    op = launching_ops(line, rows, parents(line))
     name = line.name[rows].astype(np.int64) * (len(line.names) + 1) + np.where(
         op >= 0, line.name[np.maximum(op, 0)], -1
     )
@@ -441,7 +444,11 @@ def unfused_optimizer(facts: Facts) -> Iterator[Finding]:
     if not facts.worth(lost):
         return
     kept_ns = float(line.durations_ns(rows).sum()) * ONE_PASS
-    gain = Gain(lost - kept_ns, None if facts.gains is None else facts.gains.fused_to(rows, ONE_PASS))
+
+    def pass_ns(chain_rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        return np.maximum(1, (line.durations_ns(chain_rows) * ONE_PASS).astype(np.int64))
+
+    gain = Gain(lost - kept_ns, facts.replayed(fuse_chains, rows, False, pass_ns))
     idle = int(facts.gaps.length[np.isin(facts.gaps.ended, rows)].sum()) / lost
     slow = f"; {min(1.0, idle):.0%} of its time the chip waits for the next launch" if idle > LAUNCH_BOUND else ""
     yield facts.finding(

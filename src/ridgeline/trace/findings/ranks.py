@@ -10,8 +10,9 @@ import numpy as np
 from ridgeline.trace.analysis.breakdown import BreakdownRow
 from ridgeline.trace.analysis.idle import CAUSES, PAUSE_NS, short
 from ridgeline.trace.analysis.stragglers import Straggler
+from ridgeline.trace.analysis.what_if import faster, no_launch_gaps, scale_rows
 from ridgeline.trace.classes import COMPUTE
-from ridgeline.trace.findings.finding import Facts, Finding, Gain, Gains, GapEvidence
+from ridgeline.trace.findings.finding import Facts, Finding, Gain, GapEvidence
 
 STAGGERED = 0.01  # of the window: stages that begin this close to each other are no pipeline
 LONGER = 1.03  # than the others compute: less is no imbalance
@@ -36,9 +37,7 @@ def uneven_ranks(facts: Facts) -> Iterator[Finding]:
         return
     rows = np.flatnonzero(facts.group(COMPUTE) & facts.line.rows(slowest.process))
     factor = slowest.times.compute_ns / max(1.0, mean)
-    replayed_gain = None if facts.gains is None else facts.gains.faster_rows(rows, factor)
-    if facts.ranks.pairs and facts.gains is not None:
-        replayed_gain = _balanced_ns(facts, facts.gains)
+    replayed_gain = _balanced_ns(facts) if facts.ranks.pairs else facts.replayed(faster, rows, factor)
     experts = any(size.name == "alltoall" for size in facts.sizes)
     yield facts.finding(
         f"uneven ranks: rank {slowest.rank} computes {factor - 1:.0%} longer than the others "
@@ -50,15 +49,14 @@ def uneven_ranks(facts: Facts) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _balanced_ns(facts: Facts, gains: Gains) -> int:
-    """What equal compute of all chips saves."""
+def _balanced_ns(facts: Facts) -> int | None:
     line, chips = facts.line, facts.parts.chips
     mean = sum(row.times.compute_ns for row in chips) / len(chips)
     rows = np.flatnonzero(facts.group(COMPUTE))
     share = np.ones(len(line.processes))
     for row in chips:
         share[line.processes.index(row.process)] = mean / max(1, row.times.compute_ns)
-    return gains.lasting(rows, share[line.process[rows]])
+    return facts.replayed(scale_rows, rows, share[line.process[rows]])
 
 
 def moving_imbalance(facts: Facts) -> Iterator[Finding]:
@@ -70,7 +68,7 @@ def moving_imbalance(facts: Facts) -> Iterator[Finding]:
     lost = float((slowest_ns - between.compute_ns.mean(axis=1)).sum()) * len(facts.parts.chips)
     if not facts.worth(lost):
         return
-    replayed_gain = None if facts.gains is None else facts.gains.lasting(between.rows, between.shares)
+    replayed_gain = facts.replayed(scale_rows, between.rows, between.shares)
     last = between.compute_ns.argmax(axis=1)
     worst = between.rows[(between.rank == last[between.at]) & (between.compute_ns.max(axis=1)[between.at] > 0)]
     experts = any(size.name == "alltoall" for size in facts.sizes)
@@ -121,7 +119,7 @@ def late_ranks(facts: Facts) -> Iterator[Finding]:
         arrival.rows[arrival.ranks.index(first.rank)] for arrival in facts.ranks.arrivals if arrival.last == first.rank
     ]
     cause, share = _idle_of(facts, first.rank)
-    replayed_gain = None if facts.gains is None else facts.gains.without_gaps_of(first.rank)
+    replayed_gain = facts.replayed(no_launch_gaps, (first.rank,))
     gap = facts.gap(np.flatnonzero(facts.line.rank[facts.gaps.ended] == first.rank)) if share > 0 else None
     idle_text = f"; meanwhile its chip idles for {cause}{_doing(gap)}" if share > 0 else ""
     finding = facts.finding(
@@ -171,7 +169,7 @@ def late_in_turn(facts: Facts) -> Iterator[Finding]:
     parts = [
         arrival.rows[arrival.ranks.index(arrival.last)] for arrival in facts.ranks.arrivals if arrival.last in ranks
     ]
-    replayed_gain = None if facts.gains is None else facts.gains.without_gaps_of(*ranks)
+    replayed_gain = facts.replayed(no_launch_gaps, tuple(ranks))
     rank_names = ", ".join(str(straggler.rank) for straggler in late[:6])
     yield facts.finding(
         f"late ranks in turn: ranks {rank_names} come last to {sum(straggler.last for straggler in late):,} of "

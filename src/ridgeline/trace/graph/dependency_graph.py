@@ -28,16 +28,23 @@ from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
 from ridgeline.trace.classes import ALL, Rules, counted_rows
-from ridgeline.trace.graph.dependencies import (
+from ridgeline.trace.graph.edges import (
+    BODY,
+    COLLECTIVE,
+    EDGES,
+    RECEIVE,
+    RECORDED,
+    Edges,
+    Points,
     collective_edges,
     device_edges,
     host_edges,
+    points_of,
     queue_order,
     send_edges,
     stream_edges,
     sync_edges,
 )
-from ridgeline.trace.graph.edges import BODY, COLLECTIVE, EDGES, RECEIVE, RECORDED, Edges, Points, mask_of, points_of
 from ridgeline.trace.graph.match_collectives import MatchedCollectives, communication_rows, match_collectives
 from ridgeline.trace.timeline import Longs, Timeline
 
@@ -134,12 +141,8 @@ class Graph:
     def counts(self) -> tuple[EdgeCount, ...]:
         """Edges by kind, most first."""
         many = np.bincount(self.kind, minlength=len(EDGES)).tolist()
-        counts = [
-            EdgeCount(kind=EDGES[code], recorded=code in RECORDED, edges=count)
-            for code, count in enumerate(many)
-            if count
-        ]
-        return tuple(sorted(counts, key=lambda one: -one.edges))
+        codes = sorted((code for code, count in enumerate(many) if count), key=lambda code: -many[code])
+        return tuple(EdgeCount(kind=EDGES[code], recorded=code in RECORDED, edges=many[code]) for code in codes)
 
     def row_of(self, points: Longs) -> Longs:
         """The span each point belongs to, -1 for the last arrival at a collective."""
@@ -150,27 +153,21 @@ class Graph:
 
     def with_edges(self, more: Edges) -> Graph:
         """The same with further edges; those that go against the order (spans that overlap) are left out."""
-        edge_sets = [
-            Edges(src=self.src, dst=self.dst, lag=self.lag, kind=-1),
-            more,
-        ]
-        kind = np.concatenate([self.kind, np.full(len(more.src), more.kind, np.int8)])
         src, dst, lag = (
-            np.concatenate([getattr(edges, name) for edges in edge_sets]) for name in ("src", "dst", "lag")
+            np.concatenate([getattr(edges, name) for edges in (self, more)]) for name in ("src", "dst", "lag")
         )
+        kind = np.concatenate([self.kind, np.full(len(more.src), more.kind, np.int8)])
         rank = ranks_in(self.order)
-        forward = rank[src] < rank[dst]
-        src, dst, lag, kind = src[forward], dst[forward], lag[forward], kind[forward]
-        by_target = np.argsort(rank[dst], kind="stable")
-        return replace(self, src=src[by_target], dst=dst[by_target], lag=lag[by_target], kind=kind[by_target])
+        chosen = np.flatnonzero(rank[src] < rank[dst])
+        chosen = chosen[np.argsort(rank[dst[chosen]], kind="stable")]
+        return replace(self, src=src[chosen], dst=dst[chosen], lag=lag[chosen], kind=kind[chosen])
 
 
 def graph_of(line: Timeline, rules: Rules, policy: str = ALL) -> Graph:
     """The dependencies of a timeline, counted under a policy."""
     counted_mask, left_out = _followed_rows(line, counted_rows(line, policy))
     collectives = match_collectives(line, rules, counted_mask)
-    shift = np.array([collectives.shift.get(rank, 0) for rank in line.tables.ranks] or [0], np.int64)[line.process]
-    points = points_of(line, counted_mask, shift, communication_rows(line, rules, counted_mask))
+    points = points_of(line, counted_mask, collectives.row_shifts(line), communication_rows(line, rules, counted_mask))
     queues = queue_order(points)
     times, together = collective_edges(points, collectives)
     edge_sets: list[Edges] = [
@@ -195,7 +192,7 @@ def _followed_rows(line: Timeline, counted: Mask) -> tuple[Mask, str]:
     later = kept[line.step[kept] > first]
     chosen = later if len(later) else kept
     steps = f", steps {int(line.step[later].min())} to {int(line.step[later].max())}" if len(later) else ""
-    return mask_of(line, chosen), (
+    return line.mask(chosen), (
         f"dependencies are followed for the last {len(chosen):,} of {len(rows):,} spans of work{steps}: "
         "critical path, what-ifs and predicted gains are of these"
     )
@@ -207,9 +204,9 @@ def _assemble_graph(points: Points, at: Longs, every: Sequence[Edges], matched: 
         for name in ("src", "dst", "lag")
     )
     kind = np.concatenate([*(np.full(len(edges.src), edges.kind, np.int8) for edges in every), np.zeros(0, np.int8)])
-    lag[(kind == BODY) & _matched_ends(points, at, src, dst, kind)[dst]] = (
-        0  # such a part ends a transfer behind the last arrival
-    )
+    matched_ends = np.zeros(len(at), np.bool_)
+    matched_ends[dst[((kind == COLLECTIVE) | (kind == RECEIVE)) & (src >= len(points.at))]] = True
+    lag[(kind == BODY) & matched_ends[dst]] = 0  # such a part ends a transfer behind the last arrival
     order = forward_order(at, src, dst)
     if order is None:  # zero-length spans and odd clocks can make a circle: keep what goes forward in time
         place = np.argsort(np.argsort(at, kind="stable"), kind="stable")
@@ -220,19 +217,10 @@ def _assemble_graph(points: Points, at: Longs, every: Sequence[Edges], matched: 
     src, dst, lag, kind = src[by_target], dst[by_target], lag[by_target], kind[by_target]
     ready = np.full(len(at), NEVER, np.int64)
     np.maximum.at(ready, dst, at[src] + lag)
-    is_root = np.ones(len(at), np.bool_)
-    is_root[dst] = False
     return Graph(
         points=points, at=at, src=src, dst=dst, lag=lag, kind=kind, order=order,
-        delay=np.where(is_root, at, at - ready), matched=matched, gap_ns=0, delay_ns=0,
+        delay=np.where(ready == NEVER, at, at - ready), matched=matched, gap_ns=0, delay_ns=0,
     )  # fmt: skip
-
-
-def _matched_ends(points: Points, at: Longs, src: Longs, dst: Longs, kind: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Which points are ends of parts of matched collectives."""
-    matched_ends = np.zeros(len(at), np.bool_)
-    matched_ends[dst[((kind == COLLECTIVE) | (kind == RECEIVE)) & (src >= len(points.at))]] = True
-    return matched_ends
 
 
 def replay(graph: Graph, lag: Longs | None = None, delay: Longs | None = None) -> Longs:
@@ -245,7 +233,9 @@ def replay(graph: Graph, lag: Longs | None = None, delay: Longs | None = None) -
     begin = int(graph.at.min(initial=0))
     time = array("q", bytes(8 * len(graph.at)))
     edges = by_parts(graph.src, graph.dst, lags, waits[graph.dst])
-    for point in np.flatnonzero(_root_points(graph)).tolist():
+    is_root = np.ones(len(graph.at), np.bool_)
+    is_root[graph.dst] = False
+    for point in np.flatnonzero(is_root).tolist():
         time[point] = int(waits[point])
     last, ready, wait = -1, NEVER, 0
     for source, target, need, more in edges:  # edges of one target stand together, its sources before it
@@ -259,13 +249,6 @@ def replay(graph: Graph, lag: Longs | None = None, delay: Longs | None = None) -
     if last >= 0:
         time[last] = ready + wait if ready > NEVER // 2 else begin
     return np.frombuffer(time, np.int64).copy() if len(time) else np.zeros(0, np.int64)
-
-
-def _root_points(graph: Graph) -> NDArray[np.bool_]:
-    """Points nothing precedes."""
-    is_root = np.ones(len(graph.at), np.bool_)
-    is_root[graph.dst] = False
-    return is_root
 
 
 def by_parts(*columns: Longs) -> Iterator[tuple[int, ...]]:

@@ -63,7 +63,9 @@ def pair_sends(line: Timeline, rows: NDArray[np.intp]) -> tuple[list[tuple[P2PKe
     records = line.detail.collective.at(rows)
     for row, place, rank in zip(rows.tolist(), records.tolist(), line.rank[rows].tolist(), strict=True):
         record = line.detail.collectives[place] if place >= 0 else RecordedCollective()
-        does = _does(record.name or line.names[int(line.name[row])])
+        name = record.name or line.names[int(line.name[row])]
+        sends, gets = bool(SENDS.search(name[:400])), bool(RECEIVES.search(name[:400]))
+        does = EITHER if sends == gets else SEND if sends else RECEIVE
         peer = _peer_rank(record, rank, does, ranks)
         if peer < 0 or peer == rank:
             continue
@@ -80,13 +82,7 @@ def pair_sends(line: Timeline, rows: NDArray[np.intp]) -> tuple[list[tuple[P2PKe
     return pairs, len(rows) - count
 
 
-def _does(name: str) -> str:
-    sends, receives = bool(SENDS.search(name[:400])), bool(RECEIVES.search(name[:400]))
-    return EITHER if sends == receives else SEND if sends else RECEIVE
-
-
 def _peer_rank(record: RecordedCollective, rank: int, does: str, ranks: Sequence[int]) -> int:
-    """The rank at the other end, -1 when nothing says."""
     named_rank = {SEND: record.to_rank, RECEIVE: record.from_rank}.get(does, -1)
     if named_rank >= 0:
         return named_rank
@@ -179,6 +175,20 @@ class MatchedCollectives:
     def __len__(self) -> int:
         return len(self.found)
 
+    def row_shifts(self, line: Timeline) -> Longs:
+        """How far the clock of every row of a timeline is ahead."""
+        return np.array([self.shift.get(rank, 0) for rank in line.tables.ranks] or [0], np.int64)[line.process]
+
+    def arrivals(self, line: Timeline) -> tuple[Longs, Mask]:
+        """When the last rank came to each row's collective, on the row's own clock, its start where nobody else is; and
+        which rows are matched."""
+        arrival_ns, shift = line.start_ns.copy(), self.row_shifts(line)
+        for match in self.found:
+            rows = np.array(match.rows)
+            arrival_ns[rows] = int((line.start_ns[rows] - shift[rows]).max()) + shift[rows]
+        is_matched = line.mask(np.array([row for match in self.found for row in match.rows], np.intp))
+        return np.clip(arrival_ns, line.start_ns, line.end_ns), is_matched
+
 
 def is_pairwise(line: Timeline, rows: NDArray[np.intp]) -> Mask:
     """Which of these communication spans are sends or receives between two ranks."""
@@ -211,8 +221,7 @@ def _end_together(line: Timeline, rows: NDArray[np.intp]) -> bool:
 
 def communication_rows(line: Timeline, rules: Rules, counted: Mask) -> NDArray[np.intp]:
     """Rows that count as communication."""
-    groups = np.array([rules.group_of(id) == COMMUNICATION for id in line.classes], np.bool_)
-    return np.flatnonzero(counted & groups[line.class_])
+    return np.flatnonzero(counted & rules.in_group(line, COMMUNICATION))
 
 
 def match_collectives(line: Timeline, rules: Rules, counted: Mask) -> MatchedCollectives:
@@ -241,7 +250,6 @@ def match_collectives(line: Timeline, rules: Rules, counted: Mask) -> MatchedCol
 
 
 def _match_groups(line: Timeline, rows: NDArray[np.intp]) -> tuple[tuple[MatchedCollective, ...], int]:
-    """Collectives, and how many parts could not be matched."""
     by_key: dict[tuple[str, str], dict[int, list[int]]] = {}
     records = line.detail.collective.at(rows).tolist()
     keys: dict[tuple[int, int], tuple[str, str]] = {}

@@ -160,8 +160,6 @@ def read(source: Source) -> TracePart:
 
 
 class _ChakraNodes:
-    """Collects the nodes of one file."""
-
     def __init__(self, source: Source) -> None:
         self.source, self.rows = source, RowColumns()
         self.facts: dict[str, int | bytes] = {}
@@ -283,7 +281,6 @@ def _attributes(raw: list[bytes]) -> dict[str, int | bytes]:
 
 
 def _place(node: ChakraNode) -> tuple[str, str, str, str]:
-    """Process, stream, name and kind of a node."""
     cpu_op = node.attributes.get("is_cpu_op")
     lane = node.attributes.get("tid")
     if cpu_op:

@@ -281,7 +281,6 @@ class ChromeColumns:
             self.dropped[f"events of type {ph[:8]!r}"] += 1
 
     def _close(self, event: Event, spans: list[Event]) -> None:
-        """An end event: with the last open begin of its thread it is a span."""
         open_events = self._open.get((event.pid, event.tid))
         begun = open_events.pop() if open_events else None
         if begun is None:

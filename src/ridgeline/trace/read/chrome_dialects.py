@@ -200,7 +200,6 @@ def _ascend(found: ChromeColumns, names: Mapping[Any, str]) -> Dialect:
 
 
 def _chips_of_network(found: ChromeColumns, network: set[Any], hardware: set[Any]) -> dict[Any, Any]:
-    """The chip to which the collectives of each process belong."""
     chips = {}
     for pid in network:
         same_label = [

@@ -106,7 +106,6 @@ class JsonStream(Generic[T]):
     # -- the buffer ---------------------------------------------------------------------------------------------------
 
     def _more(self) -> bool:
-        """Append the next chunk; False when there is none."""
         if self._ended:
             return False
         chunk = next(self._chunks, b"")

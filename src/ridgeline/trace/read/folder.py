@@ -238,7 +238,6 @@ def _begins(path: Path) -> bytes:
 
 
 def _unpack(path: Path, folder: Path) -> Path:
-    """Unpack an archive; the folder in which its files are."""
     folder.mkdir()
     room = min(MOST_UNPACKED, shutil.disk_usage(folder).free // 2)
     written = 0

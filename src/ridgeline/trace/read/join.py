@@ -147,7 +147,6 @@ def _overlaps(parts: Sequence[TracePart], ranks: Sequence[int]) -> dict[str, dic
 
 
 def _measures(parts: Sequence[TracePart]) -> dict[str, NDArray[Any]]:
-    """The columns of all parts that are no codes."""
     return {
         "start": _stack_columns([part.start_ns for part in parts], np.int64),
         "duration": _stack_columns([part.duration_ns for part in parts], np.int64),
@@ -228,7 +227,6 @@ def _with_rank_names(part: TracePart, rank: int, count: int) -> TracePart:
 
 
 def _join_tables(parts: Sequence[TracePart], ranks: Sequence[int]) -> tuple[Tables, dict[str, NDArray[Any]]]:
-    """The tables of all parts as one, and the codes of every row into it."""
     joint: dict[str, dict[str, int]] = {"process": {}, "stream": {}, "name": {}, "kind": {}}
     plural = {"process": "processes", "stream": "streams", "name": "names", "kind": "kinds"}
     codes: dict[str, list[Codes]] = {column: [] for column in joint}
@@ -330,7 +328,6 @@ def _counter(changes: CounterChanges, origin: int) -> Counter:
 
 
 def _about(parts: Sequence[TracePart], origin: int, doubts: Sequence[str]) -> About:
-    """What the parts say about themselves, together; warnings of several files name theirs."""
     abouts = [part.about for part in parts]
     kept_counts: Tally[str] = Tally()
     dropped_counts: Tally[str] = Tally()
@@ -417,7 +414,6 @@ def _separate_captures(parts: Sequence[TracePart]) -> list[str]:
 
 
 def _owner(part: TracePart) -> object:
-    """What says whose capture this is; None for nothing."""
     if part.piece or part.tables.ranks or not part.about.sources or not len(part.start_ns):
         return None
     stamp = STAMPED.match(part.about.sources[0])

@@ -8,11 +8,12 @@ clocks and repeats kernels, so durations here are not those of a run: shares of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 
+from ridgeline.core.files import read_table
 from ridgeline.core.units import DECIMAL
 from ridgeline.trace.read.kernel_tables import (
     DURATION,
@@ -29,31 +30,6 @@ from ridgeline.trace.read.source import Source, refuse
 FORMAT = "Nsight Compute CSV"
 MOST_NAMES = 100_000
 KEYS = ("ID", "Process ID", "Kernel Name")
-METRICS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType({
-    "duration": (
-        ("gpu__time_duration.sum", ""), ("gpu__time_duration.avg", ""), ("gpu__time_duration.max", ""),
-        ("Duration", ""),
-    ),
-    "compute": (
-        ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "%"), ("Compute (SM) Throughput", "%"),
-        ("Compute (SM) [%]", ""), ("SM [%]", "%"),
-    ),
-    "memory": (
-        ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed", "%"), ("Memory Throughput", "%"),
-        ("Memory [%]", ""),
-    ),
-    "dram": (
-        ("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", "%"),
-        ("dram__throughput.avg.pct_of_peak_sustained_elapsed", "%"), ("DRAM Throughput", "%"),
-    ),
-    "occupancy": (("sm__warps_active.avg.pct_of_peak_sustained_active", "%"), ("Achieved Occupancy", "%")),
-    "rate": (("dram__bytes.sum.per_second", "/"), ("Memory Throughput", "/")),
-    "bytes": (("dram__bytes.sum", ""),),
-    "read": (("dram__bytes_read.sum", ""),),
-    "written": (("dram__bytes_write.sum", ""),),
-    "registers": (("launch__registers_per_thread", ""), ("Registers Per Thread", "")),
-})  # fmt: skip
-"""By what is kept: the metrics that say it, the best first, and a mark their unit must have."""
 _TENSOR = re.compile(r"^sm__ops_path_tensor_\w+\.sum$")
 _SCALAR = re.compile(r"^smsp__sass_thread_inst_executed_op_[hfd](add|mul|fma)_pred_on\.sum$")
 _TIME = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
@@ -106,6 +82,12 @@ class CounterFile:
         return len(self.kernels)
 
 
+@cache
+def kept_metrics() -> Mapping[str, Sequence[tuple[str, str]]]:
+    """By what is kept: the metrics that say it, the best first, and a mark their unit must have."""
+    return read_table(Path(__file__).parent / "metrics.toml").data
+
+
 def recognises(head: bytes) -> bool:
     """Whether a file is counters of Nsight Compute, messages in front of the table allowed."""
     return any(_is_header(line) for line in head.decode("utf-8", "replace").splitlines()[:400])
@@ -153,7 +135,7 @@ class _Launch:
     name: str
     shape: str
     values: dict[str, float]
-    """By the keys of `METRICS`, and flops; base units, shares as fractions."""
+    """By the keys of `kept_metrics`, and flops; base units, shares as fractions."""
 
 
 class _Sum:
@@ -250,7 +232,7 @@ def _launch(cells: Mapping[str, str], metrics: Mapping[str, tuple[float, str]]) 
     values_of: dict[str, list[tuple[float, str]]] = {}
     for key, metric in metrics.items():
         values_of.setdefault(key.split("\t", 1)[0], []).append(metric)
-    for what, choices in METRICS.items():
+    for what, choices in kept_metrics().items():
         for name, mark in choices:
             value = next((value for value, unit in values_of.get(name, ()) if mark in unit), None)
             unit = next((unit for _, unit in values_of.get(name, ()) if mark in unit), "")
@@ -283,7 +265,6 @@ def _base(what: str, value: float, unit: str) -> float:
 
 
 def _flops(name: str, count: float) -> float:
-    """Floating-point operations a metric counts: an fma is two."""
     if _TENSOR.match(name):
         return count
     return count * (2 if "fma_" in name else 1) if _SCALAR.match(name) else 0.0

@@ -162,7 +162,6 @@ def _take_kernels(rows: RowColumns, batch: list[dict[str, str]], steps: dict[str
 
 
 def _name(row: Mapping[str, str]) -> str:
-    """Name of a kernel, its type behind it where the name does not say it."""
     name, kind = first(row, NAME)[:1000], first(row, ("Type", "OP Type"))[:200]
     return name if not kind or kind.lower() in name.lower() else f"{name} [{kind}]"
 
@@ -277,7 +276,6 @@ def read_rocprof(source: Source) -> TracePart:
 
 
 def _place(row: Mapping[str, str]) -> tuple[str, str, str, str]:
-    """Process, stream, name and kind of a row."""
     kind = next((kind for column, kind in NAMES.items() if row.get(column, "").strip()), KERNEL)
     if kind == RUNTIME:
         process, thread = (first(row, (id,)) or "0" for id in ("Process_Id", "Thread_Id"))

@@ -216,7 +216,6 @@ class Finish:
         return np.asarray(has_start & lasting & forward)
 
     def _named_steps(self, name: NDArray[np.int32], track: NDArray[np.int32], tracks: list[Any]) -> NDArray[np.int32]:
-        """The names, with the word step before those that are only a step's number."""
         if not self.dialect.steps:
             return name
         names = self.gathered.names
@@ -303,7 +302,6 @@ class Finish:
         return process[track], stream[track], tables
 
     def _own_ranks(self, count: int) -> tuple[int, ...]:
-        """Ranks of the processes of a trace that Ridgeline wrote; none for any other."""
         if self.own is None:
             return ()
         own_ranks = self.own.get("ranks")
@@ -331,7 +329,6 @@ class Finish:
     def _doubt_unit(
         self, duration: NDArray[np.int64], kind: NDArray[np.int32], name: NDArray[np.int32], table: tuple[str, ...]
     ) -> None:
-        """Say so when times can hardly be in the unit they are read in."""
         if self.source.nanos or self.own is not None or self.exact:
             return
         if self.gathered.nanos == 1:

@@ -69,8 +69,6 @@ def plain(data: bytes) -> Any:
 
 
 class _Machine:
-    """The stack and the memory that the instructions of plain data need."""
-
     def __init__(self) -> None:
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}

@@ -338,7 +338,6 @@ def _processes(export: NsysExport) -> tuple[list[tuple[int, int]], list[str], tu
 
 
 def _labels(export: NsysExport) -> dict[int, str]:
-    """Host processes by number and program."""
     pairs = _pairs(export, "PROCESSES", "globalPid", "name")
     return {pid: f"{pid // NUMBER % NUMBER} {name[:60]}" for pid, name in pairs if pid in export.hosts}
 
@@ -357,7 +356,6 @@ def _pairs(export: NsysExport, table: str, id: str, text: str) -> Iterator[tuple
 
 
 def _texts(export: NsysExport) -> list[str]:
-    """The texts behind the codes of names: only those that are used are kept."""
     code_of_id = {id: code for (sort, id), code in export.texts.items() if sort == "id"}
     texts = [str(text) if sort == "text" else f"name {text}" for sort, text in export.texts]
     for id, text in _pairs(export, "StringIds", "id", "value"):
@@ -392,7 +390,6 @@ def _streams(export: NsysExport) -> list[str]:
 
 
 def _gpus(export: NsysExport) -> dict[int, tuple[str, int]]:
-    """Name and memory of every device, by its number."""
     has_memory = "totalMemory" in export.tables.get("TARGET_INFO_GPU", frozenset())
     memory = "CAST(totalMemory AS INTEGER)" if has_memory else "0"
     columns = f"CAST(id AS INTEGER), substr(name, 1, 100), {memory}"

@@ -103,7 +103,6 @@ def _parts(files: Sequence[TraceFile], nanos: int, progress: Progress | None) ->
 
 
 def _place_part(part: TracePart, found: TraceFile) -> TracePart:
-    """The part with what its folder says: its rank, the table of kernels beside it."""
     if found.label:
         part = replace(part, about=replace(part.about, sources=(found.label,)))
     if found.rank is not None and part.rank is None and not part.tables.ranks:
@@ -121,7 +120,6 @@ def _with_warnings(part: TracePart, *more: str) -> TracePart:
 
 
 def _add_warnings(line: Timeline, more: Sequence[str]) -> Timeline:
-    """The timeline with further warnings."""
     return replace(line, about=replace(line.about, warnings=(*line.about.warnings, *more))) if more else line
 
 
@@ -146,7 +144,6 @@ def _read(source: Source) -> TracePart:
 
 
 def _with_forced_unit(part: TracePart, nanos: int, reader: Reader) -> TracePart:
-    """The part with a word about the unit that was asked for."""
     unit_remark = (
         f"times are read as {WORDS[nanos]}, as asked" if reader.any_unit else (f"{reader.name} has nanoseconds only")
     )

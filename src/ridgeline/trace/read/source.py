@@ -11,12 +11,14 @@ import re
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import read_table
 from ridgeline.core.units import BINARY
 
 CHUNK = int(4 * BINARY["Mi"])  # bytes handed on at a time
@@ -120,14 +122,14 @@ class Source:
                     if at_end:  # files may be several gzip members put end to end; zeros behind the last are padding
                         remainder = remainder.lstrip(b"\0")
                         if not remainder.startswith(GZIP):
-                            self.damage = self._trailing(remainder)
+                            self.damage = "something else follows the gzip data" if remainder else ""
                             break
                         inflate, at_end = zlib.decompressobj(wbits=31), False
                     before = inflate.copy()
                     try:
                         out = inflate.decompress(remainder, size)
                     except zlib.error as wrong:
-                        self.damage = f"the gzip data is damaged ({_plain(wrong)})"
+                        self.damage = f"the gzip data is damaged ({str(wrong).rpartition(': ')[2]})"
                         yield _salvage_bytes(before, remainder)
                         return
                     given_bytes += len(out)
@@ -138,9 +140,6 @@ class Source:
                     remainder = inflate.unused_data if at_end else inflate.unconsumed_tail
         if not at_end and not self.damage:
             self.damage = "the gzip data ends early"
-
-    def _trailing(self, rest: bytes) -> str:
-        return "something else follows the gzip data" if rest else ""
 
     def _check_ratio(self, given: int, taken: int) -> None:
         if given > SMALL and given > MOST_RATIO * taken:
@@ -163,7 +162,6 @@ def _pieces(chunk: bytes, size: int) -> Iterator[bytes]:
 
 
 def _salvage_bytes(inflate: zlib._Decompress, rest: bytes) -> bytes:
-    """What comes out of a piece before the damage in it."""
     pieces = []
     for piece in _pieces(rest, 64):
         try:
@@ -173,35 +171,9 @@ def _salvage_bytes(inflate: zlib._Decompress, rest: bytes) -> bytes:
     return b"".join(pieces)
 
 
-def _plain(wrong: zlib.error) -> str:
-    return str(wrong).rpartition(": ")[2]
-
-
-ENDINGS = {
-    ".nsys-rep": ("a report of Nsight Systems", "nsys export --type sqlite FILE"),
-    ".qdrep": ("a report of Nsight Systems", "nsys export --type sqlite FILE"),
-    ".ncu-rep": ("a report of Nsight Compute", "ncu --import FILE --csv --page raw > FILE.csv, as --counters"),
-    ".pftrace": ("a Perfetto trace", "write the profiler's own format: rocprofv3 --output-format rocpd, or JSON"),
-    ".perfetto-trace": ("a Perfetto trace", "write the profiler's own format, or JSON"),
-    ".tar": ("a tar archive", "unpack it and name the folder"),
-    ".tgz": ("a tar archive", "unpack it and name the folder"),
-    ".rpd": ("an RPD database", "rpd2tracing.py FILE OUT.json"),
-}  # fmt: skip
-BEGINNINGS: tuple[tuple[re.Pattern[bytes], str, str], ...] = (
-    (re.compile(rb"^\x28\xb5\x2f\xfd"), "a file packed with Zstandard", "unzstd it first"),
-    (re.compile(rb"^\xfd7zXZ"), "a file packed with xz", "unxz it first"),
-    (re.compile(rb"^BZh"), "a file packed with bzip2", "bunzip2 it first"),
-    (re.compile(rb"^(\xff\xfe|\xfe\xff)"), "text in UTF-16", "save it as UTF-8"),
-    (re.compile(rb"^PAR1"), "a Parquet table", "export JSON or SQLite"),
-    (re.compile(rb"^\x93NUMPY"), "an array of NumPy", "this is no trace"),
-    (re.compile(rb"^\x7fELF"), "a program", "this is no trace"),
-    (re.compile(rb"^\s*<(!DOCTYPE|html)", re.IGNORECASE), "a page of HTML", "name the trace it was made from"),
-    (re.compile(rb"^.{257}ustar", re.DOTALL), "a tar archive", "unpack it and name the folder"),
-    (re.compile(rb"^version https://git-lfs"), "a pointer of Git LFS, not the file", "git lfs pull"),
-    (re.compile(rb'^\s*\{\s*"rocprofiler-sdk-tool"'), "JSON of rocprofv3", "rocprofv3 --output-format rocpd"),
-    (re.compile(rb"^\x80[\x02-\x05]"), "a pickle", "a memory snapshot is read alone: ridgeline analyze FILE.pickle"),
-    (re.compile(rb"^\x0a"), "a protobuf, perhaps of Perfetto", "write the profiler's own format, or JSON"),
-)
+@cache
+def _formats() -> JsonMapping:
+    return read_table(Path(__file__).parent / "formats.toml").data
 
 
 def what_it_is(path: Path, head: bytes) -> tuple[str, str]:
@@ -210,24 +182,11 @@ def what_it_is(path: Path, head: bytes) -> tuple[str, str]:
     >>> what_it_is(Path("run.nsys-rep"), b"...")
     ('a report of Nsight Systems', 'nsys export --type sqlite FILE')
     """
-    for ending, description in ENDINGS.items():
-        if path.name.lower().endswith(ending):
-            return description
-    return next(((what, todo) for pattern, what, todo in BEGINNINGS if pattern.match(head)), ("", ""))
-
-
-UNPROVEN: Mapping[str, str] = MappingProxyType(
-    {
-        "msprof database": "msprof's tables as CANN documents them",
-        "msprof summary": "the columns CANN documents for op_summary and task_time",
-        "MindSpore timeline": "the processes and threads MindSpore names in its timeline",
-        "rocpd database": "the schema of rocprofv3's rocpd",
-        "rocprofv3 table": "the columns of rocprofv3's kernel_trace.csv",
-        "Kineto JSON of MTIA": "the categories Kineto has for MTIA",
-        "PyTorch memory snapshot": "the keys of torch.cuda.memory._dump_snapshot",
-    }
-)
-"""By format: what the reader was built from."""
+    endings, beginnings = _formats()["endings"].items(), _formats()["beginnings"].items()
+    known = [entry for ending, entry in endings if path.name.lower().endswith(ending)]
+    known += [entry for pattern, entry in beginnings if re.match(pattern.encode("latin-1"), head)]
+    what, todo = known[0] if known else ("", "")
+    return what, todo
 
 
 def doubt(format: str) -> tuple[str, ...]:
@@ -236,9 +195,10 @@ def doubt(format: str) -> tuple[str, ...]:
     >>> doubt("rocpd database")[0][:40], doubt("Kineto JSON")
     ('unproven reader: rocpd database is read ', ())
     """
-    if format not in UNPROVEN:
+    built_from = _formats()["unproven"].get(format)
+    if built_from is None:
         return ()
     return (
-        f"unproven reader: {format} is read by {UNPROVEN[format]}; no file of the profiler was at hand to check it: "
+        f"unproven reader: {format} is read by {built_from}; no file of the profiler was at hand to check it: "
         "hold the first figures against the profiler's own",
     )

@@ -138,8 +138,6 @@ def read_msprof(source: Source, base: sqlite3.Connection) -> TracePart:
 
 
 class _Msprof(_Database):
-    """Collects the spans of one database."""
-
     def __init__(self, base: sqlite3.Connection) -> None:
         super().__init__(base)
         self.strings = self.texts("STRING_IDS", "value")
@@ -244,8 +242,6 @@ def read_rocpd(source: Source, base: sqlite3.Connection) -> TracePart:
 
 
 class _Rocpd(_Database):
-    """Collects the spans of one database."""
-
     def __init__(self, base: sqlite3.Connection) -> None:
         super().__init__(base)
         self.chips: list[str] = []
@@ -310,7 +306,6 @@ class _Rocpd(_Database):
         return {agent: f"chip {place}" for place, agent in enumerate(chips)}
 
     def _events(self, suffix: str, strings: dict[int, str]) -> tuple[dict[int, str], dict[int, int]]:
-        """Category and stack of every event."""
         categories: dict[int, str] = {}
         stacks: dict[int, int] = {}
         events = self.numbers(self._table("event", suffix), "id category_id stack_id correlation_id")

@@ -102,7 +102,6 @@ def _name_planes(gathered: ChromeColumns, data: bytes) -> None:
 
 
 def _take_plane(gathered: ChromeColumns, plane: bytes, facts: JsonObject) -> None:
-    """Add the lines of a plane: a process named like it, its lines as threads."""
     names, lines, stats, title = Names(), list[bytes](), list[bytes](), ""
     for number, value in readable_fields(plane):
         if not isinstance(value, bytes):

@@ -20,8 +20,8 @@ class TestMemory:
         (found,) = analyze(sketch.write(tmp_path)).memory
         assert (found.peak_bytes, found.first_bytes, found.phase) == (2400.0, 1000.0, "backward")
         assert found.op == "autograd::engine::evaluate_function: MmBackward0"
-        assert {one.id: one.size_bytes for one in found.phases} == {"backward": 1000.0, "forward": 400.0}
-        assert {one.id: one.size_bytes for one in found.ops} == {
+        assert found.growth_by_phase == {"backward": 1000.0, "forward": 400.0}
+        assert found.growth_by_op == {
             "autograd::engine::evaluate_function: MmBackward0": 1000.0, "aten::linear": 500.0, "outside any op": -100.0,
         }  # fmt: skip
-        assert found.first_bytes + sum(one.size_bytes for one in found.ops) == pytest.approx(found.peak_bytes)
+        assert found.first_bytes + sum(found.growth_by_op.values()) == pytest.approx(found.peak_bytes)

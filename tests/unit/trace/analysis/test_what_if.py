@@ -11,7 +11,7 @@ from spans import Sketch
 from traces import Recipe, make, write
 
 from ridgeline.core.errors import InputError
-from ridgeline.trace.analysis.what_if import parse, what_if
+from ridgeline.trace.analysis.what_if import answer_questions, parse
 from ridgeline.trace.classes import built_in, classify
 from ridgeline.trace.graph.dependency_graph import Graph, graph_of
 from ridgeline.trace.read.readers import read_timeline
@@ -24,7 +24,7 @@ def graph(line: Timeline) -> Graph:
 
 def after(line: Timeline, *questions: str) -> float:
     """Span in microseconds with the last answer's change made."""
-    return what_if(graph(line), built_in(), questions)[-1].after_ns / 1000
+    return answer_questions(graph(line), built_in(), questions)[-1].after_ns / 1000
 
 
 class TestFusion:
@@ -46,7 +46,9 @@ class TestFusion:
         def sizes(rows: np.ndarray) -> np.ndarray:
             return np.full(len(rows), 4_000)
 
-        assert what_if(graph(line), built_in(), ["fuse elementwise"], sizes)[0].after_ns == 114_000  # 12 + 2 + 100
+        assert (
+            answer_questions(graph(line), built_in(), ["fuse elementwise"], sizes)[0].after_ns == 114_000
+        )  # 12 + 2 + 100
 
 
 class TestQuestions:
@@ -67,6 +69,6 @@ class TestQuestions:
 
     def test_all_together_comes_last(self, tmp_path: Path) -> None:
         line = classify(read_timeline(write(make(replace(Recipe(), steps=1)), tmp_path / "t.json")))
-        found = what_if(graph(line), built_in(), ["matmul x2", "no launch gaps"])
+        found = answer_questions(graph(line), built_in(), ["matmul x2", "no launch gaps"])
         assert [one.question for one in found] == ["matmul x2", "no launch gaps", "matmul x2 and no launch gaps"]
         assert found[2].after_ns <= min(found[0].after_ns, found[1].after_ns)

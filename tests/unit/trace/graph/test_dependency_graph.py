@@ -11,7 +11,7 @@ from traces import Recipe, make, straggling, write
 
 from ridgeline.core.encode import to_json
 from ridgeline.trace.analysis.critical_path import critical_path
-from ridgeline.trace.analysis.what_if import what_if
+from ridgeline.trace.analysis.what_if import answer_questions
 from ridgeline.trace.analyze_traces import analyze
 from ridgeline.trace.classes import built_in, classify
 from ridgeline.trace.graph import dependency_graph
@@ -26,7 +26,7 @@ def graph(line: Timeline) -> Graph:
 
 def after(line: Timeline, *questions: str) -> float:
     """Span in microseconds with the last answer's change made."""
-    return what_if(graph(line), built_in(), questions)[-1].after_ns / 1000
+    return answer_questions(graph(line), built_in(), questions)[-1].after_ns / 1000
 
 
 def edges(line: Timeline) -> dict[str, int]:
