@@ -5,15 +5,11 @@
     other kernels          by the innermost op around their launch that a class knows (`aten::cudnn_convolution`), where
                            there is one; else by their own name; else by an op around the launch that does many things
 
-A class has a group: compute, communication, copy or waiting. What no pattern matches is `unknown`, counts as compute
-and is listed by name, never hidden. A user's patterns of names go before all of this. There is no number without a
-policy:
+What no pattern matches is `unknown`, counts as compute and is listed by name, never hidden. A user's patterns of names
+go before all of this. There is no number without a policy:
 
     all       every kernel, memcpy and memset
     linked    only those whose launch is in the trace, so that a window has no work from before it began
-
-A trace without any device counts the host ops that ran instead, of each rank those of its busiest process: others, as
-the workers of a data loader, are no ranks of their own.
 """
 
 from __future__ import annotations
@@ -27,15 +23,12 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import Table, read_table
 from ridgeline.core.table import Doc, decode
-from ridgeline.trace.timeline import HOST, KERNEL, NOT_WORK, RUNTIME, Classes, Codes, Timeline
-
-Rows = NDArray[np.intp]
+from ridgeline.trace.timeline import HOST, KERNEL, NOT_WORK, RUNTIME, Bytes, Classes, Codes, Longs, Rows, Timeline
 
 
 def parents(line: Timeline, *kinds: str) -> Codes:
@@ -57,7 +50,7 @@ def parents(line: Timeline, *kinds: str) -> Codes:
     return parent
 
 
-def _previous_reaching(track: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+def _previous_reaching(track: Longs, end: Longs) -> Longs:
     """For each entry the nearest earlier one of its track that ends no earlier: jumps double, so few rounds are needed.
 
     >>> _previous_reaching(np.zeros(4, np.int64), np.array([10, 4, 3, 9])).tolist()
@@ -194,7 +187,7 @@ class Rules:
         """The group of a class; unknown work counts as compute."""
         return next((entry.group for entry in self.classes if entry.id == id), COMPUTE)
 
-    def groups(self, line: Timeline) -> NDArray[np.int8]:
+    def groups(self, line: Timeline) -> Bytes:
         """Group of every row of a timeline, into `GROUPS`."""
         return np.array([GROUPS.index(self.group_of(id)) for id in line.classes], np.int8)[line.class_]
 
@@ -271,7 +264,7 @@ def classify(timeline: Timeline, rules: Rules | None = None) -> Timeline:
     return timeline.with_classes(class_, ids)
 
 
-def _by_ops(timeline: Timeline, rules: Rules, code: Mapping[str, int], given: tuple[NDArray[np.intp], Classes]) -> None:
+def _by_ops(timeline: Timeline, rules: Rules, code: Mapping[str, int], given: tuple[Rows, Classes]) -> None:
     """Put kernels into the class of the op that launched them; ``given`` are their rows, and the classes of all."""
     rows, class_ = given
     above = parents(timeline)

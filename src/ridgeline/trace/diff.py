@@ -20,7 +20,7 @@ common than kernel names have, places are ops with their operands, and each says
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -188,10 +188,13 @@ def diff_timelines(
     if any(not len(side.rows) for side in sides):
         raise InputError("a side without any work cannot be compared")
     by, entries = _match_sides(sides)
-    keys = dict.fromkeys([*entries[0], *entries[1]])
     same_chip = sides[0].line.about.chips[:1] == sides[1].line.about.chips[:1]
     by_name = by != BY_CLASS
-    items = [item for key in keys for item in _items(entries[0].get(key), entries[1].get(key), by_name, same_chip)]
+    items = [
+        _item(cause, *pair, delta)
+        for pair in _pairs(*entries)
+        for cause, delta in _causes_of(*pair, by_name, same_chip)
+    ]
     return Diff(
         before=_side(sides[0], labels[0]),
         after=_side(sides[1], labels[1]),
@@ -222,63 +225,59 @@ def _match_sides(sides: Sequence[ExclusiveTime]) -> tuple[str, list[Entries]]:
 
 
 def _entries_by_key(entries: Iterable[TimeEntry]) -> Entries:
-    by_key: Entries = {}
-    for entry in entries:
-        by_key[entry.phase, entry.class_, entry.name] = entry
-    return by_key
+    return {(entry.phase, entry.class_, entry.name): entry for entry in entries}
 
 
 def _common(sides: Sequence[Entries]) -> float:
-    first_side, second_side = sides
-    return sum(
-        min(entry.own_ns, second_side[key].own_ns)
-        for key, entry in first_side.items()
-        if key in second_side and entry.group != "idle"
-    )
+    shared = [(entry, sides[1][key]) for key, entry in sides[0].items() if key in sides[1] and entry.group != "idle"]
+    return sum(min(before.own_ns, after.own_ns) for before, after in shared)
+
+
+def _pairs(before: Entries, after: Entries) -> Iterator[tuple[TimeEntry, TimeEntry]]:
+    """Entries of every place; a side that has none has one without calls and time."""
+    for key in dict.fromkeys([*before, *after]):
+        some = after.get(key) or before[key]
+        none = replace(some, calls=0.0, duration_ns=0.0, own_ns=0.0, late_ns=0.0, kernels=())
+        yield before.get(key, none), after.get(key, none)
 
 
 # -- two entries as causes ---------------------------------------------------------------------------------------------
 
 
-def _items(before: TimeEntry | None, after: TimeEntry | None, by_name: bool, same_chip: bool) -> Iterator[Item]:
+def _causes_of(before: TimeEntry, after: TimeEntry, by_name: bool, same_chip: bool) -> Iterator[tuple[str, float]]:
     """The causes by which one place differs; they sum to the difference of own times.
 
     An op that another kernel does on the same chip is `different kernels`; on another chip there is no other way.
     """
-    some = after or before
-    assert some is not None
-    if some.group == "idle":
-        cause = GAP_CAUSES.get(some.name, GAPS)
-        yield _item(cause, before, after, _own_ns(after) - _own_ns(before))
+    if after.group in ("idle", WAITING):
+        cause = GAP_CAUSES.get(after.name, GAPS) if after.group == "idle" else IMBALANCE
+        yield cause, after.own_ns - before.own_ns
         return
-    if some.group == WAITING:
-        yield _item(IMBALANCE, before, after, _own_ns(after) - _own_ns(before))
-        return
-    late = (after.late_ns if after else 0.0) - (before.late_ns if before else 0.0)
+    late = after.late_ns - before.late_ns
     slower, further, overlap = _split(before, after, by_name)
-    if same_chip and before and after and before.kernels != after.kernels:
+    if same_chip and before.calls and after.calls and before.kernels != after.kernels:
         slower, further = 0.0, slower + further
     if late:
-        yield _item(IMBALANCE, before, after, late)
+        yield IMBALANCE, late
     if overlap:
-        yield _item(OVERLAP, before, after, overlap)
-    if some.group == COPY:
-        yield _item(COPIES, before, after, slower + further)
+        yield OVERLAP, overlap
+    if after.group == COPY:
+        yield COPIES, slower + further
         return
     if slower:
-        yield _item(SLOWER, before, after, slower)
+        yield SLOWER, slower
     if further:
-        yield _item(DIFFERENT, before, after, further)
+        yield DIFFERENT, further
 
 
-def _split(before: TimeEntry | None, after: TimeEntry | None, by_name: bool) -> tuple[float, float, float]:
+def _split(before: TimeEntry, after: TimeEntry, by_name: bool) -> tuple[float, float, float]:
     """Slower calls, other calls, less hidden: the three terms of this module's head."""
-    dA, xA = (before.duration_ns, before.own_ns - before.late_ns) if before else (0.0, 0.0)
-    dB, xB = (after.duration_ns, after.own_ns - after.late_ns) if after else (0.0, 0.0)
+    dA, xA = before.duration_ns, before.own_ns - before.late_ns
+    dB, xB = after.duration_ns, after.own_ns - after.late_ns
     shown_a = xA / dA if dA > 0 else xB / dB if dB > 0 else 1.0
     difference = xB - xA
     body = shown_a * (dB - dA)
-    if before is None or after is None or not before.calls or not after.calls:
+    if not before.calls or not after.calls:
         return 0.0, body, difference - body
     if not by_name:
         return body, 0.0, difference - body
@@ -286,25 +285,19 @@ def _split(before: TimeEntry | None, after: TimeEntry | None, by_name: bool) -> 
     return slower, body - slower, difference - body
 
 
-def _own_ns(entry: TimeEntry | None) -> float:
-    return entry.own_ns if entry else 0.0
-
-
-def _item(cause: str, before: TimeEntry | None, after: TimeEntry | None, delta: float) -> Item:
-    some = after or before
-    assert some is not None
+def _item(cause: str, before: TimeEntry, after: TimeEntry, delta: float) -> Item:
     return Item(
         cause=cause,
-        phase=some.phase,
-        class_=some.class_,
-        name=some.name,
-        before_ns=_own_ns(before),
-        after_ns=_own_ns(after),
-        calls_before=before.calls if before else 0.0,
-        calls_after=after.calls if after else 0.0,
+        phase=after.phase,
+        class_=after.class_,
+        name=after.name,
+        before_ns=before.own_ns,
+        after_ns=after.own_ns,
+        calls_before=before.calls,
+        calls_after=after.calls,
         delta_ns=delta,
-        kernels_before=before.kernels if before else (),
-        kernels_after=after.kernels if after else (),
+        kernels_before=before.kernels,
+        kernels_after=after.kernels,
     )
 
 
@@ -313,14 +306,10 @@ def _causes(items: Iterable[Item]) -> tuple[CauseTime, ...]:
     for item in items:
         if item.delta_ns:
             items_of.setdefault(item.cause, []).append(item)
-    causes = [
-        CauseTime(
-            cause=cause,
-            delta_ns=sum(item.delta_ns for item in items),
-            items=tuple(sorted(items, key=lambda item: -abs(item.delta_ns))),
-        )
-        for cause, items in items_of.items()
-    ]
+    causes = []
+    for cause, own_items in items_of.items():
+        by_size = tuple(sorted(own_items, key=lambda item: -abs(item.delta_ns)))
+        causes.append(CauseTime(cause=cause, delta_ns=sum(item.delta_ns for item in own_items), items=by_size))
     return tuple(sorted(causes, key=lambda one: -abs(one.delta_ns)))
 
 

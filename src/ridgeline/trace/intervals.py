@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ridgeline.trace.timeline import Longs
+from ridgeline.core.arrays import Mask
+from ridgeline.trace.timeline import Longs, Rows
 
 
 def _empty() -> Longs:
@@ -89,7 +89,7 @@ def covered_ns(at: Cover, start: Longs, end: Longs) -> Longs:
     return up_to(end) - up_to(start)
 
 
-def group_rows(key: Longs, chosen: NDArray[np.bool_] | None = None) -> list[NDArray[np.intp]]:
+def group_rows(key: Longs, chosen: Mask | None = None) -> list[Rows]:
     """Places of equal keys together, in the order of the keys; of the chosen places where some are."""
     rows = np.arange(len(key)) if chosen is None else np.flatnonzero(chosen)
     order = rows[np.argsort(key[rows], kind="stable")]

@@ -1,11 +1,9 @@
 """Turn spans into columns: a step of a large run is a few hundred thousand intervals, a few dozen bytes each.
 
 A span is one interval on one stream of one process; what repeats (process, stream, name, kind, class) is a small
-integer into a table of texts. Times are whole nanoseconds: a span that begins where another ends has the same number.
-Rows are in one fixed order, so that equal content is equal bytes. Predicted and measured work have the same columns:
-what a prediction does not know (launches, shapes) is absent, not another type, and what it knows better (phase, layer)
-is written where a measured timeline has what `analysis.phases` finds. What only some spans carry (bytes moved, shapes
-of operands, what a collective moved) stands in sparse side tables: rows ascending, and one value each.
+integer into a table of texts. Times are whole nanoseconds, and rows are in one fixed order, so that equal content is
+equal bytes. Predicted and measured work have the same columns. What only some spans carry (bytes moved, shapes of
+operands, what a collective moved) stands in sparse side tables.
 """
 
 from __future__ import annotations
@@ -23,6 +21,8 @@ from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.documents import JsonMapping
 from ridgeline.core.units import DECIMAL
 
+Rows = NDArray[np.intp]
+"""Rows of a timeline, to choose by."""
 Longs = NDArray[np.int64]
 """Nanoseconds, and points of a graph."""
 Codes = NDArray[np.int32]
@@ -33,7 +33,6 @@ Bytes = NDArray[np.int8]
 """Positions in a small table: phases, kinds of edges."""
 
 
-Rows = NDArray[np.int32]
 Dims: TypeAlias = tuple[Any, ...]
 """Sizes of a tensor; a tuple of such tuples for a list of tensors."""
 
@@ -42,8 +41,8 @@ Dims: TypeAlias = tuple[Any, ...]
 class Sparse:
     """Values of some rows: ``rows`` ascends, ``values[i]`` belongs to ``rows[i]``."""
 
-    rows: Rows = field(default_factory=lambda: np.zeros(0, np.int32))
-    values: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    rows: Codes = field(default_factory=lambda: np.zeros(0, np.int32))
+    values: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __post_init__(self) -> None:
         if self.rows.shape != self.values.shape or self.rows.ndim != 1:
@@ -56,7 +55,7 @@ class Sparse:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sparse) and _same(self, other)
 
-    def at(self, rows: NDArray[np.integer], default: int = -1) -> NDArray[np.int64]:
+    def at(self, rows: NDArray[np.integer], default: int = -1) -> Longs:
         """The values of these rows, ``default`` where the table has none.
 
         >>> known = Sparse(rows=np.array([2, 5], np.int32), values=np.array([20, 50]))
@@ -481,7 +480,7 @@ class Timeline:
         mask[rows] = True
         return mask
 
-    def longest(self, rows: NDArray[np.intp], count: int | None = None) -> NDArray[np.intp]:
+    def longest(self, rows: Rows, count: int | None = None) -> Rows:
         """These rows by their length, the longest first."""
         return rows[np.argsort(-self.durations_ns(rows), kind="stable")[:count]]
 

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
 from ridgeline.core.errors import InputError
@@ -32,7 +31,7 @@ from ridgeline.trace.classes import (
     policy_of,
 )
 from ridgeline.trace.intervals import cover, union
-from ridgeline.trace.timeline import Timeline
+from ridgeline.trace.timeline import Rows, Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +145,7 @@ def breakdown(line: Timeline, rules: Rules | None = None, policy: str = ALL) -> 
 
 
 class _Sets:
-    def __init__(self, line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> None:
+    def __init__(self, line: Timeline, rules: Rules, rows: Rows) -> None:
         self.line, self.rows, self.rules = line, rows, rules
         self.start, self.end = line.start_ns[rows], line.end_ns[rows]
         self.group = rules.groups(line)[rows]

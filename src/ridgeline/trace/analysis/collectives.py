@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.units import DECIMAL
 from ridgeline.hardware.chip import Chip
 from ridgeline.trace.graph.match_collectives import WORD, MatchedCollectives
-from ridgeline.trace.timeline import Longs, RecordedCollective, Timeline
+from ridgeline.trace.timeline import Longs, RecordedCollective, Rows, Timeline
 
 WIDTHS = {
     "Byte": 1, "Char": 1, "Bool": 1, "Half": 2, "BFloat16": 2, "Float": 4, "Int": 4, "Long": 8, "Double": 8,
@@ -30,7 +30,6 @@ WIDTHS = {
 }  # fmt: skip
 LONGEST = 3
 PAIR = re.compile(r"send_?recv|send|recv|permute", re.IGNORECASE)
-Rows = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +88,10 @@ class Talk:
     payload: Longs
     """0 where it is not recorded."""
     group: Longs
-    wire: NDArray[np.float64]
+    wire: Array
     arrived: Longs
     """When the last rank came to it, on this rank's clock; its own start where ranks are not matched."""
-    matched: NDArray[np.bool_]
+    matched: Mask
 
 
 def plain(name: str) -> str:

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
 from ridgeline.trace.graph import edges
 from ridgeline.trace.graph.dependency_graph import NEVER, EdgeCount, Graph, by_parts
-from ridgeline.trace.timeline import Longs
+from ridgeline.trace.timeline import Longs, Rows
 
 HOST_PARTS = {
     edges.CALL: "host call", edges.ORDER: "host work", edges.HAND_OVER: "host work", edges.LAUNCH: "launch",
@@ -303,7 +302,7 @@ def _slack(graph: Graph) -> Longs:
     return np.frombuffer(late, np.int64) - graph.at
 
 
-def _by_class(graph: Graph, work: NDArray[np.intp], slack: Longs) -> Iterator[Slack]:
+def _by_class(graph: Graph, work: Rows, slack: Longs) -> Iterator[Slack]:
     end_slack = slack[graph.points.end(work)]
     codes = graph.line.class_[work]
     for code in np.unique(codes).tolist():

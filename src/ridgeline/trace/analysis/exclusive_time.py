@@ -18,15 +18,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Mask
 from ridgeline.trace.analysis.idle import CAUSES as IDLE
 from ridgeline.trace.analysis.idle import gaps_of_chip
 from ridgeline.trace.analysis.phases import mark_phases
 from ridgeline.trace.classes import ALL, COMMUNICATION, COPY, GROUPS, Rules, built_in, counted_rows, launching_ops
 from ridgeline.trace.graph.match_collectives import match_collectives
 from ridgeline.trace.intervals import Cover, cover, covered_ns, group_rows, union
-from ridgeline.trace.timeline import PHASES, Bytes, Layers, Longs, Timeline
+from ridgeline.trace.timeline import PHASES, Bytes, Layers, Longs, Rows, Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,18 +34,18 @@ class ExclusiveTime:
     """Own time of spans and gaps between them. Gaps have the phase, layer and step of the span that ended them."""
 
     line: Timeline
-    rows: NDArray[np.intp]
+    rows: Rows
     own_ns: Longs
     late_ns: Longs
     """Of the own time of communication: what would not show had nobody been late; 0 where one rank is all there is."""
     duration_ns: Longs
     """Without the waiting for the last rank."""
-    group: NDArray[np.int8]
+    group: Bytes
     """Into `classes.GROUPS`."""
     gap_ns: Longs
     gap_cause: Longs
     """Into `idle.CAUSES`."""
-    gap_row: NDArray[np.intp]
+    gap_row: Rows
     """Place in `rows` of the span that ended the gap."""
     chips: int
     steps: tuple[int, ...]
@@ -61,7 +61,7 @@ class ExclusiveTime:
         return self.line.layer[self.rows]
 
     @property
-    def counts(self) -> NDArray[np.bool_]:
+    def counts(self) -> Mask:
         """Which rows lie in a step that counts."""
         step = self.line.step[self.rows]
         return np.isin(step, self.steps) if self.steps else np.ones(len(self.rows), np.bool_)
@@ -111,9 +111,7 @@ def exclusive_time(line: Timeline, rules: Rules, policy: str = ALL) -> Exclusive
     )
 
 
-def _exclusive_spans(
-    line: Timeline, rows: NDArray[np.intp], group: NDArray[np.int8], arrival: Longs
-) -> tuple[Longs, Longs]:
+def _exclusive_spans(line: Timeline, rows: Rows, group: Bytes, arrival: Longs) -> tuple[Longs, Longs]:
     """Own time of each row, and how much of it was waiting for another rank."""
     own_ns, late = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     above = Cover()
@@ -160,7 +158,7 @@ class TimeEntry:
 
 
 def entries_of(
-    one: ExclusiveTime, *, by_name: bool = True, labels: tuple[NDArray[np.int64], tuple[str, ...]] | None = None
+    one: ExclusiveTime, *, by_name: bool = True, labels: tuple[Longs, tuple[str, ...]] | None = None
 ) -> Iterator[TimeEntry]:
     """Exclusive time by place, per step and chip; it sums to the step. Without names, classes are coarse.
 
@@ -190,13 +188,13 @@ def entries_of(
     yield from _gap_entries(one, counts)
 
 
-def _kernels(line: Timeline, rows: NDArray[np.intp]) -> tuple[str, ...]:
+def _kernels(line: Timeline, rows: Rows) -> tuple[str, ...]:
     codes, place = np.unique(line.name[rows], return_inverse=True)
     time = np.bincount(place, weights=line.durations_ns(rows))
     return tuple(line.names[int(codes[at])] for at in np.argsort(-time, kind="stable")[:KERNELS].tolist())
 
 
-def op_labels(line: Timeline, rows: NDArray[np.intp]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def op_labels(line: Timeline, rows: Rows) -> tuple[Longs, tuple[str, ...]]:
     """For each row a name that does not depend on chip or library: its op and operands, or its kernel's name.
 
     The op is the outermost of the framework around the launch whose operands were recorded, below autograd's.
@@ -232,7 +230,7 @@ def coarse(line: Timeline, code: int) -> str:
     return COARSE.get(id, MEMORY_BOUND)
 
 
-def _gap_entries(one: ExclusiveTime, kept: NDArray[np.bool_]) -> Iterator[TimeEntry]:
+def _gap_entries(one: ExclusiveTime, kept: Mask) -> Iterator[TimeEntry]:
     inside = kept[one.gap_row]
     cause = np.zeros_like(one.gap_cause) if one.line.predicted else one.gap_cause  # a predicted gap has one name
     key = one.phase[one.gap_row].astype(np.int64) * len(IDLE) + cause

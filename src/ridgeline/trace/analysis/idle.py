@@ -26,13 +26,12 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
 from ridgeline.trace.classes import COMMUNICATION, COPY, GRAPH, GROUPS, Rules
 from ridgeline.trace.graph.edges import WAITS, host_waits
 from ridgeline.trace.intervals import Cover, cover, covered_ns, gaps, union
-from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Longs, Timeline
+from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Codes, Longs, Rows, Timeline
 
 CAUSES = (
     "host", "synchronisation", "data loading", "start-up", "communication", "copy", "between kernels", "dependency",
@@ -93,9 +92,13 @@ class Gaps:
 
     length: Longs
     cause: Longs
-    ended: NDArray[np.intp]
+    ended: Rows
 
-    def of(self, cause: str) -> NDArray[np.intp]:
+    def total_ns(self, places: Rows) -> int:
+        """Length of some gaps together."""
+        return int(self.length[places].sum())
+
+    def of(self, cause: str) -> Rows:
         """Places of the gaps with a cause, longest first."""
         places = np.flatnonzero(self.cause == CAUSES.index(cause))
         return places[np.argsort(-self.length[places], kind="stable")]
@@ -112,22 +115,21 @@ def gaps_of(line: Timeline, rules: Rules, counted: Mask) -> Gaps:
 
 def idle_causes(found: Gaps) -> tuple[IdleCause, ...]:
     """Why chips were idle, longest cause first, all chips together."""
-    causes = []
-    for code in np.unique(found.cause).tolist():
-        places = found.of(CAUSES[code])
-        causes.append(
-            IdleCause(
-                cause=CAUSES[code],
-                idle_ns=int(found.length[places].sum()),
-                gaps=len(places),
-                longest_ns=int(found.length[places[0]]),
-                rows=tuple(found.ended[places[:LARGEST]].tolist()),
-            )
+    of_cause = {CAUSES[code]: found.of(CAUSES[code]) for code in np.unique(found.cause).tolist()}
+    causes = [
+        IdleCause(
+            cause=cause,
+            idle_ns=found.total_ns(places),
+            gaps=len(places),
+            longest_ns=int(found.length[places[0]]),
+            rows=tuple(found.ended[places[:LARGEST]].tolist()),
         )
+        for cause, places in of_cause.items()
+    ]
     return tuple(sorted(causes, key=lambda one: -one.idle_ns))
 
 
-def gaps_of_chip(line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> tuple[Longs, Longs, NDArray[np.intp]]:
+def gaps_of_chip(line: Timeline, rules: Rules, rows: Rows) -> tuple[Longs, Longs, Rows]:
     """Length and cause of every gap of a chip, and the row that ended it."""
     start, end = line.start_ns[rows], line.end_ns[rows]
     between = gaps(cover(start, end))
@@ -149,7 +151,7 @@ def gaps_of_chip(line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> tuple[
     return length, cause.astype(np.int64), end_rows
 
 
-def _why_late(line: Timeline, between: Cover, ended: NDArray[np.intp]) -> Longs:
+def _why_late(line: Timeline, between: Cover, ended: Rows) -> Longs:
     call = np.maximum(line.launch[ended], 0)
     until = np.maximum(line.start_ns[call], between.start)
     wait_ns = np.maximum(until - between.start, 1)
@@ -173,7 +175,7 @@ def _why_late(line: Timeline, between: Cover, ended: NDArray[np.intp]) -> Longs:
     return np.where(covered_ns(beginning, between.start, until) * 2 > wait_ns, START_UP, cause).astype(np.int64)
 
 
-def _refilling(line: Timeline, waiting: Cover, call: NDArray[np.int32], work: NDArray[np.intp]) -> Mask:
+def _refilling(line: Timeline, waiting: Cover, call: Codes, work: Rows) -> Mask:
     """Which launches come shortly behind a wait, before any of this work has stood in a queue again."""
     begun = line.start_ns[line.launch[work]]
     order = np.argsort(begun, kind="stable")
@@ -288,7 +290,7 @@ def launches(line: Timeline, counted: Mask) -> tuple[Launches, ...]:
     return tuple(_of_chip(line, process, np.flatnonzero(counted & (line.process == process))) for process in processes)
 
 
-def _of_chip(line: Timeline, process: int, rows: NDArray[np.intp]) -> Launches:
+def _of_chip(line: Timeline, process: int, rows: Rows) -> Launches:
     launched_rows = rows[line.launch[rows] >= 0]
     calls, first = np.unique(line.launch[launched_rows], return_index=True)
     start_ns, end_ns = line.start_ns, line.end_ns
@@ -316,7 +318,7 @@ def _of_chip(line: Timeline, process: int, rows: NDArray[np.intp]) -> Launches:
     )
 
 
-def queue_depth(launched: NDArray[np.int64], started: NDArray[np.int64]) -> NDArray[np.int64]:
+def queue_depth(launched: Longs, started: Longs) -> Longs:
     """How many others were launched and not started at each start.
 
     >>> queue_depth(np.array([0, 1, 2]), np.array([5, 6, 7])).tolist()
@@ -324,5 +326,4 @@ def queue_depth(launched: NDArray[np.int64], started: NDArray[np.int64]) -> NDAr
     """
     before = np.searchsorted(np.sort(launched), started, side="right")
     begun = np.searchsorted(np.sort(started), started, side="right")
-    depth: NDArray[np.int64] = np.maximum(before - begun, 0)
-    return depth
+    return np.asarray(np.maximum(before - begun, 0))

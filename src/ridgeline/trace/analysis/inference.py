@@ -20,13 +20,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
 from ridgeline.core.units import DECIMAL
 from ridgeline.trace.classes import GRAPH
 from ridgeline.trace.intervals import cover
-from ridgeline.trace.timeline import ANNOTATION, HOST, Timeline
+from ridgeline.trace.timeline import ANNOTATION, HOST, Rows, Timeline
 
 PREFILL, DECODE, MIXED, IDLE = "prefill", "decode", "mixed", "idle"
 _SUMS = r"(?:sq(\d+)sk(\d+)sqsq(\d+)sqsk(\d+)|(\d+))?"
@@ -188,7 +187,7 @@ def _sums(requests: int, told: Sequence[int]) -> Lengths:
 
 
 def _steps(
-    line: Timeline, counted: Mask, rows: NDArray[np.intp], lengths: Sequence[tuple[Lengths, Lengths]]
+    line: Timeline, counted: Mask, rows: Rows, lengths: Sequence[tuple[Lengths, Lengths]]
 ) -> Iterator[EngineStep]:
     graphs = line.named(GRAPH)
     launched_rows = np.flatnonzero(counted & (line.launch >= 0))

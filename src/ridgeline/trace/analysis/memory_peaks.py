@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ridgeline.core.arrays import Mask
+from ridgeline.core.arrays import Array, Mask
 from ridgeline.trace.analysis.phases import phases_at
 from ridgeline.trace.classes import parents
 from ridgeline.trace.timeline import HOST, NOT_WORK, PHASES, Counter, Longs, Timeline
@@ -161,7 +160,7 @@ def _steps(line: Timeline, rank: int, times: Longs) -> Longs:
     return np.where(place >= 0, line.step[rows[np.maximum(place, 0)]], -1).astype(np.int64)
 
 
-def _growth_by_id(ids: list[str], change: NDArray[np.float64]) -> Mapping[str, float]:
+def _growth_by_id(ids: list[str], change: Array) -> Mapping[str, float]:
     totals: dict[str, float] = {}
     for id, size in zip(ids, change.tolist(), strict=True):
         totals[id] = totals.get(id, 0.0) + size

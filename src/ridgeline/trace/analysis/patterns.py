@@ -12,14 +12,12 @@ import re
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
 from ridgeline.trace.classes import launching_ops, parents
 from ridgeline.trace.intervals import cover, covered_ns
-from ridgeline.trace.timeline import ANNOTATION, KERNEL, PYTHON, Timeline
+from ridgeline.trace.timeline import ANNOTATION, KERNEL, PYTHON, Longs, Rows, Timeline
 
-Rows = NDArray[np.intp]
 BETWEEN = ("elementwise", "kernel-copy", "random", "softmax", "unknown")
 REACH = 8  # kernels from a softmax to its products
 PLAIN = re.compile(r"^aten::(mm|addmm|addmm_|_addmm_activation|linear)$")  # no product of heads
@@ -93,7 +91,7 @@ def _attention(line: Timeline, counted: Mask) -> tuple[Rows, Rows, int]:
     return order[is_kept], order[is_attention], blocks
 
 
-def _product_from(at: int, step: int, given: tuple[NDArray[np.int64], Mask, Mask]) -> int:
+def _product_from(at: int, step: int, given: tuple[Longs, Mask, Mask]) -> int:
     """The first product from a softmax on, over work on its scores only; -1 when something else comes first."""
     track, product, small = given
     place = at + step
@@ -108,7 +106,7 @@ def _product_from(at: int, step: int, given: tuple[NDArray[np.int64], Mask, Mask
     return -1
 
 
-def _widen_block(at: int, step: int, given: tuple[NDArray[np.int64], Mask]) -> int:
+def _widen_block(at: int, step: int, given: tuple[Longs, Mask]) -> int:
     """Backward has two products on each side: the next one as well if it touches."""
     track, product = given
     neighbour = at + step

@@ -41,6 +41,7 @@ from ridgeline.trace.timeline import (
     Bytes,
     Layers,
     Longs,
+    Rows,
     Timeline,
 )
 
@@ -73,7 +74,7 @@ def mark_phases(line: Timeline) -> Timeline:
     return replace(line, phase=phase, layer=layer)
 
 
-def phases(line: Timeline, rows: NDArray[np.intp]) -> Bytes:
+def phases(line: Timeline, rows: Rows) -> Bytes:
     """Phase of each of these rows of measured work, as a code into `PHASES`."""
     phase_of_row = np.full(len(rows), OTHER, np.int8)
     at = _calls(line, rows)
@@ -91,7 +92,7 @@ def phases(line: Timeline, rows: NDArray[np.intp]) -> Bytes:
     return phase_of_row if (code == BACKWARD).any() else _by_names(line, rows, phase_of_row)
 
 
-def _by_names(line: Timeline, rows: NDArray[np.intp], found: Bytes) -> Bytes:
+def _by_names(line: Timeline, rows: Rows, found: Bytes) -> Bytes:
     """Where the host shows no backward pass, kernels whose names say it; without any host, the others are forward."""
     by_name = line.named(BY_NAME, rows) & line.of_kind(KERNEL)[rows]
     if not by_name.any():
@@ -100,7 +101,7 @@ def _by_names(line: Timeline, rows: NDArray[np.intp], found: Bytes) -> Bytes:
     return np.where(open_ & by_name, BACKWARD, np.where(found == OTHER, FORWARD, found)).astype(np.int8)
 
 
-def _calls(line: Timeline, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+def _calls(line: Timeline, rows: Rows) -> Longs:
     """The call that launched each row, -1 for none; where there is no device, host ops are their own."""
     host_rows = rows if not line.is_work.any() else np.full(len(rows), -1, np.int64)
     return np.where(line.launch[rows] >= 0, line.launch[rows], host_rows).astype(np.int64)
@@ -147,7 +148,7 @@ def _inside(line: Timeline, rows: NDArray[np.integer], pattern: re.Pattern[str])
     return mask
 
 
-def layers(line: Timeline, rows: NDArray[np.intp], phase: Bytes) -> Layers:
+def layers(line: Timeline, rows: Rows, phase: Bytes) -> Layers:
     """Layer of each of these rows of measured work, counted from the input; -1 where it cannot be told."""
     layer_of_row = _by_modules(line, rows)
     if (layer_of_row >= 0).any():
@@ -162,7 +163,7 @@ def layers(line: Timeline, rows: NDArray[np.intp], phase: Bytes) -> Layers:
     return by_arrows(line, rows, layer_of_row, phase)
 
 
-def _nodes(line: Timeline, rows: NDArray[np.integer]) -> NDArray[np.int64]:
+def _nodes(line: Timeline, rows: NDArray[np.integer]) -> Longs:
     """For each row the place in `Detail.forward` of the autograd node it starts in, on its own thread; -1 for none."""
     links, node_of_row = line.detail.forward, np.full(len(rows), -1, np.int64)
     if not len(links):
@@ -179,7 +180,7 @@ def _nodes(line: Timeline, rows: NDArray[np.integer]) -> NDArray[np.int64]:
     return node_of_row
 
 
-def by_arrows(line: Timeline, rows: NDArray[np.intp], layer: Layers, phase: Bytes) -> Layers:
+def by_arrows(line: Timeline, rows: Rows, layer: Layers, phase: Bytes) -> Layers:
     """The layers, those of backward work taken from the work that the forward op of its node launched."""
     at = _calls(line, rows)
     ahead = np.flatnonzero((at >= 0) & (phase == FORWARD) & (layer >= 0))
@@ -199,7 +200,7 @@ def by_arrows(line: Timeline, rows: NDArray[np.intp], layer: Layers, phase: Byte
     return layers_
 
 
-def _by_modules(line: Timeline, rows: NDArray[np.intp]) -> Layers:
+def _by_modules(line: Timeline, rows: Rows) -> Layers:
     layer_of_row = np.full(len(rows), NO_LAYER, np.int16)
     matches = ((code, MODULE.search(name[:300])) for code, name in enumerate(line.names))
     numbers = {code: int(match[1]) for code, match in matches if match and int(match[1]) <= MOST_LAYERS}
@@ -215,7 +216,7 @@ def _by_modules(line: Timeline, rows: NDArray[np.intp]) -> Layers:
     return layer_of_row
 
 
-def _periodic(line: Timeline, rows: NDArray[np.intp], *, backwards: bool) -> Layers:
+def _periodic(line: Timeline, rows: Rows, *, backwards: bool) -> Layers:
     """Layers by repetition: the same names at the same distance around every attention kernel."""
     layer_of_row = np.full(len(rows), NO_LAYER, np.int16)
     names = line.name[rows]

@@ -22,7 +22,6 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
 from ridgeline.core.documents import JsonObject
@@ -35,7 +34,7 @@ from ridgeline.trace.analysis.op_kernels import op_kernel
 from ridgeline.trace.analysis.served_shapes import PricedSpan
 from ridgeline.trace.classes import parents
 from ridgeline.trace.intervals import group_rows
-from ridgeline.trace.timeline import KERNEL, About, Codes, Timeline
+from ridgeline.trace.timeline import KERNEL, About, Codes, Longs, Rows, Timeline
 
 LARGEST_MEMORY = 2**62  # bytes
 
@@ -146,7 +145,7 @@ def op_rates(line: Timeline, counted: Mask, chip: Chip | None, priced: Sequence[
     return tuple(sorted((*recorded_rates, *_by_model(line, chip, priced)), key=lambda rate: -rate.total_ns))
 
 
-def _recorded_rates(line: Timeline, counted: Mask, chip: Chip | None, told: NDArray[np.intp]) -> tuple[OpRate, ...]:
+def _recorded_rates(line: Timeline, counted: Mask, chip: Chip | None, told: Rows) -> tuple[OpRate, ...]:
     """Rates of ops with recorded shapes, without the spans of which something else tells the work."""
     work = np.flatnonzero(counted & (line.launch >= 0) & line.of_kind(KERNEL))
     if not len(work) or not len(line.detail.shape):
@@ -182,7 +181,7 @@ def _by_model(line: Timeline, chip: Chip | None, priced: Sequence[PricedSpan]) -
         )  # fmt: skip
 
 
-def bytes_bound_ns(line: Timeline, rows: NDArray[np.intp], chip: Chip | None) -> NDArray[np.int64]:
+def bytes_bound_ns(line: Timeline, rows: Rows, chip: Chip | None) -> Longs:
     """What the bytes of each span's op need at full bandwidth, shared among the op's spans; 0 where unknown."""
     bound_ns = np.zeros(len(rows), np.int64)
     if chip is None or chip.hbm.bandwidth is None or not len(line.detail.shape) or not len(rows):
@@ -198,7 +197,7 @@ def bytes_bound_ns(line: Timeline, rows: NDArray[np.intp], chip: Chip | None) ->
     return bound_ns
 
 
-def _priced_ops(line: Timeline, work: NDArray[np.intp]) -> tuple[Codes, NDArray[np.int64]]:
+def _priced_ops(line: Timeline, work: Rows) -> tuple[Codes, Longs]:
     """For each span of work the nearest op above its launch that has a formula, and the code of its shape."""
     above = parents(line)
     op_of_work = np.full(len(work), -1, np.int32)
@@ -221,9 +220,7 @@ def _priced_ops(line: Timeline, work: NDArray[np.intp]) -> tuple[Codes, NDArray[
     return op_of_work, code
 
 
-def _rate(
-    line: Timeline, chip: Chip | None, work: NDArray[np.intp], op: Codes, code: int, duration: NDArray[np.int64]
-) -> OpRate:
+def _rate(line: Timeline, chip: Chip | None, work: Rows, op: Codes, code: int, duration: Longs) -> OpRate:
     shape = line.detail.shapes[code]
     name = line.names[int(line.name[op[0]])]
     wanted = op_kernel(name, shape)

@@ -1,22 +1,16 @@
 """Turn kernels without recorded operands, those of replayed graphs, into what they compute: by a model or a capture.
 
-A replayed graph shows kernels without the ops that launched them. What they compute follows from the model: between two
-attention kernels lie the same products in the same order,
+Between two attention kernels of a model lie the same products in the same order, their sizes follow from the tokens:
 
     o, gate and up, down, qkv of the next layer          dense;        o, router, experts up, experts down, qkv   of MoE
 
-and their sizes from the model and the tokens of the step. A step is priced only where the count of attention kernels is
-the count of layers and that of products between them fits; a step that does not fit has no rates, rather than wrong.
-
-Or it follows from the capture. While a stream is captured, ops run and call launches, but nothing runs on the chip; a
-replay later runs all of it from one call. The n-th launch of the capture is the n-th span of the replay:
+A step is priced only where the count of attention kernels is the count of layers and that of products between them
+fits; a step that does not fit has no rates, rather than wrong ones. Or the n-th launch of a capture, in the trace or
+in files recorded when the engine started (`--capture PATH`), is the n-th span of its replay:
 
     capture    calls that launch, between StreamBeginCapture and StreamEndCapture of a thread, in ops with operands
     replay     the spans that one GraphLaunch launched, in the order they began
     the same   as many of both, and, where several captures have as many, the smallest whose tokens hold the step's
-
-The capture may be in the trace itself, or in files recorded when the engine started (`--capture PATH`); a file
-that does not show begin and end is one capture of the launches of which nothing ran.
 """
 
 from __future__ import annotations
@@ -28,14 +22,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
 from ridgeline.ir.kernel import Kernel, stream_kernel
 from ridgeline.trace.analysis.inference import EngineStep, Inference
 from ridgeline.trace.analysis.op_kernels import op_kernel
 from ridgeline.trace.classes import GRAPH, parents
-from ridgeline.trace.timeline import KERNEL, RUNTIME, Timeline
+from ridgeline.trace.timeline import KERNEL, RUNTIME, Codes, Rows, Timeline
 
 PART = re.compile(r"split_?k_?reduce|reduce_?kernel|finalize|scatter|_reduce_|combine", re.IGNORECASE)
 """Kernels that finish what the one before them began."""
@@ -105,7 +98,7 @@ def priced_spans(line: Timeline, counted: Mask, found: Inference | None, model: 
     return tuple(priced_rows)
 
 
-def _of_step(line: Timeline, rows: NDArray[np.intp], step: EngineStep, model: ServedModel) -> list[PricedSpan]:
+def _of_step(line: Timeline, rows: Rows, step: EngineStep, model: ServedModel) -> list[PricedSpan]:
     classes = [line.classes[code] for code in line.class_[rows].tolist()]
     names = [line.names[code] for code in line.name[rows].tolist()]
     parts = [bool(PART.search(name)) for name in names]
@@ -296,7 +289,7 @@ def captures(line: Timeline) -> tuple[Capture, ...]:
     return tuple(captures_)
 
 
-def _whole_capture(line: Timeline, launching: NDArray[np.intp]) -> tuple[Capture, ...]:
+def _whole_capture(line: Timeline, launching: Rows) -> tuple[Capture, ...]:
     """A file that shows a capture without its begin and end: the launches of which nothing ran."""
     launching = launching[~np.isin(launching, line.launch)]
     if len(launching) < 2:
@@ -306,7 +299,7 @@ def _whole_capture(line: Timeline, launching: NDArray[np.intp]) -> tuple[Capture
     return (_capture(line, launching[tracks == np.unique(tracks)[busiest]], parents(line)),)
 
 
-def _capture(line: Timeline, calls: NDArray[np.intp], above: NDArray[np.int32]) -> Capture:
+def _capture(line: Timeline, calls: Rows, above: Codes) -> Capture:
     launches, firsts = [], Counter[int]()
     for call in calls.tolist():
         at, annotation = int(above[call]), None

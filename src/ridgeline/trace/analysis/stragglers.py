@@ -23,9 +23,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ridgeline.core.arrays import Mask
+from ridgeline.core.arrays import Array, Mask
 from ridgeline.trace.classes import COMMUNICATION, COMPUTE, COPY, Rules
 from ridgeline.trace.graph.match_collectives import (
     EXCHANGE,
@@ -36,7 +35,7 @@ from ridgeline.trace.graph.match_collectives import (
     match_collectives,
 )
 from ridgeline.trace.intervals import Cover, cover, covered_ns, gaps
-from ridgeline.trace.timeline import Longs, Timeline
+from ridgeline.trace.timeline import Longs, Rows, Timeline
 
 Times = tuple[Longs, Longs]
 CLOSE_NS = 50_000  # from the end of a receive to the work it feeds: an event and a launch lie between
@@ -108,9 +107,7 @@ def _receives(matched: MatchedCollectives) -> Longs:
     return np.array(rows, np.int64).reshape(-1, 2)[:, ::-1]
 
 
-def _bubble(
-    line: Timeline, chip: int, rows: NDArray[np.intp], received: Longs, given: tuple[Times, tuple[int, int]]
-) -> Bubble:
+def _bubble(line: Timeline, chip: int, rows: Rows, received: Longs, given: tuple[Times, tuple[int, int]]) -> Bubble:
     times, window = given
     works = cover(times[0][rows], times[1][rows])
     inside = covered_ns(works, np.array(window[:1]), np.array(window[1:]))
@@ -161,13 +158,13 @@ FEWEST = 4  # collectives to speak of
 class Between:
     """Compute between collectives of all ranks."""
 
-    compute_ns: NDArray[np.float64]
+    compute_ns: Array
     """By collective and rank."""
-    rows: NDArray[np.intp]
+    rows: Rows
     """Spans of compute that stand before one of them."""
-    at: NDArray[np.int64]
+    at: Longs
     """Which collective each stands before."""
-    rank: NDArray[np.int64]
+    rank: Longs
     """Whose each is, as a column."""
 
     @property
@@ -182,7 +179,7 @@ class Between:
         return float(total.max() / max(1.0, total.mean()) - 1)
 
     @property
-    def shares(self) -> NDArray[np.float64]:
+    def shares(self) -> Array:
         """Of each row: how long it would be if all ranks computed as long before each collective."""
         share = self.compute_ns.mean(axis=1, keepdims=True) / np.maximum(1.0, self.compute_ns)
         return np.asarray(share[self.at, self.rank])

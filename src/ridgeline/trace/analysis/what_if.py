@@ -22,16 +22,15 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.errors import InputError, Problem, near, not_among
 from ridgeline.trace.analysis.critical_path import step_ends
 from ridgeline.trace.classes import GROUPS, Rules
 from ridgeline.trace.graph import edges
 from ridgeline.trace.graph.dependency_graph import NEVER, Graph, replay
-from ridgeline.trace.timeline import Longs, Timeline
+from ridgeline.trace.timeline import Longs, Rows, Timeline
 
-Rows = NDArray[np.intp]
 PASSES = {"reduction": 2, "norm": 1, "softmax": 1, "loss": 1}  # times of its own that another one of a chain adds
 Sizes = Callable[[Rows], Longs]
 """Nanoseconds the bytes of spans need at full bandwidth, 0 where they are not known."""
@@ -220,9 +219,7 @@ def answer(graph: Graph, rules: Rules, asked: Sequence[Question], sizes: Sizes =
     )
 
 
-def answer_of(
-    graph: Graph, change: GraphChange, touched: NDArray[np.bool_], question: str, meaning: str = ""
-) -> WhatIfAnswer:
+def answer_of(graph: Graph, change: GraphChange, touched: Mask, question: str, meaning: str = "") -> WhatIfAnswer:
     """What replaying a change gives."""
     after = replay(change.graph, change.lag, change.delay)
     return WhatIfAnswer(
@@ -287,7 +284,7 @@ def faster(change: GraphChange, rows: Rows, factor: float) -> GraphChange:
     return scale_rows(change, rows, np.full(len(rows), 1 / factor))
 
 
-def scale_rows(change: GraphChange, rows: Rows, kept: NDArray[np.float64]) -> GraphChange:
+def scale_rows(change: GraphChange, rows: Rows, kept: Array) -> GraphChange:
     """The same with a share of its time for each span."""
     graph = change.graph
     share = np.ones(len(graph.line))
@@ -343,7 +340,7 @@ def overlap_rows(change: GraphChange, rows: Rows) -> GraphChange:
     return replace(change, graph=bridged, lag=bridged.lag)
 
 
-def _bridges(graph: Graph, own: NDArray[np.bool_], after: Longs) -> edges.Edges:
+def _bridges(graph: Graph, own: Mask, after: Longs) -> edges.Edges:
     """For each span that followed a chosen one on its stream: the last before it there that was not chosen."""
     points = graph.points
     rows = points.in_order(graph.at)

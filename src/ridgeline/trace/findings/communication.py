@@ -6,14 +6,15 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array
 from ridgeline.core.units import DECIMAL
 from ridgeline.trace.analysis.collectives import CollectiveSize, Talk, link_of
 from ridgeline.trace.analysis.what_if import scale_rows
 from ridgeline.trace.classes import COMPUTE, COPY
 from ridgeline.trace.findings.finding import Facts, Finding, Gain, advice, advise, count
 from ridgeline.trace.intervals import cover, covered_ns
+from ridgeline.trace.timeline import Longs, Rows
 
 SLOW_LINK = 0.4  # of the link: a large collective below has another limit
 GOOD_LINK = 0.8  # of the link, what good collectives reach
@@ -55,7 +56,7 @@ def exposed_communication(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _beside_compute(facts: Facts, rows: NDArray[np.intp]) -> bool:
+def _beside_compute(facts: Facts, rows: Rows) -> bool:
     """Whether these run on the streams that do most of the compute."""
     tracks, work = facts.line.tracks(), np.flatnonzero(facts.group(COMPUTE))
     busy = np.bincount(tracks[work], weights=facts.line.durations_ns(work), minlength=int(tracks.max()) + 1)
@@ -72,7 +73,7 @@ def _single_rank_remark(facts: Facts) -> str:
     return "; waiting for other ranks is in it: record all of them" if traced_ranks == 1 and all_ > 1 else ""
 
 
-def exposed_ns(facts: Facts, talk: Talk) -> NDArray[np.int64]:
+def exposed_ns(facts: Facts, talk: Talk) -> Longs:
     """Own time of communication behind the last arrival: not under compute, nor under earlier communication."""
     line = facts.line
     exposed_time = np.zeros(len(talk.rows), np.int64)
@@ -184,7 +185,7 @@ def small_collectives(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _between_layers(facts: Facts, rows: NDArray[np.intp]) -> bool:
+def _between_layers(facts: Facts, rows: Rows) -> bool:
     """Whether most of these have compute of their chip between them and the one before: they cannot be one."""
     line, compute = facts.line, facts.group(COMPUTE)
     divided_calls = total = 0
@@ -198,7 +199,7 @@ def _between_layers(facts: Facts, rows: NDArray[np.intp]) -> bool:
     return 2 * divided_calls > total
 
 
-def _at_once(facts: Facts, talk: Talk, own: NDArray[np.intp]) -> float:
+def _at_once(facts: Facts, talk: Talk, own: Rows) -> float:
     """The share of their time that small collectives need as one exchange of a few microseconds."""
     call_ns = facts.line.end_ns[talk.rows[own]] - talk.arrived[own]
     link = link_of(facts.chip, int(talk.group[own].max(initial=0)))
@@ -206,7 +207,7 @@ def _at_once(facts: Facts, talk: Talk, own: NDArray[np.intp]) -> float:
     return min(1.0, needed_ns / max(1.0, float(call_ns.sum())))
 
 
-def _in_buckets(facts: Facts, talk: Talk, own: NDArray[np.intp]) -> float:
+def _in_buckets(facts: Facts, talk: Talk, own: Rows) -> float:
     call_ns = facts.line.end_ns[talk.rows[own]] - talk.arrived[own]
     latency = float(np.quantile(call_ns, 0.05))
     many = max(1.0, float(talk.payload[own].sum()) / BUCKET, facts.steps)
@@ -244,7 +245,7 @@ def _direction(name: str) -> str:
     return next((word for word, pattern in DIRECTIONS if pattern.search(name[:200])), "other")
 
 
-def _of_direction(facts: Facts, way: str, rows: NDArray[np.intp]) -> Iterator[Finding]:
+def _of_direction(facts: Facts, way: str, rows: Rows) -> Iterator[Finding]:
     line = facts.line
     exposed_ns, room = _exposed_copies(facts, rows)
     lost = int(exposed_ns.sum())
@@ -271,7 +272,7 @@ def _of_direction(facts: Facts, way: str, rows: NDArray[np.intp]) -> Iterator[Fi
     )  # fmt: skip
 
 
-def _exposed_copies(facts: Facts, rows: NDArray[np.intp]) -> tuple[NDArray[np.int64], float]:
+def _exposed_copies(facts: Facts, rows: Rows) -> tuple[Longs, float]:
     """Of each copy the time in which nothing else runs on its chip; and compute that has no copy beside it."""
     line = facts.line
     exposed_ns, room = np.zeros(len(rows), np.int64), 0.0
@@ -289,7 +290,7 @@ def _exposed_copies(facts: Facts, rows: NDArray[np.intp]) -> tuple[NDArray[np.in
     return exposed_ns, room
 
 
-def _pinned_ns(facts: Facts, rows: NDArray[np.intp]) -> NDArray[np.float64]:
+def _pinned_ns(facts: Facts, rows: Rows) -> Array:
     """What copies would take from pinned memory over the link to the host; as long as now where it is not known."""
     time = facts.line.durations_ns(rows).astype(np.float64)
     size = facts.line.detail.size_bytes.at(rows, 0).astype(np.float64)
@@ -298,7 +299,7 @@ def _pinned_ns(facts: Facts, rows: NDArray[np.intp]) -> NDArray[np.float64]:
     return np.where(size > 0, np.minimum(time, 2000 + size / rate * DECIMAL["G"]), time * 0.5)
 
 
-def _copy_rate(facts: Facts, rows: NDArray[np.intp]) -> str:
+def _copy_rate(facts: Facts, rows: Rows) -> str:
     size = facts.line.detail.size_bytes.at(rows, 0)
     time = float(facts.line.durations_ns(rows[size > 0]).sum())
     if time <= 0:

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Concatenate, ParamSpec
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
 from ridgeline.core.files import read_table
@@ -34,7 +33,7 @@ from ridgeline.trace.analysis.what_if import GraphChange, span_ns
 from ridgeline.trace.classes import Rules
 from ridgeline.trace.graph.dependency_graph import Graph, replay
 from ridgeline.trace.intervals import cover
-from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Timeline
+from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Rows, Timeline
 
 VLLM = re.compile(r"\bvllm::|_C_cache_ops::|gpu_model_runner|vllm/|execute_(new|context)_\d+", re.IGNORECASE)
 SGLANG = re.compile(r"\bsgl_kernel\b|sglang|sgl_hip|TpModelWorker|ScheduleBatch", re.IGNORECASE)
@@ -232,7 +231,7 @@ class Facts:
         """Which rows count and are of these classes."""
         return np.asarray(self.counted & self.line.of_class(*ids))
 
-    def union_ns(self, rows: NDArray[np.intp]) -> int:
+    def union_ns(self, rows: Rows) -> int:
         """Time in which at least one of these spans is open, chip by chip, all chips together."""
         process = self.line.process[rows]
         parts = (rows[process == number] for number in np.unique(process).tolist())
@@ -243,11 +242,11 @@ class Facts:
         """Ranks that have a chip; processes of one rank are not ranks."""
         return len({row.rank for row in self.parts.chips}) if self.line.is_work.any() else 1
 
-    def longest(self, rows: NDArray[np.intp]) -> tuple[int, ...]:
+    def longest(self, rows: Rows) -> tuple[int, ...]:
         """The longest of some rows."""
         return tuple(self.line.longest(rows, MOST).tolist())
 
-    def gap(self, places: NDArray[np.intp]) -> GapEvidence | None:
+    def gap(self, places: Rows) -> GapEvidence | None:
         """The longest of some gaps."""
         if not len(places):
             return None
@@ -265,16 +264,17 @@ class Facts:
 
     def evidence(self, rows: Iterable[int]) -> tuple[SpanEvidence, ...]:
         """Rows of the timeline as spans with their names and times."""
-        line = self.line
-        return tuple(
-            SpanEvidence(
-                row=row,
-                name=line.names[int(line.name[row])],
-                start_ns=int(line.start_ns[row]),
-                duration_ns=int(line.end_ns[row] - line.start_ns[row]),
-            )
-            for row in rows
-        )
+        line, spans = self.line, []
+        for row in rows:
+            name, start, end = line.names[int(line.name[row])], int(line.start_ns[row]), int(line.end_ns[row])
+            spans.append(SpanEvidence(row=row, name=name, start_ns=start, duration_ns=end - start))
+        return tuple(spans)
+
+    def idle_finding(self, what: str, places: Rows, gain: Gain, action: str, rows: Iterable[int] = ()) -> Finding:
+        """A finding about some gaps: its time is theirs, its spans are ``rows`` and those that ended them."""
+        end_rows = self.gaps.ended[places].tolist()
+        finding = self.finding(what, [*rows, *end_rows], self.gaps.total_ns(places), gain, action)
+        return replace(finding, gap=self.gap(places))
 
     def finding(self, what: str, rows: Iterable[int], lost_ns: float, gain: Gain, action: str) -> Finding:
         """A finding with its spans looked up and its times made shares."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Mask
 from ridgeline.trace.analysis.breakdown import BreakdownRow
 from ridgeline.trace.analysis.idle import BEGINS, CAUSES, COMPILES, MEANING, host_activity, scopes, short
 from ridgeline.trace.analysis.what_if import faster, no_launch_gaps, no_waits
@@ -16,7 +17,7 @@ from ridgeline.trace.classes import GRAPH, parents
 from ridgeline.trace.findings.finding import Facts, Finding, Gain, advise, count
 from ridgeline.trace.graph.edges import WAITS
 from ridgeline.trace.intervals import cover, covered_ns
-from ridgeline.trace.timeline import PYTHON, RUNTIME, SYNC
+from ridgeline.trace.timeline import PYTHON, RUNTIME, SYNC, Codes, Longs, Rows
 
 REPLAY_GAP_NS = 1500  # what remains between kernels of a replayed graph
 PAUSE_NS = 1_000_000  # no launch takes this long: the host did something else
@@ -34,7 +35,7 @@ RECORDED = {"record_shapes": "shapes", "profile_memory": "memory", "with_stack":
 FUSED_STEP = re.compile(r"^aten::(_fused_(adam|sgd|adagrad)|_foreach_)")
 
 
-def _start(facts: Facts, places: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _start(facts: Facts, places: Rows) -> tuple[Longs, Longs]:
     end = facts.line.start_ns[facts.gaps.ended[places]]
     return end - facts.gaps.length[places], end
 
@@ -56,7 +57,7 @@ def launches_late(facts: Facts) -> Iterator[Finding]:
     host_gaps = facts.gaps.of("host")
     host_gaps = host_gaps[~np.isin(facts.gaps.ended[host_gaps], facts.patterns.optimizer)]
     places = host_gaps[facts.gaps.length[host_gaps] < PAUSE_NS]
-    lost = int(facts.gaps.length[places].sum())
+    lost = facts.gaps.total_ns(places)
     if not facts.worth(lost):
         return
     replayed_gain = facts.replayed(no_launch_gaps)
@@ -67,38 +68,31 @@ def launches_late(facts: Facts) -> Iterator[Finding]:
     where_text = f"; {where[1] / lost:.0%} of it in {where[0]}" if where else ""
     action = facts.software.says("launch")
     advice = advise("cures", where[0], "") if where else ""
-    finding = facts.finding(
+    yield facts.idle_finding(
         f"idle, host: {MEANING['host']} ({count(len(places), 'gap')}, longest {longest:,.0f} us){where_text}",
-        facts.gaps.ended[places].tolist(), lost, gain,
-        (f"{action}; {advice}" if advice else action) + profiler_remark(facts),
+        places, gain, (f"{action}; {advice}" if advice else action) + profiler_remark(facts),
     )  # fmt: skip
-    yield replace(finding, gap=facts.gap(places))
 
 
 def pauses(facts: Facts) -> Iterator[Finding]:
     """Gain: gaps of a millisecond and more in which the host launched nothing, by what it was in, all of them."""
     host_gaps = facts.gaps.of("host")
     places = host_gaps[facts.gaps.length[host_gaps] >= PAUSE_NS]
-    lost = int(facts.gaps.length[places].sum())
+    lost = facts.gaps.total_ns(places)
     if not facts.worth(lost):
         return
     activity_text, name = _host_activity_text(facts, places)
     first = _first_uses(facts, places)
-    activity_text = (
-        f"{activity_text}; {first:.0%} of it before the first use of a kernel" if first > FIRST else activity_text
-    )
+    activity_text += f"; {first:.0%} of it before the first use of a kernel" if first > FIRST else ""
     gain = Gain(lost, facts.replayed(no_launch_gaps))
-    finding = facts.finding(
+    action = _cure(facts, name) if name else facts.software.says("stacks")
+    if first > FIRST:
+        action = "kernels are loaded at their first use: warm up before measuring; it is no part of a steady step"
+    yield facts.idle_finding(
         f"idle, pauses: the host launched nothing ({count(len(places), 'pause')} of 1 ms and more, "
         f"longest {facts.gaps.length[places[0]] / 1e6:,.1f} ms){activity_text}",
-        facts.gaps.ended[places].tolist(), lost, gain,
-        "kernels are loaded at their first use: warm up before measuring; it is no part of a steady step"
-        if first > FIRST
-        else _cure(facts, name)
-        if name
-        else facts.software.says("stacks"),
+        places, gain, action,
     )  # fmt: skip
-    yield replace(finding, gap=facts.gap(places))
 
 
 def _cure(facts: Facts, name: str) -> str:
@@ -111,7 +105,7 @@ def _cure(facts: Facts, name: str) -> str:
     return advise("cures", name, move_advice)
 
 
-def _first_uses(facts: Facts, places: NDArray[np.intp]) -> float:
+def _first_uses(facts: Facts, places: Rows) -> float:
     """The share of some gaps that ended with a kernel which had not run before; 0 where steps say they are steady."""
     line = facts.line
     work = np.flatnonzero(facts.counted)
@@ -122,7 +116,7 @@ def _first_uses(facts: Facts, places: NDArray[np.intp]) -> float:
     return float(length[new & ~later].sum() / max(1, length.sum())) if new.sum() >= FEW_FIRST else 0.0
 
 
-def _inside_steps(facts: Facts, places: NDArray[np.intp]) -> NDArray[np.bool_]:
+def _inside_steps(facts: Facts, places: Rows) -> Mask:
     """Which gaps do not lie between two steps: captures of single steps leave nothing to say of what is between."""
     line = facts.line
     work = np.flatnonzero(facts.counted)
@@ -133,7 +127,7 @@ def _inside_steps(facts: Facts, places: NDArray[np.intp]) -> NDArray[np.bool_]:
     return np.asarray(line.step[end_rows] == line.step[np.maximum(before[end_rows], 0)])
 
 
-def _in_graphs(facts: Facts, places: NDArray[np.intp]) -> float:
+def _in_graphs(facts: Facts, places: Rows) -> float:
     """The share of some gaps that lie between two spans of one replayed graph."""
     line = facts.line
     end_rows = facts.gaps.ended[places]
@@ -146,7 +140,7 @@ def _in_graphs(facts: Facts, places: NDArray[np.intp]) -> float:
     return float(facts.gaps.length[places][inside].sum() / max(1, facts.gaps.length[places].sum()))
 
 
-def _host_activity_text(facts: Facts, places: NDArray[np.intp]) -> tuple[str, str]:
+def _host_activity_text(facts: Facts, places: Rows) -> tuple[str, str]:
     """What the host did in most of these gaps, in words and as a name."""
     line = facts.line
     start, end = _start(facts, places)
@@ -166,23 +160,23 @@ def waits(facts: Facts) -> Iterator[Finding]:
     at most     all gaps behind them, but 1.5 us each: a host that is ahead of the chip once it does not wait
     """
     places = facts.gaps.of("synchronisation")
-    lost = int(facts.gaps.length[places].sum())
+    lost = facts.gaps.total_ns(places)
     if not facts.worth(lost):
         return
     where, wait_rows = _wait_places(facts, places)
     gain, least = _without_waits(facts, lost - REPLAY_GAP_NS * len(places))
-    finding = facts.finding(
+    finding = facts.idle_finding(
         f"idle, synchronisation: {MEANING['synchronisation']} "
         f"({count(len(places), 'gap')}, longest {facts.gaps.length[places[0]] / 1000:,.0f} us){where}",
-        [*wait_rows, *facts.gaps.ended[places].tolist()], lost, gain, facts.software.says("synchronisation"),
+        places, gain, facts.software.says("synchronisation"), wait_rows,
     )  # fmt: skip
     if least is not None and least * 2 < finding.predicted_gain:
         slow = f"; a host as slow as recorded gains {max(0.0, least):.1%} by it: launches are late as well"
         finding = replace(finding, action=finding.action + slow)
-    yield replace(finding, gap=facts.gap(places))
+    yield finding
 
 
-def _wait_places(facts: Facts, places: NDArray[np.intp]) -> tuple[str, list[int]]:
+def _wait_places(facts: Facts, places: Rows) -> tuple[str, list[int]]:
     """The call that most of some gaps lie behind, in words, and the calls before the longest of them."""
     line, above = facts.line, parents(facts.line)
     rows = np.flatnonzero(line.of_kind(RUNTIME, SYNC) & line.named(WAITS))
@@ -193,11 +187,10 @@ def _wait_places(facts: Facts, places: NDArray[np.intp]) -> tuple[str, list[int]
     start, end = _start(facts, places)
     last = np.searchsorted(ends, end, side="right") - 1  # the wait that ended last before the gap did, or in it
     near = (last >= 0) & (ends[np.maximum(last, 0)] >= start - PAUSE_NS)
-    wait_ns: dict[str, int] = {}
+    wait_ns: Tally[str] = Tally()
     for place, length in zip(last[near].tolist(), facts.gaps.length[places[near]].tolist(), strict=True):
-        name = _caller(facts, int(rows[place]), above)
-        wait_ns[name] = wait_ns.get(name, 0) + length
-    lost = int(facts.gaps.length[places].sum())
+        wait_ns[_caller(facts, int(rows[place]), above)] += length
+    lost = facts.gaps.total_ns(places)
     by = max(wait_ns.items(), key=lambda entry: entry[1], default=("", 0))
     where = f"; {by[1] / lost:.0%} of it by {by[0]}" if by[1] >= MOSTLY * lost else ""
     return where, list(dict.fromkeys(rows[last[near][:3]].tolist()))
@@ -212,7 +205,7 @@ def _without_waits(facts: Facts, most_ns: int) -> tuple[Gain, float | None]:
     return Gain(most_ns, max(limit_ns, least) if least >= limit_ns else (least + limit_ns) / 2), least / facts.span_ns
 
 
-def _caller(facts: Facts, call: int, above: NDArray[np.int32]) -> str:
+def _caller(facts: Facts, call: int, above: Codes) -> str:
     """A waiting call and the outermost op around it, which is what a program would recognise."""
     line, at = facts.line, call
     while above[at] >= 0 and "aten::" in line.names[int(line.name[above[at]])]:
@@ -226,7 +219,7 @@ def held_back(facts: Facts) -> Iterator[Finding]:
     for cause, action in ACTIONS.items():
         places = facts.gaps.of(cause)
         places = places[_inside_steps(facts, places)] if cause == "unlinked" else places
-        lost = int(facts.gaps.length[places].sum())
+        lost = facts.gaps.total_ns(places)
         if not facts.worth(lost):
             continue
         longest = int(facts.gaps.length[places[0]])
@@ -242,17 +235,15 @@ def held_back(facts: Facts) -> Iterator[Finding]:
                 "something inside replayed graphs was not recorded: kernels the profiler dropped, a node of the host"
             )
         activity_text = _host_activity_text(facts, places)[0] if cause == "dependency" else ""
-        activity_text = activity_text.replace("; ", "; the host was meanwhile ", 1).replace(
-            " of it in ", " of the time in "
-        )
-        finding = facts.finding(
-            f"idle, {cause}: {MEANING[cause]} "
-            f"({count(len(places), 'gap')}, longest {longest / 1000:,.0f} us)"
+        activity_text = activity_text.replace("; ", "; the host was meanwhile ", 1)
+        activity_text = activity_text.replace(" of it in ", " of the time in ")
+        finding = facts.idle_finding(
+            f"idle, {cause}: {MEANING[cause]} ({count(len(places), 'gap')}, longest {longest / 1000:,.0f} us)"
             f"{f'; {graph:.0%} of it inside a replayed graph' if graph > MOSTLY else ''}"
             f"{'' if 'does not show' in activity_text else activity_text}",
-            facts.gaps.ended[places].tolist(), lost, Gain(lost - REPLAY_GAP_NS * len(places)), action,
+            places, Gain(lost - REPLAY_GAP_NS * len(places)), action,
         )  # fmt: skip
-        yield replace(finding, capture=single_gap, gap=facts.gap(places))
+        yield replace(finding, capture=single_gap)
 
 
 CONTEXT_NS = 50_000_000  # a call that frees nothing takes this long only where it makes a context first
@@ -270,32 +261,27 @@ STARTS = (
 def start_up(facts: Facts) -> Iterator[Finding]:
     """Gain: all gaps spent loading code, allocating memory or compiling, each of them apart."""
     places = facts.gaps.of("start-up")
-    if not facts.worth(int(facts.gaps.length[places].sum())):
+    if not facts.worth(facts.gaps.total_ns(places)):
         return
     line = facts.line
     python = np.flatnonzero(line.of_kind(PYTHON))
     calls = np.union1d(np.flatnonzero(line.named(BEGINS) & ~line.of_kind(PYTHON)), python[line.named(COMPILES, python)])
-    end = line.start_ns[facts.gaps.ended[places]]
-    start = end - facts.gaps.length[places]
+    start, end = _start(facts, places)
     kind = _kinds(facts, calls)
-    inside = np.array(
-        [_main_kind(line.start_ns, line.end_ns, calls, kind, span) for span in zip(start, end, strict=True)]
+    times = (
+        np.maximum(0, np.minimum(line.end_ns[calls], until) - np.maximum(line.start_ns[calls], begin))
+        for begin, until in zip(start, end, strict=True)
     )
+    inside = np.array([int(np.bincount(kind, weights=time, minlength=len(STARTS)).argmax()) for time in times])
     for code in dict.fromkeys(inside.tolist()):
-        kind_places = places[inside == code]
-        lost = int(facts.gaps.length[kind_places].sum())
-        kind_calls = calls[kind == code]
-        kind_calls = kind_calls[
-            covered_ns(
-                cover(start[inside == code], end[inside == code]), line.start_ns[kind_calls], line.end_ns[kind_calls]
-            )
-            > 0
-        ]
-        if facts.worth(lost) and len(kind_calls):
-            yield _start_up_finding(facts, int(code), kind_places, kind_calls, lost)
+        kind_places, kind_calls = places[inside == code], calls[kind == code]
+        gaps = cover(start[inside == code], end[inside == code])
+        kind_calls = kind_calls[covered_ns(gaps, line.start_ns[kind_calls], line.end_ns[kind_calls]) > 0]
+        if facts.worth(facts.gaps.total_ns(kind_places)) and len(kind_calls):
+            yield _start_up_finding(facts, int(code), kind_places, kind_calls)
 
 
-def _kinds(facts: Facts, calls: NDArray[np.intp]) -> NDArray[np.int64]:
+def _kinds(facts: Facts, calls: Rows) -> Longs:
     """Which sort of start-up each call is; one that frees for very long makes a library's context."""
     line = facts.line
     names = [
@@ -307,39 +293,27 @@ def _kinds(facts: Facts, calls: NDArray[np.intp]) -> NDArray[np.int64]:
     return np.where(frees, len(STARTS) - 1, kind)
 
 
-def _main_kind(
-    start: NDArray[np.int64], end: NDArray[np.int64], calls: NDArray[np.intp], kind: NDArray[np.int64],
-    span: tuple[int, int],
-) -> int:  # fmt: skip
-    time = np.maximum(0, np.minimum(end[calls], span[1]) - np.maximum(start[calls], span[0]))
-    return int(np.bincount(kind, weights=time, minlength=len(STARTS)).argmax())
-
-
-def _start_up_finding(facts: Facts, code: int, places: NDArray[np.intp], seen: NDArray[np.intp], lost: int) -> Finding:
+def _start_up_finding(facts: Facts, code: int, places: Rows, seen: Rows) -> Finding:
     line = facts.line
     what, _, action = STARTS[code]
-    by: dict[str, int] = {}
+    by: Tally[str] = Tally()
     for row in seen.tolist():
-        text = short(line.names[int(line.name[row])])
-        by[text] = by.get(text, 0) + int(line.end_ns[row] - line.start_ns[row])
-    name = max(by, key=lambda one: by[one])
+        by[short(line.names[int(line.name[row])])] += int(line.end_ns[row] - line.start_ns[row])
+    name = by.most_common(1)[0][0]
     steps = np.unique(line.step[facts.gaps.ended[places]])
     every = {row.step for row in facts.parts.steps}
     once = len(every) > 1 and len(steps) * 3 <= len(every) + 1
     when = f"; only in {count(len(steps), 'step')} of {len(every)}" if once else ""
-    steady_remark = (
-        "; it is no part of a steady step: leave these steps out, and read the other findings" if once else ""
-    )
-    finding = facts.finding(
+    steady = "; it is no part of a steady step: leave these steps out, and read the other findings" if once else ""
+    return facts.idle_finding(
         f"idle, start-up: {what} inside the measured time ({count(len(places), 'gap')}; "
         f"{name}{_enclosing_frame(facts, seen)}){when}",
-        [*facts.longest(seen), *facts.gaps.ended[places].tolist()], lost, Gain(lost),
-        (action or facts.software.says("compile")) + steady_remark,
+        places, Gain(facts.gaps.total_ns(places)), (action or facts.software.says("compile")) + steady,
+        facts.longest(seen),
     )  # fmt: skip
-    return replace(finding, gap=facts.gap(places))
 
 
-def _enclosing_frame(facts: Facts, seen: NDArray[np.intp]) -> str:
+def _enclosing_frame(facts: Facts, seen: Rows) -> str:
     line, above = facts.line, parents(facts.line)
     at = call = int(seen[int(line.durations_ns(seen).argmax())])
     while above[at] >= 0:
@@ -411,13 +385,11 @@ def _why(facts: Facts, chosen: Sequence[int], steps: int) -> tuple[str, float]:
     line = facts.line
     usual_steps = max(1, steps - len(chosen))
     more: dict[str, float] = {}
-    for of, names, rows, weights in (
-        (line.class_, line.classes, np.flatnonzero(facts.counted), None),
-        (None, CAUSES, facts.gaps.ended, facts.gaps.length),
+    work = np.flatnonzero(facts.counted)
+    for codes, names, time, step in (
+        (line.class_[work], line.classes, line.durations_ns(work), line.step[work]),
+        (facts.gaps.cause, CAUSES, facts.gaps.length, line.step[facts.gaps.ended]),
     ):
-        codes = of[rows] if of is not None else facts.gaps.cause
-        time = line.durations_ns(rows) if weights is None else weights
-        step = line.step[rows]
         for code in np.unique(codes).tolist():
             of_class = codes == code
             outlier_ns = float(time[of_class & np.isin(step, chosen)].sum())

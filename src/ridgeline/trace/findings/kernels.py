@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Mask
 from ridgeline.core.units import DECIMAL
 from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.op_kernels import op_kernel
@@ -25,6 +25,7 @@ from ridgeline.trace.analysis.what_if import (
 )
 from ridgeline.trace.classes import launching_ops, parents
 from ridgeline.trace.findings.finding import MOST, Facts, Finding, Gain
+from ridgeline.trace.timeline import Longs, Rows
 
 PRODUCTS = ("matmul", "convolution")
 FEW_WASTED = 0.12  # of the cores' time in a last wave or an unfilled one: less is not why a product is slow
@@ -44,15 +45,12 @@ ANY_FP32 = 2.0  # how much faster the matrix unit is at least, where the chip is
 def slow_products(facts: Facts) -> Iterator[Finding]:
     """Gain: the time of matrix products above what good kernels reach; names the worst shape and what is odd in it."""
     for class_ in PRODUCTS:
-        rates = [
-            rate
-            for rate in _unclaimed_rates(facts)
-            if rate.class_ == class_ and _slow(rate) and not _unpacks(facts, rate)
-        ]
+        slow = [rate for rate in _unclaimed_rates(facts) if rate.class_ == class_ and _slow(rate)]
+        rates = [rate for rate in slow if not _unpacks(facts, rate)]
         if not rates:
             continue
         total, roof, gain = _above(facts, (class_,), rates)
-        worst = max(rates, key=lambda rate: rate.total_ns - (rate.roof_ns or 0.0))
+        worst = _worst(rates)
         odd, action = _odd(facts, worst)
         bound = worst.bound or "compute"
         yield facts.finding(
@@ -67,13 +65,12 @@ def unpacked_weights(facts: Facts) -> Iterator[Finding]:
 
     They compute in 16 bits, so the roof is that of plain products; nobody measured how near unpacking lets them come.
     """
-    rates = [
-        rate for rate in _unclaimed_rates(facts) if rate.class_ in PRODUCTS and _slow(rate) and _unpacks(facts, rate)
-    ]
+    slow = [rate for rate in _unclaimed_rates(facts) if rate.class_ in PRODUCTS and _slow(rate)]
+    rates = [rate for rate in slow if _unpacks(facts, rate)]
     if not rates:
         return
     total, roof = sum(rate.total_ns for rate in rates), sum(rate.roof_ns or 0.0 for rate in rates)
-    worst = max(rates, key=lambda rate: rate.total_ns - (rate.roof_ns or 0.0))
+    worst = _worst(rates)
     yield facts.finding(
         f"products that unpack weights of four bits at {roof / total:.0%} of the {worst.dtype} roof of "
         f"{_name(facts.chip)}, where plain ones reach {worst.reachable:.0%}; most in {worst.op} {operands(worst)}"
@@ -102,11 +99,10 @@ def slow_attention(facts: Facts) -> Iterator[Finding]:
     if not rates:
         return
     total, roof, gain = _above(facts, ("attention",), rates)
-    worst = max(rates, key=lambda rate: rate.total_ns - (rate.roof_ns or 0.0))
+    worst = _worst(rates)
     names = {facts.line.names[int(code)] for code in np.unique(facts.line.name[facts.of_class("attention")]).tolist()}
-    used = next(
-        (what for what in ("cudnn", "flash", "fmha", "ck_tile", "triton") if what in " ".join(names).lower()), ""
-    )
+    names_text = " ".join(names).lower()
+    used = next((what for what in ("cudnn", "flash", "fmha", "ck_tile", "triton") if what in names_text), "")
     alternative = {"cudnn": "flash-attention", "flash": "cuDNN's"}.get(used, "cuDNN's or flash-attention")
     yield facts.finding(
         f"attention at {roof / total:.0%} of the roof of {_name(facts.chip)}, where good kernels reach "
@@ -120,14 +116,8 @@ def slow_traffic(facts: Facts) -> Iterator[Finding]:
 
     Reductions that torch.compile generated in loops are left out: neither their passes nor their flops are recorded.
     """
-    rates = [
-        rate
-        for rate in _unclaimed_rates(facts)
-        if rate.class_ not in (*PRODUCTS, "attention")
-        and _slow(rate)
-        and rate.bound == "memory"
-        and not LOOPS.search(rate.op)
-    ]
+    slow = [rate for rate in _unclaimed_rates(facts) if _slow(rate) and rate.bound == "memory"]
+    rates = [rate for rate in slow if rate.class_ not in (*PRODUCTS, "attention") and not LOOPS.search(rate.op)]
     if not rates:
         return
     classes = tuple(dict.fromkeys(rate.class_ for rate in rates))
@@ -138,7 +128,7 @@ def slow_traffic(facts: Facts) -> Iterator[Finding]:
         spent = sum(rate.total_ns for rate in class_rates)
         if spent >= 0.05 * total:
             parts.append(f"{class_} {sum(rate.roof_ns or 0.0 for rate in class_rates) / spent:.0%}")
-    worst = max(rates, key=lambda rate: rate.total_ns - (rate.roof_ns or 0.0))
+    worst = _worst(rates)
     yield facts.finding(
         f"kernels bound by memory at {roof / total:.0%} of the memory roof of {_name(facts.chip)} "
         f"({', '.join(parts)}); most in {worst.op} {operands(worst)}{_by(facts, rates)}",
@@ -156,6 +146,10 @@ def _unclaimed_rates(facts: Facts) -> list[OpRate]:
 def operands(rate: OpRate) -> str:
     """The first two operands, which tell a shape; the others follow from them."""
     return " ".join(rate.operands.split(" ")[:2])
+
+
+def _worst(rates: Sequence[OpRate]) -> OpRate:
+    return max(rates, key=lambda rate: rate.total_ns - (rate.roof_ns or 0.0))
 
 
 def _slow(rate: OpRate) -> bool:
@@ -233,7 +227,7 @@ def _kernel(facts: Facts, rate: OpRate) -> int:
     return int(line.name[kernels[np.argmax(line.durations_ns(kernels))]]) if len(kernels) else int(line.name[op])
 
 
-def _fp32_rows(facts: Facts) -> NDArray[np.intp]:
+def _fp32_rows(facts: Facts) -> Rows:
     """Products in fp32 by kernels that do not use the matrix unit, on chips that have one for them."""
     line, chip = facts.line, facts.chip
     if chip is not None and not {"tf32", "bf16", "fp16"} & set(chip.peak):
@@ -318,9 +312,7 @@ def _fused_ns(facts: Facts) -> float:
     op = launching_ops(line, rows)
     shape = line.detail.shape.at(np.maximum(op, 0))
     flops, width, dtype = 0.0, HEAD, ""
-    for op_row, code in {
-        (int(o), int(c)) for o, c in zip(op.tolist(), shape.tolist(), strict=True) if o >= 0 and c >= 0
-    }:
+    for op_row, code in {pair for pair in zip(op.tolist(), shape.tolist(), strict=True) if min(pair) >= 0}:
         work = op_kernel(line.names[int(line.name[op_row])], line.detail.shapes[code])
         if work is not None:
             flops, dtype = flops + work.flops, work.dtype
@@ -393,9 +385,7 @@ def fusible_chains(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _chains(
-    facts: Facts, rows: NDArray[np.intp], small: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _chains(facts: Facts, rows: Rows, small: Mask) -> tuple[Longs, Longs, Longs, Longs]:
     """Number of the chain of each row of a stream; place of each chain's first and last row, and its time as one."""
     start, end = facts.line.start_ns[rows], facts.line.end_ns[rows]
     step = facts.line.step[rows]
@@ -410,7 +400,7 @@ def _chains(
     return chain, first, last, longest + further_passes(chain, again, count)
 
 
-def _repeated_kernels(facts: Facts, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+def _repeated_kernels(facts: Facts, rows: Rows) -> Mask:
     line = facts.line
     op = launching_ops(line, rows, parents(line))
     name = line.name[rows].astype(np.int64) * (len(line.names) + 1) + np.where(
@@ -420,11 +410,8 @@ def _repeated_kernels(facts: Facts, rows: NDArray[np.intp]) -> NDArray[np.bool_]
     same = (name[1:] == name[:-1]) & (np.abs(time[1:] - time[:-1]) * 10 <= np.minimum(time[1:], time[:-1]))
     repeats = np.zeros(len(rows), np.bool_)
     repeats[1:-1] = same[1:] & same[:-1]
-    if len(same):
-        repeats[0], repeats[-1] = (
-            bool(len(same) > 1 and same[0] and same[1]),
-            bool(len(same) > 1 and same[-1] and same[-2]),
-        )
+    if len(same) > 1:
+        repeats[0], repeats[-1] = same[0] and same[1], same[-1] and same[-2]
     return repeats
 
 
@@ -445,7 +432,7 @@ def unfused_optimizer(facts: Facts) -> Iterator[Finding]:
         return
     kept_ns = float(line.durations_ns(rows).sum()) * ONE_PASS
 
-    def pass_ns(chain_rows: NDArray[np.intp]) -> NDArray[np.int64]:
+    def pass_ns(chain_rows: Rows) -> Longs:
         return np.maximum(1, (line.durations_ns(chain_rows) * ONE_PASS).astype(np.int64))
 
     gain = Gain(lost - kept_ns, facts.replayed(fuse_chains, rows, False, pass_ns))

@@ -5,15 +5,8 @@
 A point p is the start or the end of a span. The lag of an edge is what the dependency itself needs: the duration of a
 body, the host's time between two calls, the shortest launch delay, the usual gap between kernels. The delay of a point
 is what was measured beyond that, so a replay without changes gives back the measured times exactly, in whole
-nanoseconds. `edges` says where each kind of edge comes from; counts of recorded and inferred ones stand beside a graph.
-
-Points are put in an order in which every edge goes forward. Nearly all do in time, so the measured times are the order.
-Where spans overlap an edge may go back in time: its target is moved to its source's time, and so on behind it; among
-points of one instant, each stands behind those it waits for. Both are settled by repeating one step over all edges at
-once until nothing moves. Where a few rounds are not enough, because hundreds of points of one instant wait for each
-other, edges are followed one by one; that also finds circles.
-
-What a graph cannot know stays as it was: work launched before the trace began, other programs, waits for disks.
+nanoseconds. Points are put in an order in which every edge goes forward (`forward_order`). What a graph cannot know
+stays as it was: work launched before the trace began, other programs, waits for disks.
 """
 
 from __future__ import annotations
@@ -24,7 +17,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
 from ridgeline.trace.classes import ALL, Rules, counted_rows
@@ -46,7 +38,7 @@ from ridgeline.trace.graph.edges import (
     sync_edges,
 )
 from ridgeline.trace.graph.match_collectives import MatchedCollectives, communication_rows, match_collectives
-from ridgeline.trace.timeline import Longs, Timeline
+from ridgeline.trace.timeline import Bytes, Longs, Timeline
 
 ROUNDS = 64
 
@@ -124,7 +116,7 @@ class Graph:
     src: Longs
     dst: Longs
     lag: Longs
-    kind: NDArray[np.int8]
+    kind: Bytes
     order: Longs
     delay: Longs
     matched: MatchedCollectives

@@ -31,10 +31,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Mask
 from ridgeline.trace.graph.match_collectives import MatchedCollective, MatchedCollectives
-from ridgeline.trace.timeline import HOST, MEMCPY, RUNTIME, Longs, Timeline
-
-Rows = NDArray[np.intp]
+from ridgeline.trace.timeline import HOST, MEMCPY, RUNTIME, Longs, Rows, Timeline
 
 EDGES = (
     "body", "stream", "call", "host order", "launch", "device sync", "sync", "queue full", "hand-over", "event",
@@ -78,7 +77,7 @@ class Points:
     """Rows of work, ascending."""
     calls: Rows
     """Rows of host calls (or, without a device, host ops), ascending."""
-    talks: NDArray[np.bool_]
+    talks: Mask
     """Which rows of the timeline are communication."""
 
     def start(self, rows: NDArray[np.integer]) -> Longs:
@@ -100,7 +99,7 @@ class Points:
         return self.work[np.lexsort((self.work, at[self.start(self.work)], self.line.tracks(self.work)))]
 
 
-def points_of(line: Timeline, counted: NDArray[np.bool_], shift: Longs, talks: Rows) -> Points:
+def points_of(line: Timeline, counted: Mask, shift: Longs, talks: Rows) -> Points:
     """Points for the counted work, the calls that launched it and those that wait; ``shift`` is taken off each row.
 
     ``talks`` are the rows of communication.
@@ -182,7 +181,7 @@ def host_waits(line: Timeline, work: NDArray[np.integer]) -> HostWaits:
 
 
 def _of_thread(
-    line: Timeline, track: int, rows: NDArray[np.intp], launched: NDArray[np.integer]
+    line: Timeline, track: int, rows: Rows, launched: NDArray[np.integer]
 ) -> list[tuple[int, int, int, int]]:
     """Waits of one thread: its calls and ops in order, and its work in the order of the launches."""
     begins = line.start_ns[rows]
@@ -429,7 +428,7 @@ def _hand_overs(points: Points, both: Longs, rows: Rows) -> Edges:
     return edges_of(points, both[last[hand_overs]], both[hand_overs], MOST, HAND_OVER)
 
 
-def _waiting(points: Points, ends: Longs) -> NDArray[np.bool_]:
+def _waiting(points: Points, ends: Longs) -> Mask:
     """Which of these ends of calls wait for work: by name, as a copy that blocks, or in a full queue."""
     in_wait = np.zeros(len(points.at), np.bool_)
     for edges in sync_edges(points):
@@ -452,7 +451,7 @@ def sync_edges(points: Points) -> Iterator[Edges]:
     yield _after_last(points, _held_up(points, launched_rows), QUEUE)
 
 
-def _blocking(points: Points, copies: Rows) -> NDArray[np.bool_]:
+def _blocking(points: Points, copies: Rows) -> Mask:
     """Which copies held their call until they ended: those that the call outlasts.
 
     From pageable memory the call stages the bytes, and returns a little before the last of them have arrived.

@@ -1,25 +1,17 @@
 """Turn communication kernels of several ranks into matched collectives: the part of each rank, and how clocks differ.
 
-Parts belong together when group, name and place in the sequence of that group agree: the third all-reduce of group 0 on
-rank 1 belongs to the third on rank 0. Names come from the profiler's record of the collective, else from the kernel's.
-NCCL's all-to-all is a kernel named SendRecv: where nothing was recorded, such kernels that end together on all of three
-or more ranks are an exchange of all.
-
     arrival   start of a rank's part, on the common clock        skew = last arrival - first
     wait      last arrival - own arrival: the rank spins until everybody is there
     transfer  last end - last arrival
 
-Clocks of hosts differ. All parts of a collective end together, so the median difference of ends between two ranks is
-taken as the shift of their clocks, where it is more than the ends scatter. Ranks that share no collective are compared
-by what they send, only where receives would end before their sends: that no clock but a wrong one can show. Shifts are
-counted from the lowest rank, through the ranks between.
+Parts belong together when group, name and place in the sequence of that group agree. All parts of a collective end
+together, so the median difference of ends between two ranks is the shift of their clocks, where it is more than the
+ends scatter. Ranks that share no collective are compared by what they send, only where receives would end before their
+sends: that no clock but a wrong one can show.
 
-Sends and receives are told apart by name and matched in pairs. A record of the profiler names the other rank (`Dst
-Rank` of a send, `Src Rank` of a receive). Without it the other is known where a group, or the whole timeline, has two
-ranks. Sends from a to b and receives of b from a are taken in the order they end, within their group; the sizes, where
-recorded, must agree. A kernel that may do both (`SendRecv` without a record) belongs to the one of the other rank at
-the same place. One rank may have been recorded a little longer than the other. Then the first of the shorter row
-belongs to that place of the longer one from which on the ends keep the same distance:
+Sends from a to b and receives of b from a are paired in the order they end, within their group; sizes, where recorded,
+must agree. One rank may have been recorded a little longer than the other. Then the first of the shorter row belongs to
+that place of the longer one from which on the ends keep the same distance:
 
     scatter(k) = median |d_i - median d|,  d_i = end of shorter[i] - end of longer[i + k]        the smallest wins
 """
@@ -32,11 +24,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
 from ridgeline.trace.classes import COMMUNICATION, Rules
-from ridgeline.trace.timeline import Longs, RecordedCollective, Timeline
+from ridgeline.trace.timeline import Longs, RecordedCollective, Rows, Timeline
 
 SENDS = re.compile(r"send", re.IGNORECASE)
 RECEIVES = re.compile(r"recv|receive", re.IGNORECASE)
@@ -55,7 +46,7 @@ class P2PKey:
     """Each may send and receive."""
 
 
-def pair_sends(line: Timeline, rows: NDArray[np.intp]) -> tuple[list[tuple[P2PKey, int, Longs]], int]:
+def pair_sends(line: Timeline, rows: Rows) -> tuple[list[tuple[P2PKey, int, Longs]], int]:
     """For every key its pairs, as rows of (send, receive), with the place of the first; and how many have none."""
     sent: dict[P2PKey, list[int]] = {}
     receives: dict[P2PKey, list[int]] = {}
@@ -190,7 +181,7 @@ class MatchedCollectives:
         return np.clip(arrival_ns, line.start_ns, line.end_ns), is_matched
 
 
-def is_pairwise(line: Timeline, rows: NDArray[np.intp]) -> Mask:
+def is_pairwise(line: Timeline, rows: Rows) -> Mask:
     """Which of these communication spans are sends or receives between two ranks."""
     pairwise_names = np.array([bool(PAIRWISE.search(name[:400])) for name in line.names], np.bool_)
     sends = line.of_kind("send")[rows]
@@ -205,7 +196,7 @@ def is_pairwise(line: Timeline, rows: NDArray[np.intp]) -> Mask:
     return np.asarray(pairwise)
 
 
-def _end_together(line: Timeline, rows: NDArray[np.intp]) -> bool:
+def _end_together(line: Timeline, rows: Rows) -> bool:
     """Whether the first of these on each rank end together, the second, and so on, on three or more ranks."""
     rank = line.rank[rows]
     ranks = np.unique(rank)
@@ -219,7 +210,7 @@ def _end_together(line: Timeline, rows: NDArray[np.intp]) -> bool:
     return float(np.median(distance_ns.max(axis=0) - distance_ns.min(axis=0))) <= max(TOGETHER_NS, TOGETHER * usual)
 
 
-def communication_rows(line: Timeline, rules: Rules, counted: Mask) -> NDArray[np.intp]:
+def communication_rows(line: Timeline, rules: Rules, counted: Mask) -> Rows:
     """Rows that count as communication."""
     return np.flatnonzero(counted & rules.in_group(line, COMMUNICATION))
 
@@ -249,7 +240,7 @@ def match_collectives(line: Timeline, rules: Rules, counted: Mask) -> MatchedCol
     )  # fmt: skip
 
 
-def _match_groups(line: Timeline, rows: NDArray[np.intp]) -> tuple[tuple[MatchedCollective, ...], int]:
+def _match_groups(line: Timeline, rows: Rows) -> tuple[tuple[MatchedCollective, ...], int]:
     by_key: dict[tuple[str, str], dict[int, list[int]]] = {}
     records = line.detail.collective.at(rows).tolist()
     keys: dict[tuple[int, int], tuple[str, str]] = {}

@@ -1,16 +1,11 @@
 """Turn execution traces into columns: Chakra's (protobuf, one node a message) and PyTorch's (JSON).
 
-    Chakra       metadata, then nodes: id, name, type, control and data dependencies, start, duration, operands
-    host or chip by the attribute `is_cpu_op`; where it is missing, everything is work of a chip
-    stream       the attribute `tid`; where it is missing, one for compute, communication and memory each
-
-    PyTorch      nodes of `ExecutionTraceObserver`: id, name, parent (`ctrl_deps`, before schema 1.0.1 `parent`),
-                 operands by value, shape and type, attributes
+    host or chip    by the attribute `is_cpu_op`; where it is missing, everything is work of a chip
+    stream          the attribute `tid`; where it is missing, one for compute, communication and memory each
 
 Chakra's converters often leave out the starts. Nodes are then laid out as early as their dependencies and their streams
-allow, which a warning says: such a timeline has the durations and the order of the run, not its waiting times. PyTorch
-records neither times nor devices, only which op called which, in order: ops become spans of the host that last a
-microsecond for each op without children in them, and a warning says that these are no times.
+allow, which a warning says. PyTorch records neither times nor devices, only which op called which, in order: ops become
+spans of the host that last a microsecond for each op without children in them.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Array, Mask
 from ridgeline.trace.read.chrome_events import NOTHING, Args, Event, OwnArgs
 from ridgeline.trace.read.join import MOST_SPANS, Interned, SideColumn
 from ridgeline.trace.read.timestamps import MISSING, NANOS, nanoseconds, unit_of
@@ -27,13 +28,13 @@ from ridgeline.trace.timeline import (
     NO_LAYER,
     PHASES,
     UNKNOWN,
+    Codes,
     Longs,
     RecordedCollective,
     RecordedShape,
     SideTables,
 )
 
-Codes = NDArray[np.int32]
 BACKWARD, LAUNCH = "backward", "launch"
 SORTS = {
     "fwdbwd": BACKWARD, "fwd_bwd": BACKWARD, "forward_backward": BACKWARD, "fwd-bwd": BACKWARD,
@@ -46,7 +47,7 @@ class Flows:
     """Ends of arrows while a file is read: ids, threads and instants, by sort."""
 
     def __init__(self) -> None:
-        self._pieces: dict[str, list[tuple[Longs, Codes, Longs, NDArray[np.bool_]]]] = {BACKWARD: [], LAUNCH: []}
+        self._pieces: dict[str, list[tuple[Longs, Codes, Longs, Mask]]] = {BACKWARD: [], LAUNCH: []}
         self._words: dict[str, int] = {}
         self.wanted = {BACKWARD, LAUNCH}
 
@@ -96,8 +97,8 @@ class Spans:
     track: Codes
     start: Longs
     end: Longs
-    work: NDArray[np.bool_]
-    host: NDArray[np.bool_]
+    work: Mask
+    host: Mask
 
     def at(self, track: Codes, times: Longs, *, work: bool) -> Longs:
         """The row each instant of a thread lies in, the one that began last; -1 for none."""
@@ -139,7 +140,7 @@ class ChromeColumns:
         self.labels: dict[int | str, str] = {}
         self.threads: dict[Track, str] = {}
         self.dropped: Tally[str] = Tally()
-        self.memory: dict[tuple[str, str], list[tuple[NDArray[np.int64], NDArray[np.float64]]]] = {}
+        self.memory: dict[tuple[str, str], list[tuple[Longs, Array]]] = {}
         self._columns: dict[str, list[NDArray[Any]]] = {
             name: [] for name in ("start", "duration", "track", "name", "category", "correlation", "phase", "layer")
         }
@@ -193,7 +194,7 @@ class ChromeColumns:
         if LAUNCH in self.flows.wanted and self._linked_work(spans, columns["correlation"][-1]):
             self.dropped["flow arrows"] += self.flows.drop(LAUNCH)
 
-    def _linked_work(self, spans: Sequence[Event], correlation: NDArray[np.int64]) -> bool:
+    def _linked_work(self, spans: Sequence[Event], correlation: Longs) -> bool:
         """Whether work among these says by its correlation id who launched it."""
         return any(
             link > 0 and event.args is not None and event.args.stream is not None
@@ -234,7 +235,7 @@ class ChromeColumns:
             elif args.step_num is not None:
                 event.name = f"step {_as_int(args.step_num)}"
 
-    def _arguments(self, spans: Sequence[Event]) -> NDArray[np.int64]:
+    def _arguments(self, spans: Sequence[Event]) -> Longs:
         correlation = [0] * len(spans)
         row = self.count
         for place, event in enumerate(spans):

@@ -1,15 +1,11 @@
 """Turn the names of processes and threads into what their spans are, for Chrome traces that are not PyTorch's.
 
-XLA (JAX, TensorFlow): processes `/device:TPU:0` and `/host:CPU`; the threads of a device show the same work several
-times over: once as ops or streams, which is kept as work, and summed up as steps, modules and scopes, which become
-marks. Where the host itself is the device, the ops on its threads are the work of `/device:CPU:0`.
+XLA: `/device:TPU:0` shows the same work several times over: as ops or streams, which is work, and summed up as steps,
+modules and scopes, which become marks. Where the host itself is the device, the ops on its threads are the work.
 
-Ascend: `Ascend Hardware` runs kernels, `CANN` is the runtime, `HCCL` or `Communication` holds collectives and, on its
-planes, the transfers each is made of, which become marks; collectives belong to the chip beside them. Streams of the
-hardware that carry nothing but notifications, reductions and copies are those transfers once more, and marks too. The
-thread `Step Trace` holds steps. MindSpore's own timeline has the same under other names: `AI Core Op`, `AI CPU Op`,
-`Communication Op`, `Host CPU Op`. Both sum up what overlaps in a process of its own: a second opinion on the very spans
-that were read, so it must agree to 1 % of the span, or 10 us; where it does not, a warning says so.
+Ascend: `Ascend Hardware` runs kernels, `CANN` is the runtime, `HCCL` or `Communication` holds collectives of the chip
+beside it; the transfers they are made of become marks. MindSpore has the same under other names. Both sum up what
+overlaps in a process of its own: a second opinion that must agree to 1 % of the span, or 10 us, else a warning says so.
 """
 
 from __future__ import annotations
@@ -21,7 +17,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.trace.classes import COMMUNICATION, COMPUTE, Rules
@@ -29,7 +24,20 @@ from ridgeline.trace.intervals import cover, union
 from ridgeline.trace.read.chrome_columns import ChromeColumns, Track
 from ridgeline.trace.read.join import OVERLAP
 from ridgeline.trace.read.timestamps import MISSING
-from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MARKER, MEMCPY, MEMSET, PYTHON, RUNTIME, SYNC, Timeline
+from ridgeline.trace.timeline import (
+    ANNOTATION,
+    HOST,
+    KERNEL,
+    MARKER,
+    MEMCPY,
+    MEMSET,
+    PYTHON,
+    RUNTIME,
+    SYNC,
+    Codes,
+    Longs,
+    Timeline,
+)
 
 KINETO, XLA, ASCEND, MINDSPORE = "Kineto JSON", "XLA trace JSON", "Ascend trace_view", "MindSpore timeline"
 XLA_LIMIT = 1_000_000  # events: the exporter of XLA's trace JSON keeps no more
@@ -98,9 +106,9 @@ class Dialect:
         return tuple(rank.get(name, 0) for name in processes)
 
     def applied(
-        self, kind: NDArray[np.int32], track: NDArray[np.int32], name: NDArray[np.int32], found: ChromeColumns,
+        self, kind: Codes, track: Codes, name: Codes, found: ChromeColumns,
         table: list[str],
-    ) -> NDArray[np.int32]:  # fmt: skip
+    ) -> Codes:  # fmt: skip
         """The kinds, with what this dialect knows better."""
         if self.kinds:
             codes = [table.index(self.kinds[track]) if track in self.kinds else -9 for track in found.tracks]
@@ -122,9 +130,9 @@ class Dialect:
         return kind.astype(np.int32)
 
     def _transfers(
-        self, kind: NDArray[np.int32], track: NDArray[np.int32], name: NDArray[np.int32], found: ChromeColumns,
+        self, kind: Codes, track: Codes, name: Codes, found: ChromeColumns,
         table: list[str],
-    ) -> NDArray[np.int32]:  # fmt: skip
+    ) -> Codes:  # fmt: skip
         """The kinds, with the streams that only carry out collectives as marks, where the collectives are there."""
         if not self.chips:
             return kind
@@ -135,9 +143,7 @@ class Dialect:
         hardware_tracks[np.unique(track[~transfer])] = False
         return np.where(hardware_tracks[track], table.index(MARKER), kind).astype(np.int32)
 
-    def _without_device(
-        self, kind: NDArray[np.int32], table: list[str]
-    ) -> tuple[tuple[str, re.Pattern[str], str], ...]:
+    def _without_device(self, kind: Codes, table: list[str]) -> tuple[tuple[str, re.Pattern[str], str], ...]:
         """Where the host is all there is, the collectives that its threads run are ops as others are."""
         work = [table.index(kind) for kind in (KERNEL, MEMCPY, MEMSET)]
         return () if np.isin(kind, work).any() else ((ANNOTATION, BY_HOST, HOST),)
@@ -239,9 +245,7 @@ WORDS = {
 SHARE, LEAST_NS = 0.01, 10_000
 
 
-def overlap_told(
-    found: ChromeColumns, track: NDArray[np.int32], name: NDArray[np.int32], duration: NDArray[np.int64]
-) -> Mapping[str, int]:
+def overlap_told(found: ChromeColumns, track: Codes, name: Codes, duration: Longs) -> Mapping[str, int]:
     """Nanoseconds by part, of the spans that sum up; those of other processes among these are passed over."""
     tracks, names = list(found.tracks), list(found.names)
     sums: dict[str, int] = {}

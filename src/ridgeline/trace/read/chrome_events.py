@@ -4,31 +4,22 @@ A trace is `{"key": value, …, "traceEvents": [event, event, …], "key": value
 a batch ends where one event ends and the next begins, guessed from the end of the chunk and proved by decoding it. When
 the guess or the text is wrong, the chunk is scanned token by token: what can be read is kept, what cannot is counted.
 
-    X           a span
-    B, E        begin and end of a span, matched by process and thread
-    M           names of processes and threads, labels that say which process is a device
-    C           a counter; i  an instant, of which allocations of memory are kept as counters
-    s, t, f     flow arrows, see `chrome_columns.Flows`
-
-Only what is read of an event is built, the rest is skipped.
+    X span; B, E its begin and end; M names of processes and threads; C counter; i instant; s, t, f flow arrows
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 
-from ridgeline.core.documents import JsonObject
 from ridgeline.core.units import BINARY
 from ridgeline.trace.read.timestamps import NANOS, needs_decimals
-
-T = TypeVar("T")
 
 LARGEST_MEMBER = int(64 * BINARY["Mi"])  # bytes of a value beside the events that is still looked at
 LARGEST_EVENT = int(16 * BINARY["Mi"])
@@ -53,13 +44,6 @@ class Member:
     raw: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class EventBatch(Generic[T]):
-    """Some events, decoded."""
-
-    events: list[T]
-
-
 @dataclass(slots=True)
 class Fate:
     """How reading went: filled in while the stream is read."""
@@ -78,22 +62,18 @@ class NotJson(Exception):
     """The stream does not begin like a trace."""
 
 
-class JsonStream(Generic[T]):
-    """Reads one stream; ``decode`` takes a JSON list of events, ``decode_one`` one event; both raise otherwise."""
+class JsonStream:
+    """Reads one stream: members beside the events, and batches of events, by ``decode``, which takes a JSON list."""
 
-    def __init__(
-        self, chunks: Iterator[bytes], decode: Callable[[bytes], list[T]], decode_one: Callable[[bytes], T]
-    ) -> None:
-        self._chunks, self._decode, self._decode_one = chunks, decode, decode_one
+    def __init__(self, chunks: Iterator[bytes], decode: Callable[[bytes], Sequence[Event]]) -> None:
+        self._chunks, self._decode = chunks, decode
         self._data, self._ended = b"", False
         self.fate = Fate()
 
-    def __iter__(self) -> Iterator[Member | EventBatch[T]]:
-        self._data = self._data.removeprefix(b"\xef\xbb\xbf")
+    def __iter__(self) -> Iterator[Member | Sequence[Event]]:
+        if self._peek() == b"\xef":
+            self._data = self._data.removeprefix(b"\xef\xbb\xbf")
         first = self._peek()
-        if first == b"\xef" and self._data.startswith(b"\xef\xbb\xbf"):
-            self._data = self._data[3:]
-            first = self._peek()
         if first == b"[":
             self._data = self._data[1:]
             yield from self._events()
@@ -122,7 +102,7 @@ class JsonStream(Generic[T]):
 
     # -- members of the object ----------------------------------------------------------------------------------------
 
-    def _members(self) -> Iterator[Member | EventBatch[T]]:
+    def _members(self) -> Iterator[Member | Sequence[Event]]:
         while True:
             first = self._peek(_SPACE + b",")
             if first == b"}":
@@ -191,7 +171,7 @@ class JsonStream(Generic[T]):
 
     # -- events of the list -------------------------------------------------------------------------------------------
 
-    def _events(self) -> Iterator[EventBatch[T]]:
+    def _events(self) -> Iterator[Sequence[Event]]:
         self.fate.listed = True
         while True:
             first = self._peek(_SPACE + b",")
@@ -206,7 +186,7 @@ class JsonStream(Generic[T]):
                 events, at, list_closed = self._slow()
                 self._data = self._data[at:]
                 if events:
-                    yield EventBatch(events)
+                    yield events
                 if list_closed:
                     self.fate.closed = True
                     return
@@ -214,20 +194,21 @@ class JsonStream(Generic[T]):
                     return
                 continue
             self._data = self._data[cut:]
-            yield EventBatch(batch)
+            yield batch
 
-    def _fast(self, cut: int) -> list[T] | None:
+    def _fast(self, cut: int) -> Sequence[Event] | None:
         try:
             return self._decode(b"[" + self._data[:cut] + b"]")
         except UNREADABLE:
             return None
 
-    def _slow(self) -> tuple[list[T], int, bool]:
+    def _slow(self) -> tuple[list[Event], int, bool]:
         """Events of the buffer one by one, how far they go, and whether the list ends there."""
-        events: list[T] = []
+        events: list[Event] = []
         data, at = self._data, 0
         while True:
-            at = _skip(data, at)
+            while at < len(data) and data[at] in b" \t\r\n,":
+                at += 1
             if data[at : at + 1] == b"]":
                 return events, at + 1, True
             end = _event_end(data, at)
@@ -247,22 +228,16 @@ class JsonStream(Generic[T]):
                 end = inner.start(1)  # a lost quote or brace swallowed the events behind it
             at = end
 
-    def _decode_event(self, raw: bytes) -> T | None:
+    def _decode_event(self, raw: bytes) -> Event | None:
         for text in (raw, None):
             try:
-                event = self._decode_one(mend(raw) if text is None else text)
+                event = decode_one(mend(raw) if text is None else text)
             except UNREADABLE:
                 continue
             self.fate.mended += text is None
             return event
         self.fate.unreadable += 1
         return None
-
-
-def _skip(data: bytes, at: int) -> int:
-    while at < len(data) and data[at] in b" \t\r\n,":
-        at += 1
-    return at
 
 
 def _boundary(data: bytes) -> int:
@@ -406,7 +381,6 @@ _own_events = msgspec.json.Decoder(list[OwnEvent])
 _exact = msgspec.json.Decoder(list[DecimalEvent])
 _loose_event = msgspec.json.Decoder(_Loose)
 _one_exact = msgspec.json.Decoder(_Times)
-_NUMBERS = (int, float, str, Decimal)
 FINE = 1e9  # a float beyond this may have lost digits that a unit of seconds needs
 
 
@@ -420,10 +394,10 @@ class EventDecoder:
         self._decimals, self._nanos = False, nanos or NANOS
         self.own = False
 
-    def __call__(self, raw: bytes) -> list[Any]:
+    def __call__(self, raw: bytes) -> Sequence[Event]:
         if self._decimals:
             return _exact.decode(raw)
-        events: list[Any] = (_own_events if self.own else _fast).decode(raw)
+        events = _own_events.decode(raw) if self.own else _fast.decode(raw)
         times = list(islice((event.ts for event in events if event.ts is not None), SAMPLE))
         if needs_decimals(times, self._nanos):
             self._decimals = True
@@ -431,7 +405,7 @@ class EventDecoder:
         return events
 
 
-def decode_one(raw: bytes) -> Any:
+def decode_one(raw: bytes) -> Event:
     """An event with whatever types it has; texts are made texts, arguments that are no table are left out."""
     loose = _loose_event.decode(raw)
     if not isinstance(loose.ph, str):
@@ -439,33 +413,33 @@ def decode_one(raw: bytes) -> Any:
     if isinstance(loose.ts, float) and abs(loose.ts) > FINE and not loose.ts.is_integer():
         exact = _one_exact.decode(raw)
         loose.ts, loose.dur = exact.ts, exact.dur
-    times: JsonObject = {key: _time(getattr(loose, key)) for key in ("ts", "dur")}
     return Event(
         ph=loose.ph,
         cat=_text(loose.cat),
         name=_text(loose.name),
         pid=_text_or_int(loose.pid),
         tid=_text_or_int(loose.tid),
-        **times,
+        ts=_time(loose.ts),
+        dur=_time(loose.dur),
         args=_loose_args(loose.args),
         id=loose.id,
     )
 
 
-def _time(value: Any) -> Any:
+def _time(value: object) -> Any:
     """A time of whatever type can be one; a decimal where a float would have lost digits."""
-    return value if isinstance(value, _NUMBERS) else None
+    return value if isinstance(value, (int, float, str, Decimal)) else None
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else "" if value is None else str(value)[:200]
 
 
-def _text_or_int(value: Any) -> int | str:
+def _text_or_int(value: object) -> int | str:
     return value if isinstance(value, int) and not isinstance(value, bool) else _text(value)
 
 
-def _loose_args(value: Any) -> Args | None:
+def _loose_args(value: object) -> Args | None:
     if not isinstance(value, dict):
         return None
     try:

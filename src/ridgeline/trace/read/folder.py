@@ -1,17 +1,13 @@
 """Turn paths that a user named into the trace files behind them: files, archives, folders of ranks and of profilers.
 
-    JAX      plugins/profile/DATE: one profile a host (`*.xplane.pb`), the same as JSON up to a million events, and on
-             demand once more for Perfetto; of these the first is read
+    JAX      plugins/profile/DATE: one profile a host (`*.xplane.pb`), and the same again as JSON, which is not read
     Ascend   *_ascend_pt/ASCEND_PROFILER_OUTPUT: trace_view.json, and kernel_details.csv of the same kernels
     msprof   PROF_x/mindstudio_profiler_output/msprof_*.json, op_summary_*.csv    one timeline of all devices, or slices
              PROF_x/device_N/timeline/msprof_N_MODEL_ITERATION.json               one an iteration (before CANN 7)
              PROF_x/device_N/summary/op_summary_*.csv, PROF_x/msprof_*.db
 
-Of msprof's iterations those that follow each other are one timeline; of several stretches the last is taken. `hccl_*`,
-`task_time_*` and `step_trace_*` hold what the timeline holds. A folder of several `PROF_*` folders is one run of
-several ranks. Of an archive only members that can be traces are unpacked, under names of their own making, so that
-nothing leaves the temporary folder; one that grows more than `MOST_RATIO` times, or beyond half of the free disk, is
-refused.
+Of msprof's iterations the last stretch without a gap is taken; several `PROF_*` folders are ranks of one run. Archives
+are unpacked under names of their own making, and refused where they grow too much.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """Turn annotations of the host into step numbers, and into records of collectives whose kernels carry none.
 
-Host spans belong to the step whose annotation (`ProfilerStep#7`, `step 7`) they start in. Work belongs to the step of
-the call that launched it, wherever the device ran it; unlinked work to the step whose mark on its device covers it, and
-where a program of XLA has no marks, because its host is the device, to the step whose annotation it starts in.
-Annotations named `step`, `iteration` or `train_step` without a number are counted from 0, in the order they start.
-Without either a step ends where an optimizer's annotation ends. Without those either, no span has a step.
-
-Older profilers write what a communication kernel moves only beside its launch: `nccl:all_to_all` with the operands of
-the call, or the op `c10d::alltoall_base_` around it. The kernel's name says less: an all-to-all of NCCL is a kernel
-named SendRecv, and without the record it looks like a pipeline's sends.
+Host spans belong to the step whose annotation (`ProfilerStep#7`, `step 7`) they start in, work to the step of the call
+that launched it, unlinked work to the step whose mark on its device covers it (of XLA on a host: whose annotation it
+starts in). Annotations without a number are counted from 0. Without any a step ends where an optimizer's annotation
+ends. Older profilers write what a communication kernel moves only beside its launch: `nccl:all_to_all` with the
+operands of the call, or the op `c10d::alltoall_base_` around it.
 """
 
 from __future__ import annotations
@@ -20,8 +16,8 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Mask
 from ridgeline.trace.timeline import (
     ANNOTATION,
     HOST,
@@ -32,6 +28,7 @@ from ridgeline.trace.timeline import (
     Longs,
     RecordedCollective,
     RecordedShape,
+    Rows,
     SideTables,
     Sparse,
     Timeline,
@@ -81,7 +78,7 @@ def mark_steps(line: Timeline) -> Timeline:
     return replace(line, step=step)
 
 
-def _by_marks(line: Timeline, step: Codes, own: NDArray[np.bool_]) -> None:
+def _by_marks(line: Timeline, step: Codes, own: Mask) -> None:
     """Unlinked work and marks of one device get the step whose mark covers their start."""
     windows = _windows(line, own & line.of_kind(MARKER), optimizers=False)
     if windows is None and line.about.format.startswith(XLA):
@@ -92,7 +89,7 @@ def _by_marks(line: Timeline, step: Codes, own: NDArray[np.bool_]) -> None:
     step[rows] = windows.at(line.start_ns[rows])
 
 
-def _windows(line: Timeline, chosen: NDArray[np.bool_], *, optimizers: bool = True) -> Windows | None:
+def _windows(line: Timeline, chosen: Mask, *, optimizers: bool = True) -> Windows | None:
     rows = np.flatnonzero(chosen)
     numbers = {code: int(match[1]) for code, match in _matching(line, rows, NUMBERED)}
     if numbers:
@@ -117,7 +114,7 @@ def _windows(line: Timeline, chosen: NDArray[np.bool_], *, optimizers: bool = Tr
     return Windows(start=start, end=end, number=np.arange(len(end)))
 
 
-def _matching(line: Timeline, rows: NDArray[np.intp], pattern: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
+def _matching(line: Timeline, rows: Rows, pattern: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
     for code in np.unique(line.name[rows]).tolist():
         match = pattern.match(line.names[code])
         if match:
@@ -134,7 +131,6 @@ WORDS = {
     "c10::Float8_e4m3fn": "Float8_e4m3fn", "c10::Float8_e5m2": "Float8_e5m2",
 }  # fmt: skip
 """Types of operands as a record of a collective calls them."""
-Rows = NDArray[np.intp]
 
 
 def name_collectives(line: Timeline) -> Timeline:

@@ -1,14 +1,8 @@
 """Turn what readers found in files into one Timeline: ranks numbered, tables joined, launches linked, steps marked.
 
 A reader gives one `TracePart` a file: columns in any order, codes into the part's own tables, times in whole
-nanoseconds on the clock of the trace; `RowColumns` makes it of rows found a few at a time. Joining puts the parts
-behind each other and the rows in the order of a Timeline. A profiler that was switched on twice is not two ranks:
-
-    the same rank     both files say so, or their names are alike up to the time (`worker0.1694128201545.pt.trace.json`)
-    another capture   one ended before the other began; the last is read
-
-Files of the same rank that overlap in time are what they look like: several ranks of which two give the same number.
-Files that tell no rank and do not overlap may be either: they are read as ranks, and a warning says so.
+nanoseconds on the clock of the trace; `RowColumns` makes it of rows found a few at a time. Of several captures of one
+rank, none of which overlaps another, the last is read (`last_captures`).
 """
 
 from __future__ import annotations
@@ -24,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.core.arrays import Mask
+from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.trace.read.host_marks import mark_steps
 from ridgeline.trace.timeline import (
@@ -89,7 +83,12 @@ class CounterChanges:
     process: str
     name: str
     times_ns: Longs
-    values: NDArray[np.float64]
+    values: Array
+
+    def in_order(self, origin: int) -> Counter:
+        order = np.argsort(self.times_ns, kind="stable")
+        times = self.times_ns[order] - origin
+        return Counter(process=self.process, name=self.name, times_ns=times, values=self.values[order])
 
 
 def join(parts: Sequence[TracePart]) -> Timeline:
@@ -100,16 +99,24 @@ def join(parts: Sequence[TracePart]) -> Timeline:
     """
     ranks, doubts = ranks_of(parts)
     parts = [_with_rank_names(part, rank, len(parts)) for part, rank in zip(parts, ranks, strict=True)]
-    origin = min((_origin(part) for part in parts if len(part.start_ns)), default=0)
+    origins = (
+        int(part.start_ns.min()) if part.origin_ns is None else part.origin_ns for part in parts if len(part.start_ns)
+    )
+    origin = min(origins, default=0)
     is_predicted = bool(parts) and all(part.predicted for part in parts)
-    launch = np.concatenate([*_launches(parts), np.zeros(0, np.int32)])
+    offsets = np.cumsum([0, *(len(part.start_ns) for part in parts)]).tolist()
+    launches = [_link_launches(part, offset) for part, offset in zip(parts, offsets, strict=False)]
+    launch = np.concatenate([*launches, np.zeros(0, np.int32)])
     detail, about = _details(parts), _about(parts, origin, doubts)
     warnings = _overlaps(parts, ranks)
     if warnings:
         about = replace(about, properties={**about.properties, OVERLAP: warnings})
-    counters = tuple(_counter(changes, origin) for part in parts for changes in part.counters)
+    counters = tuple(changes.in_order(origin) for part in parts for changes in part.counters)
     tables, columns = _join_tables(parts, ranks)
-    columns |= _measures(parts)
+    columns["start"] = _stack_columns([part.start_ns for part in parts], np.int64)
+    columns["duration"] = _stack_columns([part.duration_ns for part in parts], np.int64)
+    columns["phase"] = _fill_column([part.phase for part in parts], parts, UNKNOWN, np.int8)
+    columns["layer"] = _fill_column([part.layer for part in parts], parts, NO_LAYER, np.int16)
     del parts
     order = np.lexsort((columns["kind"], columns["start"])).astype(np.int32)
     place = np.empty(len(order), np.int32)
@@ -146,20 +153,7 @@ def _overlaps(parts: Sequence[TracePart], ranks: Sequence[int]) -> dict[str, dic
     return {rank: dict(sums) for rank, sums in overlaps.items()}
 
 
-def _measures(parts: Sequence[TracePart]) -> dict[str, NDArray[Any]]:
-    return {
-        "start": _stack_columns([part.start_ns for part in parts], np.int64),
-        "duration": _stack_columns([part.duration_ns for part in parts], np.int64),
-        "phase": _joined_about([part.phase for part in parts], parts, UNKNOWN, np.int8),
-        "layer": _joined_about([part.layer for part in parts], parts, NO_LAYER, np.int16),
-    }
-
-
-def _origin(part: TracePart) -> int:
-    return int(part.start_ns.min()) if part.origin_ns is None else part.origin_ns
-
-
-def _joined_about(
+def _fill_column(
     columns: Sequence[NDArray[Any] | None], parts: Sequence[TracePart], value: int, dtype: type[np.integer]
 ) -> NDArray[Any]:
     """A column that few files have: a single value for the rows of the others, which takes no room yet."""
@@ -255,16 +249,8 @@ def _stack_columns(pieces: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
     return np.concatenate([*pieces, np.zeros(0, dtype)]).astype(dtype, copy=False)
 
 
-def _launches(parts: Sequence[TracePart]) -> list[Codes]:
-    """For every row of every part, the row among all parts of the call that launched it, -1 for none."""
-    launches, offset = [], 0
-    for part in parts:
-        launches.append(_link_launches(part, offset))
-        offset += len(part.start_ns)
-    return launches
-
-
 def _link_launches(part: TracePart, offset: int) -> Codes:
+    """For every row of a part the row of the call that launched it; ``offset`` rows of other parts stand before."""
     launch = np.full(len(part.start_ns), -1, np.int32)
     calls = part.kind == (part.tables.kinds.index(RUNTIME) if RUNTIME in part.tables.kinds else -1)
     calls &= part.correlation > 0
@@ -321,50 +307,35 @@ def _side(tables: Iterable[tuple[Sparse, int, Sequence[int] | None]]) -> Sparse:
     return Sparse(rows=_stack_columns(rows, np.int32), values=_stack_columns(values, np.int64))
 
 
-def _counter(changes: CounterChanges, origin: int) -> Counter:
-    order = np.argsort(changes.times_ns, kind="stable")
-    times = changes.times_ns[order] - origin
-    return Counter(process=changes.process, name=changes.name, times_ns=times, values=changes.values[order])
-
-
 def _about(parts: Sequence[TracePart], origin: int, doubts: Sequence[str]) -> About:
     abouts = [part.about for part in parts]
-    kept_counts: Tally[str] = Tally()
-    dropped_counts: Tally[str] = Tally()
+    kept_counts, dropped_counts = Tally[str](), Tally[str]()
     properties: JsonObject = {}
     warnings: list[str] = []
+    world = max((about.world_size for about in abouts), default=0)
     for about in abouts:
         kept_counts.update(about.kept)
         dropped_counts.update(about.dropped)
-        for key, value in about.properties.items():
-            properties.setdefault(key, value)
+        properties |= {key: value for key, value in about.properties.items() if key not in properties}
         prefix = f"{about.sources[0]}: " if len(parts) > 1 and about.sources else ""
         warnings += [prefix + warning for warning in about.warnings]
+    here = {part.rank for part in parts if part.rank is not None}
+    if 1 < len(here) < world:
+        missing = (
+            f"{len(here)} of {world} ranks are here: what the others did, and whether one of them came last, is unknown"
+        )
+        doubts = [*doubts, missing]
     return About(
         sources=tuple(source for about in abouts for source in about.sources),
         format=" + ".join(dict.fromkeys(about.format for about in abouts)),
         chips=tuple(chip for about in abouts for chip in about.chips),
-        world_size=max((about.world_size for about in abouts), default=0),
+        world_size=world,
         origin_ns=origin,
-        kept=_sorted_counts(kept_counts),
-        dropped=_sorted_counts(dropped_counts),
-        warnings=(*warnings, *doubts, *_missing(parts, max((about.world_size for about in abouts), default=0))),
+        kept={key: count for key, count in kept_counts.most_common() if count},
+        dropped={key: count for key, count in dropped_counts.most_common() if count},
+        warnings=(*warnings, *doubts),
         properties=properties,
     )
-
-
-def _missing(parts: Sequence[TracePart], world: int) -> tuple[str, ...]:
-    """A doubt about a folder that lacks ranks of its run: the last to come may be one of them."""
-    here = {part.rank for part in parts if part.rank is not None}
-    if not 1 < len(here) < world:
-        return ()
-    return (
-        f"{len(here)} of {world} ranks are here: what the others did, and whether one of them came last, is unknown",
-    )
-
-
-def _sorted_counts(counts: Mapping[str, int]) -> dict[str, int]:
-    return dict(sorted(((key, count) for key, count in counts.items() if count), key=lambda item: -item[1]))
 
 
 STAMPED = re.compile(r"^(?:.*/)?(.+?)[._-](\d{10,19})(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?$")
@@ -372,15 +343,18 @@ MINUTE = 60 * 10**9
 
 
 def last_captures(parts: Sequence[TracePart]) -> tuple[list[TracePart], list[str]]:
-    """Of the captures of every rank the last, in the order given; and what to say about the others."""
+    """Of the captures of every rank the last, in the order given; and what to say about the others.
+
+    Files are of the same rank where both say so, or their names are alike up to the time. Those that overlap in time
+    are several ranks of which two give the same number.
+    """
     owners: dict[object, list[int]] = {}
     for place, part in enumerate(parts):
-        owner = _owner(part)
-        if owner is not None:
+        if (owner := _owner(part)) is not None:
             owners.setdefault(owner, []).append(place)
     left_out: dict[int, str] = {}
     for places in owners.values():
-        if len(places) < 2 or len({_length(parts[place]) > 0 for place in places}) != 1:
+        if len(places) < 2 or len({len(parts[place].start_ns) > 0 for place in places}) != 1:
             continue
         by_time = sorted(places, key=lambda place: int(parts[place].start_ns.min()))
         windows = [_window(parts[place]) for place in by_time]
@@ -389,13 +363,11 @@ def last_captures(parts: Sequence[TracePart]) -> tuple[list[TracePart], list[str
         kept_source = parts[by_time[-1]].about.sources[0]
         for place, window in zip(by_time[:-1], windows, strict=False):
             distance_ns = windows[-1][0] - window[0]
-            when = (
-                f"{distance_ns / MINUTE:.0f} minutes" if distance_ns >= MINUTE else f"{distance_ns / 10**9:.3g} seconds"
-            )
+            minutes, seconds = f"{distance_ns / MINUTE:.0f} minutes", f"{distance_ns / 10**9:.3g} seconds"
             left_out[place] = (
-                f"{parts[place].about.sources[0]} is another capture of the rank of {kept_source}, {when} "
-                "before it, and is "
-                "left out: name it alone to analyse it"
+                f"{parts[place].about.sources[0]} is another capture of the rank of {kept_source}, "
+                f"{minutes if distance_ns >= MINUTE else seconds} before it, and is left out: "
+                "name it alone to analyse it"
             )
     kept_parts = [part for place, part in enumerate(parts) if place not in left_out]
     return kept_parts, [left_out[place] for place in sorted(left_out)] + _separate_captures(kept_parts)
@@ -417,13 +389,7 @@ def _owner(part: TracePart) -> object:
     if part.piece or part.tables.ranks or not part.about.sources or not len(part.start_ns):
         return None
     stamp = STAMPED.match(part.about.sources[0])
-    if part.rank is not None:
-        return part.rank
-    return stamp[1] if stamp else None
-
-
-def _length(part: TracePart) -> int:
-    return len(part.start_ns)
+    return part.rank if part.rank is not None else stamp[1] if stamp else None
 
 
 def _window(part: TracePart) -> tuple[int, int]:

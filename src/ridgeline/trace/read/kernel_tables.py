@@ -1,13 +1,9 @@
 """Turn CSV tables of kernels into columns: of the Ascend profiler, of msprof, of rocprofv3.
 
-    Ascend, msprof    kernel_details.csv, op_summary_*.csv, task_time_*.csv: name, type, core, start,
-                      duration, stream, step, shapes of its operands; those on HCCL are collectives and have a stream of
-                      their own. Beside a trace_view.json, which is a Chrome trace, only the shapes are taken
-    rocprofv3         *_kernel_trace.csv, *_memory_copy_trace.csv, *_hip_api_trace.csv, in nanoseconds; every agent is a
-                      chip. Rows are told apart by their columns: `Kernel_Name`, `Direction`, `Function`. Built from the
-                      published columns, not yet proven on tables that a profiler wrote
-
-Profilers put messages of their own around a table (`==PROF== …`) and repeat its header; rows are as they stand.
+Ascend, msprof    kernel_details.csv, op_summary_*.csv, task_time_*.csv; beside a trace_view.json, which is a Chrome
+                  trace, only the shapes are taken
+rocprofv3         *_kernel_trace.csv, *_memory_copy_trace.csv, *_hip_api_trace.csv, in nanoseconds, told apart by
+                  their columns; not yet proven on tables that a profiler wrote
 """
 
 from __future__ import annotations
@@ -20,13 +16,12 @@ from dataclasses import replace
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.core.units import BINARY
 from ridgeline.trace.read.join import RowColumns, TracePart
 from ridgeline.trace.read.source import Source, refuse
 from ridgeline.trace.read.timestamps import NANOS, nanoseconds
-from ridgeline.trace.timeline import KERNEL, MARKER, MEMCPY, RUNTIME, SYNC, RecordedShape, Sparse
+from ridgeline.trace.timeline import KERNEL, MARKER, MEMCPY, RUNTIME, SYNC, RecordedShape, Rows, Sparse
 
 LONGEST_LINE = int(4 * BINARY["Mi"])
 
@@ -222,11 +217,11 @@ def attach_shapes(part: TracePart, source: Source) -> TracePart:
     return replace(part, detail=detail, about=replace(part.about, warnings=(*part.about.warnings, *warnings)))
 
 
-def _matches(part: TracePart, kernels: NDArray[np.intp], table: TracePart) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _matches(part: TracePart, kernels: Rows, table: TracePart) -> tuple[Rows, Rows]:
     """Rows of kernels in the trace, and the rows of the table that are the same kernel."""
     by_name: dict[str, int] = {name.split(" [", 1)[0]: code for code, name in enumerate(table.tables.names)}
-    matches: list[NDArray[np.intp]] = [np.zeros(0, np.intp)]
-    theirs: list[NDArray[np.intp]] = [np.zeros(0, np.intp)]
+    matches: list[Rows] = [np.zeros(0, np.intp)]
+    theirs: list[Rows] = [np.zeros(0, np.intp)]
     for code in np.unique(part.name[kernels]).tolist():
         table_rows = by_name.get(part.tables.names[code])
         if table_rows is None:

@@ -18,20 +18,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Mask
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.trace.read.chrome_columns import BACKWARD as BACKWARD_ARROW
 from ridgeline.trace.read.chrome_columns import LAUNCH as LAUNCH_ARROW
 from ridgeline.trace.read.chrome_columns import ChromeColumns, Spans
 from ridgeline.trace.read.chrome_dialects import KINETO, SUMMED, XLA, XLA_LIMIT, dialect_of, overlap_told
-from ridgeline.trace.read.chrome_events import (
-    UNREADABLE,
-    EventBatch,
-    EventDecoder,
-    Fate,
-    JsonStream,
-    NotJson,
-    decode_one,
-)
+from ridgeline.trace.read.chrome_events import UNREADABLE, EventDecoder, Fate, JsonStream, Member, NotJson
 from ridgeline.trace.read.join import MOST_SPANS, CounterChanges, TracePart
 from ridgeline.trace.read.source import Source, refuse
 from ridgeline.trace.read.timestamps import LARGEST, LAUNCH, MISSING, NANOS, doubt_unit
@@ -43,6 +36,9 @@ from ridgeline.trace.timeline import (
     NOT_WORK,
     RUNTIME,
     About,
+    Codes,
+    Layers,
+    Longs,
     SideTables,
     Sparse,
     Tables,
@@ -79,12 +75,12 @@ def read(source: Source) -> TracePart:
     """One file as columns; an `InputError` when it holds no trace at all."""
     columns, facts = ChromeColumns(source.nanos), JsonObject()
     decoder = EventDecoder(source.nanos)
-    stream = JsonStream(source.chunks(), decoder, decode_one)
+    stream = JsonStream(source.chunks(), decoder)
     cut = False
     try:
         for item in stream:
-            if isinstance(item, EventBatch):
-                columns.take(item.events)
+            if not isinstance(item, Member):
+                columns.take(item)
                 if columns.full:
                     cut = True
                     break
@@ -127,13 +123,7 @@ class Finish:
     """From gathered columns to a part: units, kinds, processes, counters, and what has to be said."""
 
     def __init__(
-        self,
-        source: Source,
-        gathered: ChromeColumns,
-        facts: JsonMapping,
-        *,
-        exact: bool = False,
-        format: str = "",
+        self, source: Source, gathered: ChromeColumns, facts: JsonMapping, *, exact: bool = False, format: str = ""
     ) -> None:
         self.source, self.gathered, self.facts = source, gathered, facts
         self.exact, self.format = exact, format
@@ -185,11 +175,7 @@ class Finish:
         )
 
     def _follow_arrows(
-        self,
-        detail: SideTables,
-        correlation: NDArray[np.int64],
-        columns: tuple[NDArray[Any], ...],
-        table: tuple[str, ...],
+        self, detail: SideTables, correlation: Longs, columns: tuple[NDArray[Any], ...], table: tuple[str, ...]
     ) -> SideTables:
         """The details with what flow arrows say; work without a correlation id gets that of its arrow."""
         start, duration, track, kind = columns
@@ -206,7 +192,7 @@ class Finish:
         links = Sparse(rows=backward[by_row].astype(np.int32), values=forward[by_row])
         return replace(detail, forward=links)
 
-    def _readable(self, start: NDArray[np.int64], duration: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _readable(self, start: Longs, duration: Longs) -> Mask:
         has_start, lasting = start != MISSING, duration != MISSING
         forward = duration >= 0
         dropped_counts = self.gathered.dropped
@@ -215,7 +201,7 @@ class Finish:
         dropped_counts["spans of negative duration"] += int((has_start & lasting & ~forward).sum())
         return np.asarray(has_start & lasting & forward)
 
-    def _named_steps(self, name: NDArray[np.int32], track: NDArray[np.int32], tracks: list[Any]) -> NDArray[np.int32]:
+    def _named_steps(self, name: Codes, track: Codes, tracks: list[Any]) -> Codes:
         if not self.dialect.steps:
             return name
         names = self.gathered.names
@@ -225,9 +211,7 @@ class Finish:
         steps = np.array([track in self.dialect.steps for track in tracks], np.bool_)[track]
         return np.where(steps, step_codes[name], name).astype(np.int32)
 
-    def _kinds(
-        self, track: NDArray[np.int32], category: NDArray[np.int16], name: NDArray[np.int32], tracks: list[Any]
-    ) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+    def _kinds(self, track: Codes, category: Layers, name: Codes, tracks: list[Any]) -> tuple[tuple[str, ...], Codes]:
         """Kind of every span: by category, else by the label of its process; -1 for the profiler's own spans."""
         words = [word.lower() for word in self.gathered.categories]
         table = list(dict.fromkeys((*NOT_WORK, "memset", "memcpy", KERNEL)))
@@ -252,7 +236,7 @@ class Finish:
             kind[annotation & device] = table.index(MARKER)
         return tuple(table), self.dialect.applied(kind, track, name, self.gathered, table)
 
-    def _name_open(self, words: list[str], category: NDArray[np.int16], device: NDArray[np.bool_]) -> None:
+    def _name_open(self, words: list[str], category: Layers, device: Mask) -> None:
         for code in np.unique(category).tolist():
             of_category = category == code
             on = int((of_category & device).sum())
@@ -272,8 +256,8 @@ class Finish:
         return bool(_DEVICE.search(label or self.gathered.processes.get(pid, "")))
 
     def _tables(
-        self, track: NDArray[np.int32], kind: NDArray[np.int32], tracks: list[Any], kind_table: tuple[str, ...]
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32], Tables]:
+        self, track: Codes, kind: Codes, tracks: list[Any], kind_table: tuple[str, ...]
+    ) -> tuple[Codes, Codes, Tables]:
         """Processes and streams by name: a process with work on it is a chip, the others are hosts."""
         not_work = np.array([word in NOT_WORK for word in kind_table])
         works = np.zeros(len(tracks), np.bool_)
@@ -321,14 +305,12 @@ class Finish:
         limit = LONGEST if table in TABLES else None
         return list(dict.fromkeys(text[:limit] for text in texts))
 
-    def _own_column(self, name: str, kept: NDArray[np.bool_]) -> NDArray[Any] | None:
+    def _own_column(self, name: str, kept: Mask) -> NDArray[Any] | None:
         """A column of a trace that Ridgeline wrote; None for any other, and where it began before saying so."""
         column = self.gathered.column(name)
         return column[kept] if self.own is not None and len(column) == len(kept) else None
 
-    def _doubt_unit(
-        self, duration: NDArray[np.int64], kind: NDArray[np.int32], name: NDArray[np.int32], table: tuple[str, ...]
-    ) -> None:
+    def _doubt_unit(self, duration: Longs, kind: Codes, name: Codes, table: tuple[str, ...]) -> None:
         if self.source.nanos or self.own is not None or self.exact:
             return
         if self.gathered.nanos == 1:
@@ -382,7 +364,7 @@ class Finish:
             if self.gathered.dropped[reason]:
                 self.warnings.append(f"{self.gathered.dropped[reason]:,} {reason} are left out")
 
-    def _about(self, kind: NDArray[np.int32], table: tuple[str, ...]) -> About:
+    def _about(self, kind: Codes, table: tuple[str, ...]) -> About:
         distributed_info = self.facts.get("distributedInfo")
         size = distributed_info.get("world_size") if isinstance(distributed_info, Mapping) else 0
         counts = np.bincount(kind, minlength=len(table)).tolist()

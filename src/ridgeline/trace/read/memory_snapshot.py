@@ -4,10 +4,8 @@
     memory_timeline.raw.json   profiler.export_memory_timeline(….raw.json.gz): every change, by category
     memory_timeline.json       the same already summed up by time
 
-A history that began late does not know what was allocated before it; that is the difference to the blocks that the
-snapshot lists as active, and is told as `before_bytes`. `pickle.load` runs whatever a file asks for, so pickles have
-an interpreter of their own here: only the instructions that build dicts, lists, tuples, texts, numbers and truths are
-known, the first other one ends the reading, and the bytes are taken apart by the standard library's disassembler.
+A history that began late does not know what was allocated before it: that is told as `before_bytes`. `pickle.load` runs
+whatever a file asks for, so pickles have an interpreter here that only knows how to build plain data.
 """
 
 from __future__ import annotations

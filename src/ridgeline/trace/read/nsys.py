@@ -1,9 +1,7 @@
 """Turn a SQLite export of Nsight Systems into columns: kernels, copies, runtime calls, waits and NVTX ranges.
 
-A chip is one device of one process, and a rank of its own; ranks are numbered by device, then by process. Threads are
-the streams of the host process they belong to. A range that PyTorch's `emit_nvtx` wrote (it ends in `op_id = …`) is a
-host op, any other an annotation, and so a step where it is named like one, see `host_marks`. Only real tables are read,
-no views, virtual tables or computed columns, which could run whatever their author liked.
+A chip is one device of one process, and a rank of its own; ranks are numbered by device, then by process. A range that
+PyTorch's `emit_nvtx` wrote (it ends in `op_id = …`) is a host op, any other an annotation. Only real tables are read.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.trace.read.join import Interned, RowColumns, TracePart
@@ -150,7 +147,7 @@ class NsysExport:
                 self.rows.warnings.append("more rows than can be kept; the rest of the file was not read")
                 return
 
-    def _timed_rows(self, table: SqliteTable, columns: Sequence[str]) -> Iterator[NDArray[np.int64]]:
+    def _timed_rows(self, table: SqliteTable, columns: Sequence[str]) -> Iterator[Longs]:
         """Rows with times that make sense, as a matrix: start, end, then the columns."""
         if not {"start", "end"} <= self.tables.get(table.name, frozenset()):
             return

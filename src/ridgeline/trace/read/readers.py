@@ -8,15 +8,7 @@ from pathlib import Path
 
 from ridgeline.core.errors import InputError
 from ridgeline.trace.classes import Rules, built_in, classify
-from ridgeline.trace.read import (
-    chakra,
-    kernel_counters,
-    kernel_tables,
-    kineto,
-    memory_snapshot,
-    sqlite_files,
-    xplane,
-)
+from ridgeline.trace.read import chakra, kernel_counters, kernel_tables, kineto, memory_snapshot, sqlite_files, xplane
 from ridgeline.trace.read.chrome_dialects import overlap_doubts
 from ridgeline.trace.read.folder import TraceFile, files_of, unzip_traces
 from ridgeline.trace.read.host_marks import name_collectives

@@ -3,21 +3,15 @@
 The file is hostile input: it is opened read-only and immutable, only real tables are read (no views or virtual tables,
 which could run whatever their author liked), and the texts in it are never used as SQL. Times are nanoseconds.
 
-    msprof, torch_npu (`msprof_*.db`, `ascend_pytorch_profiler_*.db`)
     TASK                     everything that ran on a device: kernels where COMPUTE_TASK_INFO names them, copies, waits
     COMMUNICATION_OP         collectives; the tasks each is made of (COMMUNICATION_TASK_INFO) become marks
     CANN_API, PYTORCH_API    calls of the runtime and ops of the host; equal connection ids link a call to its tasks
-    STEP_TIME, STRING_IDS    steps; the texts behind all names; NPU_INFO names the chips
 
-    rocprofv3 (rocpd, the format ROCm 7 writes by itself)
-    rocpd_kernel_dispatch    kernels: agent, queue, stream, times; named by rocpd_info_kernel_symbol
-    rocpd_memory_copy        copies: from and to an agent, bytes
-    rocpd_region             calls of HIP, HSA, RCCL and ranges of ROCTx on threads of the host
+    rocpd_kernel_dispatch    kernels; rocpd_memory_copy has copies, rocpd_region calls and ranges of the host
     rocpd_event              joins them: equal stack ids are one call and what it launched
-    rocpd_info_agent         the chips; every GPU is a rank
 
-Tables of rocpd end in the id of the process that wrote them (`rocpd_region_0123…`); several are read one after the
-other. Both are built from published tables, not yet proven on a database that a profiler wrote.
+Tables of rocpd end in the id of the process that wrote them. Both are built from published tables, not yet proven on a
+database that a profiler wrote.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
 """Turn timestamps as traces write them into whole nanoseconds, without losing any; and doubt units that cannot be.
 
 Traces count microseconds: whole, with a fraction, or as text. Below 2^43 microseconds (three months) a float holds a
-nanosecond exactly when it is taken apart at the point; above, fractions must be read as decimals. `displayTimeUnit` is
-the unit of the viewer. Some programs write milliseconds, seconds or nanoseconds all the same; two things hardly vary
-between machines and give them away:
-
-    launches    a call that launches a kernel takes 0.3 us to 300 us at the median
-    kernels     no chip runs kernels of less than 0.3 us at the median, and few run one of 0.1 s
-
-A doubt is a warning; `--unit` decides.
+nanosecond exactly when it is taken apart at the point; above, fractions must be read as decimals. Programs that write
+another unit are given away by launches, which take 0.3 us to 300 us at the median, and by kernels.
 """
 
 from __future__ import annotations
@@ -20,7 +14,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.core.errors import InputError, not_among
 from ridgeline.trace.timeline import Longs
@@ -32,7 +25,7 @@ MISSING = np.iinfo(np.int64).min
 """What stands for a time that cannot be read."""
 
 
-def nanoseconds(values: Sequence[Any], nanos: int = NANOS) -> NDArray[np.int64]:
+def nanoseconds(values: Sequence[Any], nanos: int = NANOS) -> Longs:
     """Whole nanoseconds of times given as int, float, text or Decimal; `MISSING` for what is no number.
 
     ``nanos`` is the unit, in nanoseconds.
@@ -49,14 +42,12 @@ def nanoseconds(values: Sequence[Any], nanos: int = NANOS) -> NDArray[np.int64]:
             return array.astype(np.int64) * nanos
     elif array.dtype.kind == "f" and bool((np.abs(array) < LARGEST // nanos).all()):
         integral = np.floor(array)
-        nanoseconds_: NDArray[np.int64] = integral.astype(np.int64) * nanos + np.rint(
-            (array - integral) * nanos
-        ).astype(np.int64)
+        nanoseconds_: Longs = integral.astype(np.int64) * nanos + np.rint((array - integral) * nanos).astype(np.int64)
         return nanoseconds_
     return _one_by_one(values, nanos)
 
 
-def _one_by_one(values: Sequence[Any], nanos: int) -> NDArray[np.int64]:
+def _one_by_one(values: Sequence[Any], nanos: int) -> Longs:
     return np.array([_exactly(value, nanos) for value in values], np.int64).reshape(len(values))
 
 

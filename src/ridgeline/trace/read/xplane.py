@@ -1,13 +1,10 @@
 """Turn an XLA profile in its own protobuf (`*.xplane.pb` of JAX, TensorFlow, PyTorch/XLA) into columns.
 
-    XSpace    planes                             a device or a host
-    XPlane    name, lines, tables of names       a process of the trace that XLA exports as JSON
-    XLine     name, begin in ns, events          a stream or thread
-    XEvent    name, offset and length in ps      a span; its statistics name the step, the HLO op, the launching call
+    XSpace    planes: devices and hosts          XLine     name, begin in ns, events: a stream or thread
+    XPlane    name, lines, tables of names       XEvent    name, offset and length in ps, statistics
 
 The JSON that XLA exports is this file cut at a million events, so both are read the same way from here on: planes are
-processes, lines are threads, and `chrome_dialects` says which of them are work. Edges are rounded down to nanoseconds,
-begin and end alike, so that what touches still touches.
+processes, lines are threads. Edges are rounded down to nanoseconds, so that what touches still touches.
 """
 
 from __future__ import annotations

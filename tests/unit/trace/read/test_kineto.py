@@ -19,7 +19,7 @@ from ridgeline.trace import Timeline, write_chrome
 from ridgeline.trace.analysis.breakdown import BusyTimes, breakdown
 from ridgeline.trace.analyze_traces import analyze
 from ridgeline.trace.classes import ALL, LINKED, classify
-from ridgeline.trace.read.chrome_events import EventBatch, JsonStream, Member, mend
+from ridgeline.trace.read.chrome_events import EventDecoder, JsonStream, Member, mend
 from ridgeline.trace.read.readers import read_timeline
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "llama3-70b-64xh100.toml"
@@ -300,14 +300,18 @@ class TestStream:
     @pytest.mark.parametrize("size", [1, 7, 100, 4096])
     def test_chunk_size_does_not_matter(self, size: int) -> None:
         text = json.dumps(
-            {"before": {"a": [1, {"b": "]}"}]}, "traceEvents": [{"i": i, "s": "},{"} for i in range(50)], "n": 3}
+            {
+                "before": {"a": [1, {"b": "]}"}]},
+                "traceEvents": [{"name": f"{i}", "cat": "},{"} for i in range(50)],
+                "n": 3,
+            }
         )
         raw = text.encode()
         chunks = iter([raw[at : at + size] for at in range(0, len(raw), size)])
-        stream: JsonStream[Any] = JsonStream(chunks, json.loads, json.loads)
+        stream = JsonStream(chunks, EventDecoder())
         items = list(stream)
-        events = [event for item in items if isinstance(item, EventBatch) for event in item.events]
-        assert [event["i"] for event in events] == list(range(50))
+        events = [event for item in items if not isinstance(item, Member) for event in item]
+        assert [event.name for event in events] == [str(i) for i in range(50)]
         assert [(item.key, item.raw) for item in items if isinstance(item, Member)] == [
             ("before", b'{"a": [1, {"b": "]}"}]}'), ("n", b"3"),
         ]  # fmt: skip
