@@ -99,6 +99,11 @@ class Candidate:
     exact: bool = False
 
 
+def finished_candidate(algorithm: Algorithm) -> Candidate:
+    """An algorithm that is made already."""
+    return Candidate(name=algorithm.name, steps=len(algorithm.steps), make=lambda: algorithm)
+
+
 def steps_of(
     round: Index | Ints,
     source: Index | Ints,

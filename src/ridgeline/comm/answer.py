@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Unpack, cast
 
 import numpy as np
@@ -14,7 +13,7 @@ from ridgeline.comm.algorithm import Algorithm, Candidate
 from ridgeline.comm.bounds import Bound, chunked_bound, contract_bound, lower_bound, sequence_bound
 from ridgeline.comm.comparisons import SizeRange, crossings
 from ridgeline.comm.contract import PLAIN_COLLECTIVES, Collective, bus_factor
-from ridgeline.comm.formats.files import CollectiveFile, read_collective
+from ridgeline.comm.formats.files import CollectiveFile
 from ridgeline.comm.graph import Graph, LinkLoad, group_ranks, refusal, slow_links
 from ridgeline.comm.graph import without as degraded
 from ridgeline.comm.library.table import ALGORITHMS
@@ -223,10 +222,14 @@ def collective(
     kind = _kind(name, NAMES)
     _refuse_both(algorithm, synthesize, chunks)
     graph = asked_graph(on, topology, link, latency, outer, without, slow, groups)
-    size_bytes = _size_and_root(size, root, graph)
-    exchange_options = {key: asked.pop(key) for key in ExchangeOptions.__annotations__ if key in asked}  # type: ignore[misc]
+    size_bytes = bytes_of(size)
+    if not 0 <= root < graph.ranks:
+        raise refusal("root", str(root), f"0 to {graph.ranks - 1}")
+    options = {key: asked.pop(key) for key in ExchangeOptions.__annotations__ if key in asked}  # type: ignore[misc]
     spent: float | None = None
-    exchanges = _exchanges(kind, graph, cast(ExchangeOptions, exchange_options))
+    exchanges: list[Candidate] = []
+    if kind in EXCHANGES:
+        exchanges = exchange_candidates(kind, graph.ranks, cast(ExchangeOptions, options), graph.domain)
     if synthesize:
         begun = time.perf_counter()
         if exchanges:
@@ -236,7 +239,9 @@ def collective(
         spent = time.perf_counter() - begun
         timing = time_algorithm(algorithm_made, graph, size_bytes)
     elif exchanges:
-        algorithm_made, timing = _quickest(candidates_named(exchanges, algorithm), graph, size_bytes)
+        best = beaten(candidates_named(exchanges, algorithm), graph, size_bytes, float("inf"))
+        assert best is not None
+        algorithm_made, timing = best
     else:
         algorithm_made, timing = fastest(kind, graph, size_bytes, name=algorithm, root=root)
     answer_ = answer(kind, graph, size_bytes, algorithm_made, timing, spent, root)
@@ -278,25 +283,6 @@ def _kind(name: str, names: tuple[str, ...], path: str = "collective") -> Collec
     return cast(Collective, plain)
 
 
-def _exchanges(kind: Collective, graph: Graph, own: ExchangeOptions) -> list[Candidate]:
-    return exchange_candidates(kind, graph.ranks, own, graph.domain) if kind in EXCHANGES else []
-
-
-def _quickest(known: list[Candidate], graph: Graph, size_bytes: float) -> tuple[Algorithm, Timing]:
-    """The fastest of an exchange's algorithms."""
-    best = beaten(known, graph, size_bytes, float("inf"))
-    assert best is not None
-    return best
-
-
-def _size_and_root(size: str | float, root: int, graph: Graph) -> float:
-    """The size in bytes, and a root that is a rank."""
-    size_bytes = bytes_of(size)
-    if not 0 <= root < graph.ranks:
-        raise refusal("root", str(root), f"0 to {graph.ranks - 1}")
-    return size_bytes
-
-
 def _concurrent_job(text: str, graph: Graph, root: int) -> Job:
     """Another collective of all ranks, by the library's fastest algorithm."""
     name, _, size = text.partition(":")
@@ -310,7 +296,9 @@ def answer(
 ) -> CollectiveTime:
     """An algorithm and its time beside bounds and verification."""
     chunked_s, total = 0.0, made.contract.chunks
-    sequence = kind == "allreduce" and total % graph.ranks == 0 and _in_halves(made.name)
+    row = ALGORITHMS.get(made.name)
+    in_halves = row.in_halves if row else made.name != "tree-packing"  # a reduce-scatter and then an all-gather
+    sequence = kind == "allreduce" and total % graph.ranks == 0 and in_halves
     if timed.crowding > 1 and sequence and graph.direct:
         chunked_s = sum(lower_bound(graph, half, size).seconds for half in SEQUENCE)
     elif timed.crowding == 1:
@@ -327,20 +315,6 @@ def answer(
         verification=verify_algorithm(made),
         synthesis_seconds=spent,
     )
-
-
-def _in_halves(name: str) -> bool:
-    """Whether an all-reduce of that name is a reduce-scatter and then an all-gather; packed trees are synthesized."""
-    row = ALGORITHMS.get(name)
-    return row.in_halves if row else name != "tree-packing"
-
-
-def verify_file(path: Path) -> tuple[Algorithm, Verification]:
-    """Read an algorithm from a file of any format and prove that it keeps its contract, or say what breaks it."""
-    file = read_collective(path)
-    if file.algorithm is None or file.verification is None:
-        raise refusal("", f"{file.format}: settings of a library", "a file with an algorithm", where=str(path))
-    return file.algorithm, file.verification
 
 
 def timed_file(found: CollectiveFile, graph: Graph, size: str | float) -> CollectiveTime:

@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from ridgeline.comm.algorithm import Algorithm, Candidate
+from ridgeline.comm.algorithm import Algorithm, Candidate, finished_candidate
 from ridgeline.comm.bounds import contract_bound, lower_bound
 from ridgeline.comm.contract import PLAIN_COLLECTIVES, Collective
 from ridgeline.comm.graph import Graph, refusal
@@ -54,7 +54,8 @@ def crossings(
     """
     racing = [candidate for candidate in candidates(collective, graph, root) if candidate.steps <= MOST_STEPS]
     if synthesized:
-        racing += _synthesized_candidates(collective, graph, root)
+        made = (synthesize(collective, graph, size, root=root) for size in SYNTHESIZED_AT)
+        racing += map(finished_candidate, made)  # those of the library that won there are in the race anyway
     if not racing:
         raise refusal("by-size", f"{graph.ranks} ranks", f"algorithms of at most {MOST_STEPS:,} steps")
     many = max(candidate.steps for candidate in racing) > MANY_STEPS
@@ -84,16 +85,6 @@ def crossings(
             )
         )
     return tuple(size_ranges)
-
-
-def _synthesized_candidates(collective: Collective, graph: Graph, root: int) -> list[Candidate]:
-    """Algorithms made for some sizes; those of the library that won there are in the race anyway."""
-    algorithms = [synthesize(collective, graph, size, root=root) for size in SYNTHESIZED_AT]
-    return [_finished_candidate(algorithm) for algorithm in algorithms]
-
-
-def _finished_candidate(algorithm: Algorithm) -> Candidate:
-    return Candidate(name=algorithm.name, steps=len(algorithm.steps), make=lambda: algorithm)
 
 
 class _Race:
@@ -181,19 +172,17 @@ def _entries(graph: Graph, size_bytes: float) -> Iterator[ListedAlgorithm]:
             if best is None:
                 continue
             algorithm, timing = best
+            bound = (
+                contract_bound(graph, algorithm.contract, size_bytes)
+                if is_exchange
+                else lower_bound(graph, collective, size_bytes)
+            )
             yield ListedAlgorithm(
                 algorithm=name,
                 collective=kind,
                 seconds=timing.seconds,
-                over_bound=timing.seconds
-                / (_bound(graph, collective, algorithm, size_bytes, is_exchange) or timing.seconds or 1.0),
+                over_bound=timing.seconds / (bound.seconds or timing.seconds or 1.0),
                 rounds=algorithm.rounds,
                 steps=len(algorithm.steps),
                 verified=verify_algorithm(algorithm).ok,
             )
-
-
-def _bound(graph: Graph, collective: Collective, made: Algorithm, size_bytes: float, exchanged: bool) -> float:
-    if exchanged:
-        return contract_bound(graph, made.contract, size_bytes).seconds
-    return lower_bound(graph, collective, size_bytes).seconds

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ridgeline.core.arrays import Array, Index
+from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -127,12 +127,8 @@ def without(graph: Graph, removed: Iterable[str]) -> Graph:
         a, b, node = match.groups()
         if node is not None:
             alive[_known_node(graph, int(node))] = False
-            continue
-        ends = {_known_node(graph, int(a)), _known_node(graph, int(b))}
-        hit = np.isin(graph.tail, list(ends)) & np.isin(graph.head, list(ends))
-        if len(ends) < 2 or not hit.any():
-            raise wrong_graph(f"{text}, which {graph.name} does not have", "a link of it", _links_of(graph, int(a)))
-        keep &= ~hit
+        else:
+            keep &= ~_links_between(graph, text, [int(a), int(b)])
     keep &= alive[graph.tail] & alive[graph.head]
     remaining = _renumber(graph, keep, alive, " ".join(["without", *gone]))
     refuse_disconnected(remaining)
@@ -150,28 +146,27 @@ def slow_links(graph: Graph, parts: Iterable[str]) -> Graph:
         factor = float(match.group(4)) if match else 0.0
         if match is None or not 0 < factor <= 1000:
             raise wrong_graph(repr(text), "link:A-B:FACTOR or node:A:FACTOR with a factor above 0 of its rate")
-        a, b, node = match.groups()[:3]
-        ends = {_known_node(graph, int(end)) for end in (a, b, node) if end is not None}
-        touches = np.isin(graph.tail, list(ends)), np.isin(graph.head, list(ends))
-        hit = touches[0] | touches[1] if node is not None else touches[0] & touches[1]
-        if not hit.any():
-            raise wrong_graph(
-                f"{text}, which {graph.name} does not have", "a link of it", _links_of(graph, int(a or node))
-            )
-        rate[hit] *= factor
+        rate[_links_between(graph, text, [int(end) for end in match.groups()[:3] if end is not None])] *= factor
     slower_graph = replace(graph, name=" ".join([graph.name, "with", *part_texts]), bytes_per_s=rate)
     return slower_graph if slower_graph.uniform else replace(slower_graph, shape=(), wraps=())
+
+
+def _links_between(graph: Graph, text: str, ends: list[int]) -> Mask:
+    """The links between two nodes, or all of one; refused where there is none."""
+    nodes = [_known_node(graph, end) for end in ends]
+    tail, head = np.isin(graph.tail, nodes), np.isin(graph.head, nodes)
+    hit: Mask = tail & head if len(ends) > 1 else tail | head
+    if not hit.any():
+        linked = ", ".join(map(str, graph.head[graph.tail == ends[0]][:8]))
+        given, todo = f"{text}, which {graph.name} does not have", f"node {ends[0]} is linked to {linked}"
+        raise wrong_graph(given, "a link of it", todo)
+    return hit
 
 
 def _known_node(graph: Graph, node: int) -> int:
     if node >= graph.nodes:
         raise wrong_graph(f"node {node}", f"0 to {graph.nodes - 1} in {graph.name}")
     return node
-
-
-def _links_of(graph: Graph, node: int) -> str:
-    there = graph.head[graph.tail == node][:8]
-    return f"node {node} is linked to {', '.join(map(str, there))}"
 
 
 def _renumber(graph: Graph, keep: np.ndarray, alive: np.ndarray, note: str) -> Graph:

@@ -80,16 +80,15 @@ class PathTable:
         """
         kin = np.zeros(self.graph.nodes, np.int64)
         kin[self.targets] = np.arange(len(self.targets))
-        if not self.graph.direct and not bool(((self.graph.tail < self.graph.ranks) & self._to_ranks()).any()):
+        if not self.graph.direct and not bool(
+            ((self.graph.tail < self.graph.ranks) & (self.graph.head < self.graph.ranks)).any()
+        ):
             ranks = self.targets < self.graph.ranks
             switches = self.distance[:, self.graph.ranks :]
             _, kin_number = np.unique(switches[ranks], axis=0, return_inverse=True)
             kin[self.targets[ranks]] = kin_number.ravel()
             kin[self.targets[~ranks]] = int(kin_number.max(initial=-1)) + 1 + np.arange(int((~ranks).sum()))
         return kin
-
-    def _to_ranks(self) -> np.ndarray:
-        return self.graph.head < self.graph.ranks
 
     def straight(self, here: Index, target: Index) -> Index:
         """The link from a node to a target, -1 where there is none."""

@@ -10,7 +10,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from ridgeline.comm.algorithm import Algorithm, Candidate, CollectiveTask, reversed_algorithm
+from ridgeline.comm.algorithm import Algorithm, Candidate, CollectiveTask, finished_candidate, reversed_algorithm
 from ridgeline.comm.contract import PLAIN_COLLECTIVES, Collective
 from ridgeline.comm.graph import Graph, refusal
 from ridgeline.comm.library import candidates as builders
@@ -127,13 +127,10 @@ def exchange_candidates(kind: str, ranks: int, asked: ExchangeOptions, domain: i
     match kind:
         case "sendrecv":
             source, target = _pairs(list(asked.get("pairs", ())), ranks)
-            return [_fixed_candidate("direct", sends(ranks, source, target))]
+            return [finished_candidate(sends(ranks, source, target))]
         case "alltoallv":
             sizes = _matrix(asked.get("matrix"), ranks)
-            return [
-                _fixed_candidate(name, alltoallv(sizes, at_once=name == "all-pairs"))
-                for name in ("pairwise", "all-pairs")
-            ]
+            return [finished_candidate(alltoallv(sizes, at_once=at_once)) for at_once in (False, True)]
         case _:
             chosen, experts_per_rank = _route_tokens(ranks, asked)
             algorithms = [moe_dispatch(chosen, ranks, experts_per_rank, at_once=at_once) for at_once in (False, True)]
@@ -141,11 +138,7 @@ def exchange_candidates(kind: str, ranks: int, asked: ExchangeOptions, domain: i
                 algorithms.append(forwarded_dispatch(chosen, ranks, experts_per_rank, domain))
             if kind == "combine":
                 algorithms = [reversed_algorithm(algorithm) for algorithm in algorithms]
-            return [_fixed_candidate(algorithm.name, algorithm) for algorithm in algorithms]
-
-
-def _fixed_candidate(name: str, made: Algorithm) -> Candidate:
-    return Candidate(name=name, steps=len(made.steps), make=lambda: made)
+            return [finished_candidate(algorithm) for algorithm in algorithms]
 
 
 def _pairs(given: list[str], ranks: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,35 +1,28 @@
 """Turn an algorithm into a proof that it keeps its contract, or the first steps that break it.
 
-Sums along trees and copies after them are proved by their shape. Everything else is replayed and
-followed symbolically: a contribution is a random element of the field of 2**61 - 1, a sum is the sum of elements, so an
-output is right when it equals the sum of its contributions, each once. A wrong set of contributions passes with
-probability 2**-61 (Schwartz-Zippel); elements are drawn from a hash of the steps themselves, so that no file can be
-written around them. For a wrong output the set itself is worked out and named.
-
-Also checked: every step sends something that is there; no place is written twice in a round unless both add, nor read
-in the round in which it is written (a buffer race); and no rank waits for ever when a connection holds `slots` chunks
-(see below).
-
-Turn steps into the waits between them, and find ranks that wait for each other for ever.
-
-A connection (source, target, channel) holds `slots` chunks: a send blocks while it is full, a receive until its chunk
-is there. How a rank works through its steps decides whether that can end in a cycle of waits:
-
-    apart    one worker sends and one receives on each channel, both in the order of the steps (isend and irecv, or a
-             threadblock each). A wait is then always for an earlier step, or for the send of the same one: a send
-             waits for the step whose slot it takes, a receive for its send, both for what came before. No cycle with
-             one slot or more, whatever the steps are.
-    serial   one worker does both: in a round it sends all, then receives (a threadblock that has both peers). With more
-             chunks on a connection in a round than slots, ranks can all be stuck in their sends.
-
-Turn an algorithm that first adds and then copies into a proof by the shape of its steps, without following sums.
+Algorithms that first add and then copy are proved by the shape of their steps, in a few passes over all of them. A
+place is a chunk's memory on one node:
 
     adding      every place is sent at most once, and after all that is added to it: what a rank contributes moves on
                 along one path and ends in one place. A chunk that has one such end holds every contribution once there
     copying     every place is written at most once, from such an end or from a place that was written before
 
-A place is a chunk's memory on one node. Library and synthesis make nothing else; whatever is neither, or wrong, is left
-to `verify`'s replay, which says what breaks. A few passes over all steps, not one over the rounds.
+Library and synthesis make nothing else. Everything else is replayed and followed symbolically: a contribution is a
+random element of the field of 2**61 - 1, a sum is the sum of elements, so an output is right when it equals the sum of
+its contributions, each once. A wrong set of contributions passes with probability 2**-61 (Schwartz-Zippel); elements
+are drawn from a hash of the steps themselves, so that no file can be written around them. For a wrong output the set
+itself is worked out and named.
+
+Also checked: every step sends something that is there; no place is written twice in a round unless both add, nor read
+in the round in which it is written (a buffer race); and no rank waits for ever. A connection (source, target, channel)
+holds `slots` chunks: a send blocks while it is full, a receive until its chunk is there. How a rank works through its
+steps decides whether that can end in a cycle of waits:
+
+    apart    one worker sends and one receives on each channel, both in the order of the steps (isend and irecv, or a
+             threadblock each). A wait is then always for an earlier step, or for the send of the same one: no cycle
+             with one slot or more, whatever the steps are
+    serial   one worker does both: in a round it sends all, then receives (a threadblock that has both peers). With more
+             chunks on a connection in a round than slots, ranks can all be stuck in their sends
 """
 
 from __future__ import annotations
@@ -43,7 +36,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps
-from ridgeline.comm.contract import Contract
 from ridgeline.core.arrays import Index, Mask
 from ridgeline.core.errors import Problem
 
@@ -56,17 +48,10 @@ def deadlocks(steps: Steps, slots: int) -> list[Problem]:
     """
     if not len(steps):
         return []
-    connection = _connection(steps)
-    most_chunks = _most_in_a_round(steps, connection)
-    if most_chunks <= slots:
-        return []
-    return _cycle(steps, connection, slots)
-
-
-def _connection(steps: Steps) -> Index:
     ends = int(max(steps.source.max(), steps.target.max())) + 1
-    wide = steps.source.astype(np.int64) * ends + steps.target
-    return wide * (int(steps.channel.max()) + 1) + steps.channel
+    pair = steps.source.astype(np.int64) * ends + steps.target
+    connection = pair * (int(steps.channel.max()) + 1) + steps.channel
+    return [] if _most_in_a_round(steps, connection) <= slots else _cycle(steps, connection, slots)
 
 
 def _most_in_a_round(steps: Steps, connection: Index) -> int:
@@ -137,11 +122,7 @@ def is_proved(algorithm: Algorithm) -> bool:
     if many.any() and many[contract.end_places() % contract.chunks].any():
         return False
     is_complete = _copied_places(algorithm, first_copy, roots)
-    return is_complete is not None and bool(_at_ends(is_complete, contract).all())
-
-
-def _at_ends(whole: Mask, contract: Contract) -> Mask:
-    return whole[: contract.ranks * contract.chunks] if contract.ends is None else whole[contract.end_places()]
+    return is_complete is not None and bool(is_complete[contract.end_places()].all())
 
 
 def _sum_ends(algorithm: Algorithm, stop: int, places: int) -> Mask | None:
@@ -253,9 +234,9 @@ class _Replay:
         self.write = self.steps.target * chunks + self.steps.chunk
         self.begins, self.ends = self.contract.begin_places(), self.contract.end_places()
         self.places = algorithm.nodes * self.contract.chunks
+        self.begin_chunks, self.end_chunks = self.begins % chunks, self.ends % chunks
         if self.places > DENSE:
             self._compress()
-        self.begin_chunks = _begin_chunks(self.contract)
 
     def _compress(self) -> None:
         """Number only the places that occur."""
@@ -292,7 +273,7 @@ class _Replay:
             carried_values = value[read]
             if twice.any():
                 bad = twice & ~(add & add[stamp[write] - low])
-                if bad.any() or _mixes_ops(write, add):
+                if bad.any() or len(np.intersect1d(write[add], write[~add])):
                     return [self._race(int(low + np.flatnonzero(twice)[0]), "overwrites", read=False)]
                 value[write[~add]] = 0
                 places, index = np.unique(write, return_inverse=True)
@@ -309,7 +290,7 @@ class _Replay:
 
     def _outputs(self) -> list[Problem]:
         """Every place that must hold a whole chunk and does not, with the contributions it has instead."""
-        chunk = _end_chunks(self.contract)
+        chunk = self.end_chunks
         wrong = np.flatnonzero(~self.held[self.ends] | (self.value[self.ends] != self.whole[chunk]))
         ranks = self.contract.ends[:, 0] if self.contract.ends is not None else None
         problems = []
@@ -334,11 +315,6 @@ class _Replay:
         return Problem(path=self._where(row), given=given_text, expected="a round between them", todo="no buffer race")
 
 
-def _mixes_ops(write: Index, add: NDArray[np.bool_]) -> bool:
-    """Whether a place is both added to and stored to."""
-    return bool(len(np.intersect1d(write[add], write[~add])))
-
-
 def _drawn(steps: Steps, count: int) -> Elements:
     """Random elements, not zero, from a hash of all columns."""
     digest = blake2b(digest_size=16)
@@ -346,18 +322,6 @@ def _drawn(steps: Steps, count: int) -> Elements:
         digest.update(np.ascontiguousarray(column).data)
     seed = int.from_bytes(digest.digest(), "little")
     return np.random.default_rng(seed).integers(1, int(FIELD), size=count, dtype=np.uint64)
-
-
-def _begin_chunks(contract: Contract) -> Index:
-    if contract.begins is not None:
-        return contract.begins[:, 1]
-    return np.tile(np.arange(contract.chunks, dtype=np.int64), contract.ranks)
-
-
-def _end_chunks(contract: Contract) -> Index:
-    if contract.ends is not None:
-        return contract.ends[:, 1]
-    return np.tile(np.arange(contract.chunks, dtype=np.int64), contract.ranks)
 
 
 def _sum_by(values: Elements, index: Index, size: int) -> Elements:

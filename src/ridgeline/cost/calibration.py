@@ -22,7 +22,7 @@ from functools import cache
 from math import exp, inf, log
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, overload
+from typing import Literal, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -281,7 +281,7 @@ def default_calibration() -> Calibration:
 def read_serving_calibration(path: Path = SHIPPED_SERVING) -> ServingCalibration:
     """The calibration in a file, or an `InputError`."""
     try:
-        data: Any = json.loads(path.read_text())
+        data = json.loads(path.read_text())
         offsets = {str(key): float(value) for key, value in data["offsets"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as wrong:
         raise InputError(f"{path.name}: expected a serving calibration with offsets ({wrong})") from None
@@ -291,7 +291,7 @@ def read_serving_calibration(path: Path = SHIPPED_SERVING) -> ServingCalibration
 def serving_spread(engine: Engine, asked: str) -> tuple[float, float, int]:
     """Around a prediction of 1 s, where nine of ten measurements are expected, and from how many rows: those of static
     batches and phases; twice as wide in logarithms for an engine that none was measured of."""
-    data: Any = json.loads(SHIPPED_SERVING.read_text()) if SHIPPED_SERVING.exists() else {}
+    data = json.loads(SHIPPED_SERVING.read_text()) if SHIPPED_SERVING.exists() else {}
     kinds = ("static/tpot", "static/throughput") if asked == "step" else ("static/ttft",)
     ranges = [data["spread"][kind] for kind in kinds if kind in data.get("spread", {})]
     if not ranges:

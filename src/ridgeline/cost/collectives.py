@@ -23,20 +23,11 @@ from ridgeline.core.records import dataclass
 from ridgeline.cost.machine import Machines, ParameterColumns
 
 ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, SEND = range(4)  # a reduce-scatter costs what an all-gather costs
-KINDS = {
-    "all-reduce": ALL_REDUCE,
-    "all-gather": ALL_GATHER,
-    "reduce-scatter": ALL_GATHER,
-    "all-to-all": ALL_TO_ALL,
-    "send": SEND,
+KINDS = dict(zip(("all-reduce", "all-gather", "all-to-all", "send"), range(4), strict=True)) | {
+    "reduce-scatter": ALL_GATHER
 }
 CLOSED_FORMS: Mapping[int, tuple[tuple[str, ClosedForm], ...]] = MappingProxyType(
-    {
-        ALL_REDUCE: closed_forms("all-reduce"),
-        ALL_GATHER: closed_forms("all-gather"),
-        ALL_TO_ALL: closed_forms("all-to-all"),
-        SEND: closed_forms("send"),
-    }
+    dict(enumerate(closed_forms(kind) for kind in ("all-reduce", "all-gather", "all-to-all", "send")))
 )
 # shares of the data sheet's rate that large collectives reach where nothing else runs: inside a domain A100 0.76,
 # Hopper 0.82, Blackwell 0.78; between domains 0.96 and 1.0 of 400 Gbit/s a chip
@@ -45,22 +36,20 @@ BARE_SCALE_UP, BARE_SCALE_OUT = 0.79, 0.95
 
 def links_of(machines: Machines, rates: ParameterColumns) -> Links:
     """Links as a step finds them: the calibrated shares of their rates, and ranks that do not arrive together."""
-    return Links(
-        scale_up=machines.scale_up * rates["near"],
-        scale_out=machines.scale_out * rates["far"],
-        domain=machines.domain,
-        skew=rates["meet"],
-        topology=machines.topology,
-    )
+    return _links(machines, rates["near"], rates["far"], rates["meet"])
 
 
 def bare_links(machines: Machines) -> Links:
     """Links as a benchmark finds them: nothing else runs, and ranks arrive together."""
+    return _links(machines, BARE_SCALE_UP, BARE_SCALE_OUT, np.zeros_like(machines.scale_up))
+
+
+def _links(machines: Machines, scale_up: Array | float, scale_out: Array | float, skew: Array) -> Links:
     return Links(
-        scale_up=machines.scale_up * BARE_SCALE_UP,
-        scale_out=machines.scale_out * BARE_SCALE_OUT,
+        scale_up=machines.scale_up * scale_up,
+        scale_out=machines.scale_out * scale_out,
         domain=machines.domain,
-        skew=np.zeros_like(machines.scale_up),
+        skew=skew,
         topology=machines.topology,
     )
 

@@ -1,9 +1,5 @@
 """Turn the `fingerprint` table of a profile into one that can be trusted: how the chip's arithmetic unit computes.
 
-    checked(table, where, problems)     the table as it was given; what is wrong with it goes to `problems`
-    changes(before, after)              what differs by more than measuring twice does
-    with_fingerprint(data, table)       the text of a profile with the table in its head, all else as it was
-
 Input is hostile: keys, words and ranges are known beforehand, and anything else is refused.
 """
 
@@ -13,7 +9,6 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import Problem
@@ -30,9 +25,10 @@ CASTS = (
 DENORMALS = ("kept", "flushed", "read only", "made only")
 Wrong = tuple[str, str, str]
 """Where it is wrong, what was given, what was expected."""
+Check = Callable[[object], Wrong | None]
 
 
-def check_fingerprint(table: Any, where: str, problems: list[Problem]) -> JsonMapping:
+def check_fingerprint(table: object, where: str, problems: list[Problem]) -> JsonMapping:
     """The fingerprint that a profile holds; empty where it has none."""
     if table is None:
         return MappingProxyType({})
@@ -55,68 +51,64 @@ def _problem(wrong: Wrong, where: str) -> Problem:
     return Problem(path=f"fingerprint{path}", given=given_text, expected=expected_text, todo=todo, where=where)
 
 
-def _value_text(value: Any) -> str:
+def _value_text(value: object) -> str:
     return repr(value)[:40]
 
 
-def _word(*known: str) -> Callable[[Any], Wrong | None]:
+def _word(*known: str) -> Check:
     expected_text = "one of " + ", ".join(repr(word) for word in known)
     return lambda value: None if isinstance(value, str) and value in known else ("", _value_text(value), expected_text)
 
 
-def _text(value: Any) -> Wrong | None:
-    return (
-        None if isinstance(value, str) and len(value) <= LONGEST else ("", _value_text(value), f"{LONGEST} characters")
+def _text(value: object) -> Wrong | None:
+    right = isinstance(value, str) and len(value) <= LONGEST
+    return None if right else ("", _value_text(value), f"{LONGEST} characters")
+
+
+def _number(low: float, high: float, *, whole: bool = False) -> Check:
+    expected_text = f"a {'whole ' if whole else ''}number from {low:g} to {high:g}"
+
+    def look(value: object) -> Wrong | None:
+        number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+        right = number and isinstance(value, (int, float)) and low <= value <= high and math.isfinite(value)
+        return None if right else ("", _value_text(value), expected_text)
+
+    return look
+
+
+def _record(**fields: Check) -> Check:
+    """A table that has these keys, and no others."""
+    expected_text = f"a table of {', '.join(fields)}"
+    return lambda value: (
+        _first_wrong(value, fields)
+        if isinstance(value, dict) and set(value) == set(fields)
+        else ("", _value_text(value), expected_text)
     )
 
 
-def _number(low: float, high: float, *, whole: bool = False) -> Callable[[Any], Wrong | None]:
-    def look(value: Any) -> Wrong | None:
-        kind = int if whole else int | float
-        right = isinstance(value, kind) and not isinstance(value, bool) and low <= value <= high
-        expected_text = f"a {'whole ' if whole else ''}number from {low:g} to {high:g}"
-        return None if right and math.isfinite(value) else ("", _value_text(value), expected_text)
-
-    return look
-
-
-def _record(**fields: Callable[[Any], Wrong | None]) -> Callable[[Any], Wrong | None]:
-    """A table that has these keys, and no others."""
-
-    def look(value: Any) -> Wrong | None:
-        if not isinstance(value, dict) or set(value) != set(fields):
-            return "", _value_text(value), f"a table of {', '.join(fields)}"
-        for key, check in fields.items():
-            wrong = check(value[key])
-            if wrong:
-                return f".{key}{wrong[0]}", wrong[1], wrong[2]
-        return None
-
-    return look
-
-
-def _by_name(one: Callable[[Any], Wrong | None]) -> Callable[[Any], Wrong | None]:
+def _by_name(check: Check) -> Check:
     """A table of formats or functions."""
 
-    def look(value: Any) -> Wrong | None:
+    def look(value: object) -> Wrong | None:
         if not isinstance(value, dict) or len(value) > MOST_NAMES or any(len(key) > LONGEST for key in value):
             return "", _value_text(value), f"a table of at most {MOST_NAMES} names"
-        for key, part in value.items():
-            wrong = one(part)
-            if wrong:
-                return f".{key}{wrong[0]}", wrong[1], wrong[2]
-        return None
+        return _first_wrong(value, dict.fromkeys(value, check))
 
     return look
 
 
-def _switch(value: Any) -> Wrong | None:
+def _first_wrong(table: JsonMapping, checks: Mapping[str, Check]) -> Wrong | None:
+    problems = ((key, check(table[key])) for key, check in checks.items())
+    return next(((f".{key}{wrong[0]}", *wrong[1:]) for key, wrong in problems if wrong), None)
+
+
+def _switch(value: object) -> Wrong | None:
     return None if value is None or isinstance(value, bool) else ("", _value_text(value), "true, false or null")
 
 
 BITS, FIGURE = _number(0, MOST_BITS), _number(-1e30, 1e30)
 PRODUCTS = _record(factor_bits=_number(0, MOST_BITS, whole=True), bits=BITS, sums=_word(*SUMS), lean=FIGURE)
-PARTS: Mapping[str, Callable[[Any], Wrong | None]] = MappingProxyType(
+PARTS: Mapping[str, Check] = MappingProxyType(
     {
         "products": _by_name(PRODUCTS),
         "cast": _word(*CASTS),
@@ -140,9 +132,10 @@ def changes(before: JsonMapping, after: JsonMapping, path: str = "") -> dict[str
     return differences
 
 
-def _near(one: Any, other: Any) -> bool:
-    figures = all(isinstance(value, float) for value in (one, other))
-    return figures and abs(one - other) <= max(LEAST, SHARE * max(abs(one), abs(other)))
+def _near(old: object, new: object) -> bool:
+    if not (isinstance(old, float) and isinstance(new, float)):
+        return False
+    return abs(old - new) <= max(LEAST, SHARE * max(abs(old), abs(new)))
 
 
 def with_fingerprint(data: JsonMapping, table: JsonMapping) -> str:

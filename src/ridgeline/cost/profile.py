@@ -1,9 +1,8 @@
 """Turn a profile file into a Profile: what kernels, copies and collectives of one machine were measured at.
 
 A profile is JSON with one measurement a line (`docs/profile.md`). Input is hostile: size, rows, words and numbers are
-capped, and anything else than version 1 is an `InputError` that says what was expected.
-
-Turn a profile into ceilings: the best rate of every kind that was measured, beside what the data sheet says.
+capped, and anything else than version 1 is an `InputError` that says what was expected. Its ceilings are the best rate
+of every kind that was measured, beside what the data sheet says.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.dtype import dtype as dtype_of
@@ -320,17 +318,18 @@ def profile_of(data: JsonMapping, where: str) -> Profile:
     )
 
 
-def _rows(rows: Sequence[Any], problems: list[Problem], where: str) -> Iterator[Measurement]:
+def _rows(rows: Sequence[object], problems: list[Problem], where: str) -> Iterator[Measurement]:
     for place, row in enumerate(rows):
         wrong = _wrong(row)
         if wrong:
             path, given_text, expected_text = wrong
             problems.append(Problem(path=f"rows[{place}]{path}", given=given_text, expected=expected_text, where=where))
             continue
+        assert isinstance(row, dict)
         yield _measurement(row)
 
 
-def _wrong(row: Any) -> tuple[str, str, str] | None:
+def _wrong(row: object) -> tuple[str, str, str] | None:
     """What is wrong with a row: where, what was given, what was expected."""
     if not isinstance(row, dict) or len(row) > MOST_WORDS or not isinstance(row.get("op"), str):
         return "", repr(row)[:40], "a measurement with its `op`"
@@ -370,11 +369,11 @@ def _measurement(row: JsonMapping) -> Measurement:
     )
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     return value[:LONGEST_WORD] if isinstance(value, str) else ""
 
 
-def _facts(value: Any) -> JsonMapping:
+def _facts(value: object) -> JsonMapping:
     """What describes a device, as far as it is words and numbers."""
     if not isinstance(value, dict):
         return MappingProxyType({})

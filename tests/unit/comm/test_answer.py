@@ -13,11 +13,19 @@ from typer.testing import CliRunner
 
 import ridgeline
 from ridgeline.cli.main import command_line
-from ridgeline.comm.answer import verify_file
+from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.formats.files import read_algorithm, read_collective, write_algorithm
+from ridgeline.comm.verify import Verification
 from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
 from ridgeline.report.results import verb_schema
+
+
+def verify_file(path: Path) -> tuple[Algorithm, Verification]:
+    found = read_collective(path)
+    assert found.algorithm is not None
+    assert found.verification is not None
+    return found.algorithm, found.verification
 
 
 def test_the_answer_and_its_json() -> None:

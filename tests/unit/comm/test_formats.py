@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from ridgeline.cli.main import command_line
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.answer import collective as answered
-from ridgeline.comm.answer import verify_file
 from ridgeline.comm.formats.files import read_collective, target_text, write_collective
 from ridgeline.comm.formats.lower import _messages, lower_algorithm
 from ridgeline.comm.formats.settings_files import choice_text, read_hccl, read_tuner, tuner_text
@@ -28,11 +27,18 @@ from ridgeline.comm.synthesis.symmetric import symmetric_allgather
 from ridgeline.comm.synthesis.synthesize import synthesize
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import topology
-from ridgeline.comm.verify import verify_algorithm
+from ridgeline.comm.verify import Verification, verify_algorithm
 from ridgeline.core.errors import InputError
 
 ALGORITHM_TARGETS = ("msccl", "rccl", "mscclpp")
 COLLECTIVES = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "alltoall")
+
+
+def verify_file(path: Path) -> tuple[Algorithm, Verification]:
+    found = read_collective(path)
+    assert found.algorithm is not None
+    assert found.verification is not None
+    return found.algorithm, found.verification
 
 
 def rows(algorithm: Algorithm) -> list[tuple[int, ...]]:

@@ -85,6 +85,16 @@ class Terms:
         total: Array = wire + self.slice + 2 * np.sqrt(wire * self.slice) + self.once
         return total
 
+    def twice(self) -> Terms:
+        """There and back, as a reduce-scatter and an all-gather, started once."""
+        return Terms(
+            scale_up=2 * self.scale_up,
+            scale_out=2 * self.scale_out,
+            slice=self.slice,
+            once=2 * self.once,
+            serial=self.serial,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedForm:
@@ -180,12 +190,6 @@ def _ring(group: Group) -> Terms:
     )
 
 
-def _ring_twice(group: Group) -> Terms:
-    """A reduce-scatter and an all-gather on rings, started once."""
-    once = _ring(group)
-    return Terms(scale_up=2 * once.scale_up, scale_out=2 * once.scale_out, slice=once.slice, once=2 * once.once)
-
-
 def _tree(group: Group) -> Terms:
     """Two binary trees over domains, a chain inside each; slices follow each other up and down."""
     topology = group.links.topology
@@ -232,14 +236,6 @@ def _two_level(group: Group) -> Terms:
         slice=topology.start,
         once=_within(group) * SCALE_UP_STEP + (group.domains - 1) * topology.scale_out_step,
         serial=True,
-    )
-
-
-def _two_level_twice(group: Group) -> Terms:
-    """Reduce-scatter inside, all-reduce across, all-gather inside."""
-    once = _two_level(group)
-    return Terms(
-        scale_up=2 * once.scale_up, scale_out=2 * once.scale_out, slice=once.slice, once=2 * once.once, serial=True
     )
 
 
@@ -361,13 +357,13 @@ def _leaving(group: Group) -> Offer:
 
 
 RING = ClosedForm(terms=_ring, offer=_always)
-RING_TWICE = ClosedForm(terms=_ring_twice, offer=_always)
+RING_TWICE = ClosedForm(terms=lambda group: _ring(group).twice(), offer=_always)
 TREES = ClosedForm(terms=_tree, offer=_flat_across)
 SWITCH_SUM = ClosedForm(terms=_in_switch, offer=_switches)
 SWITCH_COPY = ClosedForm(terms=_multicast, offer=_one_domain)
 FABRIC_SUM = ClosedForm(terms=_in_fabric, offer=_fabric)
 LEVELS = ClosedForm(terms=_two_level, offer=_levels)
-LEVELS_TWICE = ClosedForm(terms=_two_level_twice, offer=_levels)
+LEVELS_TWICE = ClosedForm(terms=lambda group: _two_level(group).twice(), offer=_levels)
 DIRECT = ClosedForm(terms=_direct, offer=_always)
 FORWARDED = ClosedForm(terms=_forwarded_terms, offer=_leaving)
 NEIGHBOUR = ClosedForm(terms=_to_neighbour, offer=_always)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -127,7 +126,7 @@ def _bytes(path: Path, wrong: Wrong) -> bytes:
 
 def _json(path: Path, text: str, wrong: Wrong) -> CollectiveFile:
     try:
-        data: Any = json.loads(text)
+        data = json.loads(text)
     except (ValueError, RecursionError) as broken:
         raise wrong("", str(broken)[:160], "JSON in UTF-8") from None
     if isinstance(data, dict) and data.get("format") == FORMAT:

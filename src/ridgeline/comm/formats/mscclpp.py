@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import lcm
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -39,7 +38,7 @@ from ridgeline.comm.formats.program import (
     refuse_too_large,
     whole_number,
 )
-from ridgeline.core.documents import JsonObject
+from ridgeline.core.documents import JsonObject, JsonValue
 from ridgeline.core.errors import InputError, Problem
 
 COLLECTIVES: Mapping[str, Collective] = MappingProxyType(
@@ -61,6 +60,7 @@ MOST_OPS, MOST_CHANNELS, MOST_AT_ONCE = 64, 16, 8  # ops and channels of a block
 MOST_SEMAPHORES, MOST_BARRIERS = 16, 16
 MOST_FINER = 64
 Keys = tuple[tuple[int, ...], ...]  # of semaphores
+ChannelEnd = tuple[JsonValue, JsonValue]  # a peer and which of its channels; of a switch its buffer and ranks
 
 
 def read_mscclpp(path: Path, plan: JsonObject) -> Program:
@@ -105,7 +105,7 @@ class _Reader:
             raise self.wrong(at, f"{value!r:.40}", "an object")
         return value
 
-    def _list(self, owner: JsonObject, key: str, at: str, default: bool = False) -> list[Any]:
+    def _list(self, owner: JsonObject, key: str, at: str, default: bool = False) -> list[object]:
         value = owner.get(key, [] if default else None)
         if not isinstance(value, list) or len(value) > MOST_INSTRUCTIONS:
             raise self.wrong(f"{at}: {key}", f"{value!r:.40}", "a list")
@@ -165,9 +165,9 @@ class _Reader:
                 raise self.wrong(f"gpu {rank}: output_chunks", str(output_chunks), f"{outputs}, or 0")
         return inputs * self.finer, outputs * self.finer
 
-    def _channels(self, rank: int) -> dict[str, list[Any]]:
+    def _channels(self, rank: int) -> dict[str, list[ChannelEnd]]:
         """By type the ends of each channel: (peer, which of its channels), or a switch's buffer and ranks."""
-        channels: dict[str, list[Any]] = {kind: [] for kind in TYPES}
+        channels: dict[str, list[ChannelEnd]] = {kind: [] for kind in TYPES}
         at = f"gpu {rank}: channels"
         for channel in self._list(self.gpus[rank], "channels", f"gpu {rank}", default=True):
             entry = self._dict(channel, at)
@@ -219,7 +219,7 @@ class _Reader:
         ops = list(self._flat(block, at))
         if len(ops) > MOST_OPS:
             raise self.wrong(at, f"{len(ops)} ops", f"at most {MOST_OPS}")
-        self.mine: dict[str, list[Any]] = {kind: [] for kind in TYPES}
+        self.mine: dict[str, list[ChannelEnd]] = {kind: [] for kind in TYPES}
         for channel_entry in self._list(block, "channels", at, default=True):
             channel = self._dict(channel_entry, at)
             kind = self._word(channel, "channel_type", at, TYPES)

@@ -25,7 +25,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -221,7 +220,7 @@ def _core() -> ctypes.CDLL | None:
     return loaded_core
 
 
-def _pointer(values: np.ndarray[Any, Any]) -> ctypes.c_void_p:
+def _pointer(values: np.ndarray) -> ctypes.c_void_p:
     return ctypes.c_void_p(values.ctypes.data)
 
 
