@@ -68,7 +68,8 @@ INTERIOR = {
     ),
     "runtime": (
         ("probe",),
-        ("measure", "peers", "rank_figures"),
+        ("measure", "peers"),
+        ("rank_figures",),
         ("rank_check", "shm"),
         ("collective_ranks",),
         ("run_collective", "train"),

@@ -13,38 +13,21 @@ from pathlib import Path
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
-from ridgeline.core.files import read_text, refuse_unwritable
+from ridgeline.core.files import parse_table, read_text, refuse_unwritable
 from ridgeline.hardware.device_names import packed_names
 from ridgeline.hardware.load import CHIPS
 from ridgeline.runtime.probe.case import GROUPS, Case
 from ridgeline.runtime.probe.ranks import find_world
-from ridgeline.runtime.probe.session import VERSION, Outcome, measure_device, measure_ranks, merge_files, replace_file
+from ridgeline.runtime.probe.session import VERSION, measure_device, measure_ranks, merge_files, replace_file
 from ridgeline.runtime.probe.supervisor import Refused, Settings
 from ridgeline.version import __version__
 
 ROOT = Path(__file__).parents[1]
-PARTS = (
-    "core/documents.py",
-    "core/records.py",
-    "core/errors.py",
-    "core/dtype.py",
-    "ir/kernel.py",
-    "hardware/device_names.py",
-)  # what the probe imports beside itself
+CORE = ("core/documents.py", "core/records.py", "core/errors.py", "core/dtype.py")
+PARTS = (*CORE, "ir/kernel.py", "hardware/device_names.py")  # what the probe imports beside itself
 START = "import sys\n\nfrom ridgeline.runtime.probe.__main__ import main\n\nsys.exit(main())\n"
 SHEBANG = b"#!/usr/bin/env python3\n"
 FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # of zip files: the same sources give the same bytes
-
-
-def standalone() -> bytes:
-    """The zipapp: needs Python 3.10, torch and numpy, and no Ridgeline that is installed."""
-    archive_bytes = io.BytesIO()
-    with zipfile.ZipFile(archive_bytes, "w", zipfile.ZIP_DEFLATED) as file:
-        for name, text in _members():
-            entry = zipfile.ZipInfo(name, FIRST_DAY)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            file.writestr(entry, text)
-    return SHEBANG + archive_bytes.getvalue()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +41,14 @@ class StandaloneFile:
 
 
 def write_standalone(path: Path) -> StandaloneFile:
-    content = standalone()
+    """Write the measuring part as one file, a zipapp: it needs Python 3.10, torch and numpy, and no Ridgeline."""
+    archive_bytes = io.BytesIO()
+    with zipfile.ZipFile(archive_bytes, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, text in _members():
+            entry = zipfile.ZipInfo(name, FIRST_DAY)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            file.writestr(entry, text)
+    content = SHEBANG + archive_bytes.getvalue()
     replace_file(path, content)
     return StandaloneFile(output=path, bytes=len(content))
 
@@ -75,7 +65,7 @@ def _members() -> list[tuple[str, str]]:
 
 LONGEST_MINUTES = 24 * 60
 BIGGEST_PROFILE = 64 << 20  # bytes
-Told = Callable[[int, int, str], None]  # cases done, cases planned, the next one in words
+Progress = Callable[[int, int, str], None]  # cases done, cases planned, the next one in words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +164,7 @@ class Characterization:
         return tuple(row for row in self.rows if not row.get("ok"))
 
 
-def untold(count: int, total: int, what: str) -> None:
+def ignore_progress(count: int, total: int, what: str) -> None:
     """Nobody is told how far a run is."""
 
 
@@ -189,7 +179,7 @@ def characterize(
     imports: Sequence[str] = (),
     backend: str = "",
     seed: int = 0,
-    progress: Told = untold,
+    progress: Progress = ignore_progress,
 ) -> Characterization:
     """Measure compute, memory, host and links of a torch device, and write the profile.
 
@@ -224,7 +214,7 @@ def characterize(
         raise InputError(
             Problem(path="--device", given=f"{device!r}: {wrong}", expected="a device torch can use", todo=todo)
         ) from None
-    return _characterization(path, outcome)
+    return Characterization(path=path, head=outcome.head, rows=outcome.rows, left=outcome.left)
 
 
 def merge_profiles(paths: Iterable[Path | str], output: Path | str) -> Characterization:
@@ -234,13 +224,12 @@ def merge_profiles(paths: Iterable[Path | str], output: Path | str) -> Character
     files = [Path(path) for path in paths]
     if not files:
         raise InputError(Problem(path="--merge", given="no files", expected="profiles of ranks, one a file"))
-    return _characterization(path, merge_files(files, path, read_profile_table))
+    outcome = merge_files(files, path, read_profile_table)
+    return Characterization(path=path, head=outcome.head, rows=outcome.rows, left=outcome.left)
 
 
 def read_profile_table(path: Path) -> JsonObject:
     """A profile as a plain table; `InputError` for anything that is none."""
-    from ridgeline.core.files import parse_table
-
     table = parse_table(path.with_suffix(".json"), read_text(path, BIGGEST_PROFILE)).data
     rows = table.get("rows")
     right = isinstance(rows, list) and all(isinstance(row, dict) and isinstance(row.get("op"), str) for row in rows)
@@ -258,10 +247,6 @@ def need_torch(verb: str) -> None:
     if importlib.util.find_spec("torch") is None:
         todo = "`pip install ridgeline[torch]`, in the build of your accelerator"
         raise InputError(Problem(path=verb, given="no module torch", expected="torch", todo=todo))
-
-
-def _characterization(path: Path, found: Outcome) -> Characterization:
-    return Characterization(path=path, head=found.head, rows=found.rows, left=found.left)
 
 
 def _check(minutes: float, only: Sequence[str], chip: str | None, path: Path, imports: Sequence[str]) -> None:

@@ -16,13 +16,26 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 NORMAL = 1.4826  # standard deviations in a median absolute deviation
 MEDIAN_ERROR = 1.2533  # sqrt(pi / 2)
 FLOOR = 0.01  # relative noise below which no machine measures
 SCORE = 4.0
 CONSISTENT = 0.8  # share of rounds
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """What one rank tells the others: its settings; seconds by figure and round, by pair, and of all ranks."""
+
+    host: str
+    type: str
+    device: str
+    settings: dict[str, str]
+    rounds: dict[str, list[float]] = field(default_factory=dict)
+    pairs: dict[tuple[int, int], dict[str, list[float]]] = field(default_factory=dict)
+    whole: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +81,10 @@ def outliers(figure: str, rounds: Mapping[str, Sequence[float]], limit: Limit) -
     """
     if len(rounds) < 2:
         return []
-    ratios = {member: _ratios(member, rounds) for member in rounds}
+    ratios = {}
+    for member, seconds in rounds.items():
+        peer_rounds = zip(*(rounds[peer] for peer in rounds if peer != member), strict=True)
+        ratios[member] = [own / statistics.median(peers) for own, peers in zip(seconds, peer_rounds, strict=True)]
     gaps = {member: statistics.median(ratio) - 1 for member, ratio in ratios.items()}
     outliers_ = []
     for member, ratio in ratios.items():
@@ -78,24 +94,11 @@ def outliers(figure: str, rounds: Mapping[str, Sequence[float]], limit: Limit) -
         is_consistent = sum(value > 1 + limit.gap / 2 for value in ratio) >= CONSISTENT * len(ratio)
         if gaps[member] > limit.gap and score > limit.score and is_consistent:
             value = statistics.median(rounds[member])
-            peer_medians = [statistics.median(rounds[peer]) for peer in rounds if peer != member]
+            usual = statistics.median([statistics.median(rounds[peer]) for peer in rounds if peer != member])
             outliers_.append(
-                Outlier(
-                    member=member,
-                    figure=figure,
-                    value=value,
-                    expected=statistics.median(peer_medians),
-                    gap=gaps[member],
-                    score=score,
-                )
+                Outlier(member=member, figure=figure, value=value, expected=usual, gap=gaps[member], score=score)
             )
     return sorted(outliers_, key=lambda one: -one.gap)
-
-
-def _ratios(member: str, rounds: Mapping[str, Sequence[float]]) -> list[float]:
-    """A member's seconds over its peers' median, round by round."""
-    peers = [rounds[peer] for peer in rounds if peer != member]
-    return [value / statistics.median([peer[at] for peer in peers]) for at, value in enumerate(rounds[member])]
 
 
 def slow_links(
@@ -111,16 +114,11 @@ def slow_links(
     values = {pair: fastest(samples) for pair, samples in pairs.items()}
     ranks = sorted({rank for pair in values for rank in pair})
     values_of_rank = {f"rank {rank}": [value for pair, value in values.items() if rank in pair] for rank in ranks}
-    slow_ranks = (
-        []
-        if len(ranks) < 4
-        else _far(figure, {rank: statistics.median(pair_values) for rank, pair_values in values_of_rank.items()}, limit)
-    )
+    medians = {rank: statistics.median(pair_values) for rank, pair_values in values_of_rank.items()}
+    slow_ranks = _far(figure, medians, limit) if len(ranks) > 3 else []
     blamed_ranks = {outlier.member for outlier in slow_ranks}
-    other_pairs = {
-        pair: value for pair, value in values.items() if not {f"rank {rank}" for rank in pair} & blamed_ranks
-    }
-    pair_names = {f"rank {a} and rank {b}": value for (a, b), value in other_pairs.items()}
+    other_pairs = [pair for pair in values if not {f"rank {rank}" for rank in pair} & blamed_ranks]
+    pair_names = {f"rank {a} and rank {b}": values[a, b] for a, b in other_pairs}
     return slow_ranks, _far(figure, pair_names, limit) if len(pair_names) > 2 else []
 
 

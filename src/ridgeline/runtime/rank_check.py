@@ -12,20 +12,19 @@ import platform
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ridgeline.core.documents import JsonMapping
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.runtime.measure import need_torch, read_profile_table
-from ridgeline.runtime.peers import Limit, Outlier, deviation, fastest, outliers, slow_links
+from ridgeline.runtime.peers import Limit, Outlier, Report, deviation, fastest, outliers, slow_links
 from ridgeline.runtime.probe.ranks import World, find_world
 
 if TYPE_CHECKING:
     from ridgeline.runtime.probe.timing import Bench
-    from ridgeline.runtime.rank_figures import RankFigures
 
 
 PREFIXES = ("NCCL_", "TORCH_NCCL_", "HCCL_", "RCCL_", "GLOO_", "UCX_", "FI_", "CUDA_", "PYTORCH_", "OMP_", "MKL_")
@@ -78,13 +77,10 @@ def problems(ranks: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> list[S
     for name in sorted({key for rank in ranks for key in rank}):
         problems_ += _differing(name, [rank.get(name, "unset") for rank in ranks], hosts)
     for name, (value, effect) in SLOWING.items():
-        who = [rank for rank, settings in enumerate(ranks) if settings.get(f"env {name}", "").upper() == value]
-        if who:
-            problems_.append(
-                SettingProblem(
-                    who=_ranks(who, hosts), what=name, value=value, expected="unset", advice=f"{effect}: unset it"
-                )
-            )
+        slowed = [rank for rank, settings in enumerate(ranks) if settings.get(f"env {name}", "").upper() == value]
+        if slowed:
+            who, advice = _ranks(slowed, hosts), f"{effect}: unset it"
+            problems_.append(SettingProblem(who=who, what=name, value=value, expected="unset", advice=advice))
     return problems_ + _limited_links(ranks, hosts)
 
 
@@ -95,12 +91,14 @@ def _differing(name: str, values: Sequence[str], hosts: Sequence[str]) -> list[S
     if len(value_counts) == 1 or bare.startswith(OWN):
         return []
     usual = value_counts.most_common(1)[0][0]
-    problems_ = []
-    for value in sorted(set(value_counts) - {usual}):
-        who = _ranks([rank for rank, rank_value in enumerate(values) if rank_value == value], hosts)
-        advice = "set it alike on all ranks" if name.startswith("env ") else "make the ranks alike"
-        problems_.append(SettingProblem(who=who, what=bare, value=value, expected=usual, advice=advice))
-    return problems_
+    advice = "set it alike on all ranks" if name.startswith("env ") else "make the ranks alike"
+    ranks_of = {
+        value: [rank for rank, rank_value in enumerate(values) if rank_value == value] for value in value_counts
+    }
+    return [
+        SettingProblem(who=_ranks(ranks_of[value], hosts), what=bare, value=value, expected=usual, advice=advice)
+        for value in sorted(set(value_counts) - {usual})
+    ]
 
 
 def _limited_links(ranks: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> list[SettingProblem]:
@@ -112,11 +110,9 @@ def _limited_links(ranks: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> 
     ):
         low = [rank for rank, settings in enumerate(ranks) if 0 < _number(settings, current) < _number(settings, built)]
         if low:
-            value, expected_value = ranks[low[0]][current], ranks[low[0]][built]
-            who = _ranks(low, hosts)
-            problems_.append(
-                SettingProblem(who=who, what=what, value=value, expected=expected_value, advice="ask who set it")
-            )
+            who, first = _ranks(low, hosts), ranks[low[0]]
+            values = {"value": first[current], "expected": first[built]}
+            problems_.append(SettingProblem(who=who, what=what, advice="ask who set it", **values))
     return problems_
 
 
@@ -129,32 +125,29 @@ def _number(one: Mapping[str, str], key: str) -> float:
 
 def warnings(ranks: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> list[str]:
     """Settings worth a look that do not stop a run."""
-    warnings_ = []
-    for key, wrong, text in (
-        ("device ecc", "False", "memory errors go unnoticed: ECC is off"),
-        ("device persistence", "False", "the driver may unload between runs: persistence mode is off"),
-        ("host governor", "powersave", "the host's clock follows its load: the governor is powersave"),
-        ("host governor", "ondemand", "the host's clock follows its load: the governor is ondemand"),
-    ):
-        who = [rank for rank, settings in enumerate(ranks) if settings.get(key) == wrong]
-        if who:
-            warnings_.append(f"{_ranks(who, hosts)}: {text}")
     cores = "host cores a rank may use"
-    few = [
-        rank for rank, settings in enumerate(ranks) if 0 < _number(settings, cores) < _number(settings, "host ranks")
-    ]
-    if few:
-        warnings_.append(f"{_ranks(few, hosts)}: fewer cores than ranks on the host")
-    default_threads = [
-        rank
-        for rank, settings in enumerate(ranks)
-        if "env OMP_NUM_THREADS" not in settings and settings.get("host ranks") != "1"
-    ]
-    if default_threads:
-        warnings_.append(
-            f"{_ranks(default_threads, hosts)}: OMP_NUM_THREADS is unset, so that each rank takes every core"
-        )
-    return warnings_
+    rules: tuple[tuple[str, Callable[[Mapping[str, str]], bool]], ...] = (
+        ("memory errors go unnoticed: ECC is off", lambda rank: rank.get("device ecc") == "False"),
+        (
+            "the driver may unload between runs: persistence mode is off",
+            lambda rank: rank.get("device persistence") == "False",
+        ),
+        (
+            "the host's clock follows its load: the governor is powersave",
+            lambda rank: rank.get("host governor") == "powersave",
+        ),
+        (
+            "the host's clock follows its load: the governor is ondemand",
+            lambda rank: rank.get("host governor") == "ondemand",
+        ),
+        ("fewer cores than ranks on the host", lambda rank: 0 < _number(rank, cores) < _number(rank, "host ranks")),
+        (
+            "OMP_NUM_THREADS is unset, so that each rank takes every core",
+            lambda rank: "env OMP_NUM_THREADS" not in rank and rank.get("host ranks") != "1",
+        ),
+    )
+    who = {text: [place for place, rank in enumerate(ranks) if applies(rank)] for text, applies in rules}
+    return [f"{_ranks(places, hosts)}: {text}" for text, places in who.items() if places]
 
 
 def _ranks(who: Sequence[int], hosts: Sequence[str]) -> str:
@@ -197,22 +190,9 @@ def figures_of(table: JsonMapping) -> dict[str, float]:
     return figures
 
 
-LIMITS: Mapping[str, Limit] = {
-    "product": Limit(gap=0.05),
-    "copy": Limit(gap=0.05),
-    "h2d": Limit(gap=0.2),
-    "launch": Limit(gap=0.5),
-    "link": Limit(gap=0.2),
-    "latency": Limit(gap=1.0),
-}
+LIMITS = {"product": 0.05, "copy": 0.05, "h2d": 0.2, "launch": 0.5, "link": 0.2, "latency": 1.0}
 """How much slower than its peers a rank or pair may be; what depends on the host varies more than what a chip does."""
-CPU_LIMITS: Mapping[str, Limit] = {
-    "product": Limit(gap=0.5),
-    "copy": Limit(gap=0.5),
-    "launch": Limit(gap=1.0),
-    "link": Limit(gap=2.0),
-    "latency": Limit(gap=4.0),
-}
+CPU_LIMITS = {"product": 0.5, "copy": 0.5, "launch": 1.0, "link": 2.0, "latency": 4.0}
 """The same where ranks share the cores that they measure with whatever else runs there."""
 REFERENCE_GAP = 0.1  # slower than the reference by more than this is told
 
@@ -295,36 +275,12 @@ class Preflight:
             for kind, members in slow.items()
             for outlier in members
         ]  # fmt: skip
-        settings = (
-            PreflightFinding(
-                kind="setting",
-                who=setting.who,
-                what=setting.what,
-                value=setting.value,
-                expected=setting.expected,
-                advice=setting.advice,
-            )
-            for setting in self.settings
-        )
-        return (*findings, *settings)
+        return (*findings, *(PreflightFinding(kind="setting", **asdict(setting)) for setting in self.settings))
 
     @property
     def ok(self) -> bool:
         """Whether nothing is wrong."""
         return not (self.chips or self.links or self.behind or self.settings)
-
-
-@dataclass(slots=True, kw_only=True)
-class Report:
-    """What one rank tells the others."""
-
-    host: str
-    type: str
-    device: str
-    settings: dict[str, str]
-    rounds: dict[str, list[float]] = field(default_factory=dict)
-    pairs: dict[tuple[int, int], dict[str, list[float]]] = field(default_factory=dict)
-    whole: dict[str, float] = field(default_factory=dict)
 
 
 def preflight(
@@ -365,7 +321,7 @@ def _measure(device: str, world: World, drill: bool, imports: Sequence[str], bac
     from ridgeline.runtime.probe.backend import open_backend
     from ridgeline.runtime.probe.child import open_bench
     from ridgeline.runtime.probe.links import join
-    from ridgeline.runtime.rank_figures import RankFigures, Sizes, link_figures, own_figures
+    from ridgeline.runtime.rank_figures import Sizes, link_figures, own_figures
 
     name = world.device(device)
     try:
@@ -375,16 +331,15 @@ def _measure(device: str, world: World, drill: bool, imports: Sequence[str], bac
         expected_text = "a device torch can use"
         raise InputError(Problem(path="--device", given=str(wrong), expected=expected_text, todo=todo)) from None
     bench = open_bench(opened, 0.0, world.rank)
-    figures = RankFigures()
+    report = _report(bench, world)
     if world.ranks == 1:
-        figures.rounds = own_figures(bench, Sizes.of(opened.type), drill)
-        return [_report(bench, world, figures)]
+        report.rounds = own_figures(bench, Sizes.of(opened.type), drill)
+        return [report]
     with _environment(world):
         join(opened, 1, backend)
         try:
-            figures.rounds = own_figures(bench, Sizes.of(opened.type), drill, world.ranks)
-            link_figures(bench, Sizes.of(opened.type), figures)
-            report = _report(bench, world, figures)
+            report.rounds = own_figures(bench, Sizes.of(opened.type), drill, world.ranks)
+            link_figures(bench, Sizes.of(opened.type), report)
             reports = [report] * world.ranks
             dist.all_gather_object(reports, report)
         finally:
@@ -405,20 +360,12 @@ def _environment(world: World) -> Iterator[None]:
                 os.environ.pop(name, None)
 
 
-def _report(bench: Bench, world: World, found: RankFigures) -> Report:
+def _report(bench: Bench, world: World) -> Report:
     from ridgeline.runtime.probe.backend import device_name, software
 
-    backend = bench.backend
-    settings = collect(bench.meter.facts, software(backend), world.local_ranks)
-    return Report(
-        host=platform.node(),
-        type=backend.type,
-        device=device_name(backend),
-        settings={**settings, "device name": device_name(backend)},
-        rounds=found.rounds,
-        pairs=found.pairs,
-        whole=found.whole,
-    )
+    name = device_name(bench.backend)
+    settings = {**collect(bench.meter.facts, software(bench.backend), world.local_ranks), "device name": name}
+    return Report(host=platform.node(), type=bench.backend.type, device=name, settings=settings)
 
 
 def judge(reports: Sequence[Report], nodes: int, reference: Mapping[str, float], seconds: float) -> Preflight:
@@ -429,14 +376,16 @@ def judge(reports: Sequence[Report], nodes: int, reference: Mapping[str, float],
     figures, chips, behind, links = [], [], [], []
     for name in reports[0].rounds:
         rounds = {member: rank_rounds[name] for member, rank_rounds in rounds_of_rank.items() if name in rank_rounds}
-        chips += outliers(name, rounds, limits[name])
+        chips += outliers(name, rounds, Limit(gap=limits[name]))
         values = {member: statistics.median(samples) for member, samples in rounds.items()}
         figures.append(_figure(name, values, reference.get(name)))
         behind += _behind(name, values, reference.get(name))
+    inside = [pair for pair in pairs if hosts[pair[0]] == hosts[pair[1]]]
+    between = [pair for pair in pairs if pair not in inside]
     for name in ("latency", "link"):
-        for group in _classes(pairs, hosts):
+        for group in filter(None, (inside, between)):
             samples = {pair: pairs[pair][name] for pair in group}
-            slow_ranks, single = slow_links(name, samples, limits[name])
+            slow_ranks, single = slow_links(name, samples, Limit(gap=limits[name]))
             links += [*slow_ranks, *single]
         values = {f"rank {a} and rank {b}": fastest(value[name]) for (a, b), value in pairs.items()}
         figures += [_figure(name, values, reference.get(name))] if values else []
@@ -445,23 +394,10 @@ def judge(reports: Sequence[Report], nodes: int, reference: Mapping[str, float],
         figures.append(_figure(name, values, reference.get(name)))
         behind += _behind(name, values, reference.get(name))
     rank_settings = [report.settings for report in reports]
-    return Preflight(
-        ranks=len(reports),
-        nodes=nodes,
-        device=reports[0].device,
-        seconds=seconds,
-        figures=tuple(figures),
-        chips=tuple(chips),
-        links=tuple(links),
-        behind=tuple(behind),
-        settings=tuple(problems(rank_settings, hosts)),
-        warnings=tuple(warnings(rank_settings, hosts)),
-    )
-
-
-def _classes(pairs: Mapping[tuple[int, int], object], hosts: Sequence[str]) -> list[list[tuple[int, int]]]:
-    inside = [pair for pair in pairs if hosts[pair[0]] == hosts[pair[1]]]
-    return [group for group in (inside, [pair for pair in pairs if pair not in inside]) if group]
+    findings: JsonObject = {"figures": figures, "chips": chips, "links": links, "behind": behind}
+    findings |= {"settings": problems(rank_settings, hosts), "warnings": warnings(rank_settings, hosts)}
+    tuples = {name: tuple(values) for name, values in findings.items()}
+    return Preflight(ranks=len(reports), nodes=nodes, device=reports[0].device, seconds=seconds, **tuples)
 
 
 def _figure(name: str, values: Mapping[str, float], reference: float | None) -> Figure:

@@ -11,12 +11,13 @@ all_reduce   a large all-reduce over all ranks
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 import torch.distributed as dist
 
+from ridgeline.runtime.peers import Report
 from ridgeline.runtime.probe.links import collective, ping_pong, time_together
 from ridgeline.runtime.probe.timing import Bench, host_seconds
 
@@ -45,15 +46,6 @@ class Sizes:
         return cls(side=4096, copy_bytes=1 << 30, host_bytes=1 << 26, link_bytes=1 << 26)
 
 
-@dataclass(slots=True, kw_only=True)
-class RankFigures:
-    """What one rank measured: seconds by figure and round, and by pair it met in."""
-
-    rounds: dict[str, list[float]] = field(default_factory=dict)
-    pairs: dict[tuple[int, int], dict[str, list[float]]] = field(default_factory=dict)
-    whole: dict[str, float] = field(default_factory=dict)
-
-
 def own_figures(bench: Bench, sizes: Sizes, drill: bool, ranks: int = 1) -> dict[str, list[float]]:
     """Seconds of each figure of this rank's own chip, per round, the other ranks measuring theirs."""
     figures: dict[str, list[float]] = {}
@@ -61,7 +53,9 @@ def own_figures(bench: Bench, sizes: Sizes, drill: bool, ranks: int = 1) -> dict
         work = _slow_down(call) if drill else call
         for _ in range(3):
             work()
-        timed = partial(host_seconds, work, bench.backend, _inner(call, bench), wait=name != "launch")
+        block_s = CPU_BLOCK_S if bench.backend.type == "cpu" else BLOCK_S  # filled by the work as it is without a drill
+        inner = max(1, min(200, int(block_s / host_seconds(call, bench.backend, 3))))
+        timed = partial(host_seconds, work, bench.backend, inner, wait=name != "launch")
         figures[name] = [_slowest_rank(timed, bench, ranks) for _ in range(ROUNDS)]
     return figures
 
@@ -104,12 +98,6 @@ def _slow_down(call: Callable[[], object]) -> Callable[[], object]:
     return slow_call
 
 
-def _inner(call: Callable[[], object], bench: Bench) -> int:
-    """Calls that fill a block of time; of the work as it is without a drill."""
-    block_s = CPU_BLOCK_S if bench.backend.type == "cpu" else BLOCK_S
-    return max(1, min(200, int(block_s / host_seconds(call, bench.backend, 3))))
-
-
 def turns(ranks: int) -> list[list[tuple[int, int]]]:
     """A round-robin tournament: in each turn every rank meets one other, until all have met or the turns are used up.
 
@@ -126,7 +114,7 @@ def turns(ranks: int) -> list[list[tuple[int, int]]]:
     return pairs
 
 
-def link_figures(bench: Bench, sizes: Sizes, found: RankFigures) -> None:
+def link_figures(bench: Bench, sizes: Sizes, report: Report) -> None:
     """Meet the other ranks in turns, then reduce over all of them; what this rank is the first of is kept."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     met = turns(ranks)
@@ -136,10 +124,10 @@ def link_figures(bench: Bench, sizes: Sizes, found: RankFigures) -> None:
         dist.barrier()
         for pair in turn:
             if rank in pair:
-                samples = found.pairs.setdefault(pair, {"latency": [], "link": []})
+                samples = report.pairs.setdefault(pair, {"latency": [], "link": []})
                 samples["latency"] += ping_pong(*pair, SMALL_BYTES, bench)
                 samples["link"] += ping_pong(*pair, sizes.link_bytes, bench)
-    found.pairs = {pair: samples for pair, samples in found.pairs.items() if rank == pair[0]}
+    report.pairs = {pair: samples for pair, samples in report.pairs.items() if rank == pair[0]}
     dist.barrier()
     call, _ = collective("all_reduce", sizes.link_bytes, bench)
-    found.whole["all_reduce"] = time_together(call, bench)["s"]
+    report.whole["all_reduce"] = time_together(call, bench)["s"]

@@ -110,14 +110,6 @@ class CollectiveRun:
         return not any(row.wrong for row in self.rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Network:
-    """What an algorithm is chosen or synthesized for."""
-
-    topology: str
-    without: tuple[str, ...]
-
-
 def collective_run(
     name: str,
     *,
@@ -146,8 +138,8 @@ def collective_run(
     if backend == "nccl" and world.ranks == 1:
         _need_chips(ranks)
     sizes_bytes = _sizes(sizes)
-    network = _Network(topology=topology, without=tuple(without))
-    algorithm_ = _algorithm(name, ranks, sizes_bytes[-1], algorithm, synthesize, network, root)
+    how: JsonObject = {"topology": topology or f"switch:{ranks}", "without": tuple(without), "size": sizes_bytes[-1]}
+    algorithm_ = _algorithm(name, ranks, algorithm, {**how, "synthesize": synthesize, "root": root})
     spec = {"backend": backend, "sizes": sizes_bytes, "root": root, "timeout_s": timeout_s}
     if world.ranks > 1:
         from ridgeline.runtime.collective_ranks import join_and_measure
@@ -167,9 +159,8 @@ def _need_chips(ranks: int) -> None:
         raise InputError(Problem(path="--backend nccl", given=given_text, expected="a GPU for each rank", todo=todo))
 
 
-def _algorithm(
-    name: str, ranks: int, size: float, chosen: str, synthesize: bool, network: _Network, root: int
-) -> Algorithm:
+def _algorithm(name: str, ranks: int, chosen: str, how: JsonObject) -> Algorithm:
+    """The algorithm of a file, or the one that is named, or chosen or synthesized by `how`."""
     if name not in PLAIN_COLLECTIVES:
         raise InputError(not_among("collective", name, PLAIN_COLLECTIVES))
     if not 2 <= ranks <= MOST_RANKS:
@@ -177,17 +168,11 @@ def _algorithm(
     if chosen.endswith((".json", ".xml")) or "/" in chosen:
         algorithm = _from_file(Path(chosen))
     else:
-        shape = network.topology or f"switch:{ranks}"
-        algorithm = collective(
-            name, topology=shape, without=network.without, size=size, algorithm=chosen, synthesize=synthesize, root=root
-        ).algorithm
+        algorithm = collective(name, algorithm=chosen, **how).algorithm
     if algorithm.contract.collective != name or algorithm.ranks != ranks:
         given_text = f"{algorithm.contract.collective} of {algorithm.ranks} ranks"
-        todo = (
-            f"--ranks {algorithm.ranks}, or as many of torchrun"
-            if algorithm.ranks != ranks
-            else ("name the file's collective")
-        )
+        other_ranks = f"--ranks {algorithm.ranks}, or as many of torchrun"
+        todo = other_ranks if algorithm.ranks != ranks else "name the file's collective"
         raise InputError(Problem(path="algorithm", given=given_text, expected=f"{name} of {ranks} ranks", todo=todo))
     if algorithm.nodes > algorithm.ranks:
         todo = "take one in which ranks send to ranks"
@@ -272,24 +257,13 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], place: Path, until: float) -
         time.sleep(0.05)
 
 
-def _collective_run(made: Algorithm, backend: str, root: int, found: JsonMapping) -> CollectiveRun:
-    graph = graph_named(f"switch:{made.ranks}", found["bytes_per_s"], 0.0)
-    name = made.contract.collective
+def _collective_run(made: Algorithm, backend: str, root: int, answer: JsonMapping) -> CollectiveRun:
+    latency_s, bytes_per_s, name = answer["latency_s"], answer["bytes_per_s"], made.contract.collective
+    graph, factor, rows = graph_named(f"switch:{made.ranks}", bytes_per_s, 0.0), bus_factor(name, made.ranks), []
+    for row in answer["rows"]:
+        bound_seconds = max(lower_bound(graph, name, row["size_bytes"], root).bandwidth_s, latency_s)
+        wrong = tuple(f"rank {rank}: chunk {chunks[0]}" for rank, chunks in row["wrong"].items())
+        rows.append(RunRow(**{**row, "wrong": wrong}, bound_seconds=bound_seconds, bus_factor=factor))
     return CollectiveRun(
-        collective=name,
-        algorithm=made,
-        backend=backend,
-        latency_s=found["latency_s"],
-        bytes_per_s=found["bytes_per_s"],
-        rows=tuple(
-            RunRow(
-                size_bytes=row["size_bytes"],
-                seconds=row["seconds"],
-                own_seconds=row["own_seconds"],
-                bound_seconds=max(lower_bound(graph, name, row["size_bytes"], root).bandwidth_s, found["latency_s"]),
-                wrong=tuple(f"rank {rank}: chunk {chunks[0]}" for rank, chunks in row["wrong"].items()),
-                bus_factor=bus_factor(name, made.ranks),
-            )
-            for row in found["rows"]
-        ),
+        collective=name, algorithm=made, backend=backend, latency_s=latency_s, bytes_per_s=bytes_per_s, rows=tuple(rows)
     )

@@ -51,8 +51,9 @@ def capture(module: nn.Module, example_inputs: object, *, id: str = "") -> Model
             wrongs.append(wrong)
             continue
         kind = id or type(module).__name__
-        by, tokens, media = f"torch {torch.__version__}", _lengths(args, keywords), _media_of(inputs)
-        return spec_of(recording, empty, id=kind, by=by, tokens=tokens, seen=media)
+        first = next((x for x in inputs.values() if hasattr(x, "shape") and len(x.shape) > 1), None)
+        by, tokens = f"torch {torch.__version__}", (int(first.shape[1]),) if first is not None else ()
+        return spec_of(recording, empty, id=kind, by=by, tokens=tokens, seen=_media_of(inputs))
     raise InputError(capture_problem(type(module).__name__, wrongs[0])) from None
 
 
@@ -104,8 +105,3 @@ def _on_meta(module: nn.Module) -> nn.Module:
         empty = torch.empty_like(tensor, device="meta")
         memo[key] = torch.nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else empty
     return copy.deepcopy(module, memo).eval()
-
-
-def _lengths(args: tuple[object, ...], named: JsonMapping) -> tuple[int, ...]:
-    first = next((x for x in (*args, *named.values()) if hasattr(x, "shape") and len(x.shape) > 1), None)
-    return (int(first.shape[1]),) if first is not None else ()

@@ -55,16 +55,13 @@ class Ends:
 
 
 def ends_of(recording: Recording, layers: Layers, shapes: Shapes, hidden: int, tokens: int) -> Ends:
-    first, last = _span(layers, len(recording.nodes))
+    ends = [place for layer in layers.calls for place in (layer.places[0], layer.places[-1])]
+    first, last = (min(ends), max(ends) + 1) if ends else (0, len(recording.nodes))
     graph = LayerGraph(recording, layers.outside, shapes)
     layer_params = {name for layer in layers.calls for name in layer.params}
     rows = _embedding_rows(graph, shapes, layer_params)
-    end_params = {
-        name
-        for node in graph.nodes.values()
-        if node.op == "embedding" and node.inputs[-1] >= 0
-        for name in node.weights
-    }
+    lookups = [node for node in graph.nodes.values() if node.op == "embedding" and node.inputs[-1] >= 0]
+    end_params = {name for node in lookups for name in node.weights}
     table = max(rows, key=lambda name: (name in end_params, shapes[name][0]), default="")
     vocab, width = shapes[table] if table else (0, 0)
     head = next((product for product in reversed(graph.products) if product.outputs == vocab and product.weight), None)
@@ -91,12 +88,6 @@ def ends_of(recording: Recording, layers: Layers, shapes: Shapes, hidden: int, t
     )  # fmt: skip
 
 
-def _span(layers: Layers, end: int) -> tuple[int, int]:
-    """Places of the first op of a layer and behind the last one."""
-    places = [place for layer in layers.calls for place in (layer.places[0], layer.places[-1])]
-    return (min(places), max(places) + 1) if places else (0, end)
-
-
 def _embedding_rows(graph: LayerGraph, shapes: Shapes, owned: set[str]) -> list[str]:
     """Parameters that rows are looked up in, outside of layers."""
     names = [
@@ -109,16 +100,12 @@ def _projections(
     graph: LayerGraph, width: int, hidden: int, span: tuple[int, int], used: set[int]
 ) -> tuple[Multiplied, ...]:
     """The two products that join rows of another width with the layers."""
-    into = [
-        product
-        for product in graph.products
-        if (product.inputs, product.outputs) == (width, hidden) and product.node < span[0]
-    ]
-    out = [
-        product
-        for product in graph.products
-        if (product.inputs, product.outputs) == (hidden, width) and product.node >= span[1]
-    ]
+    before, behind = (
+        [product for product in graph.products if (product.inputs, product.outputs) == sizes]
+        for sizes in ((width, hidden), (hidden, width))
+    )
+    into = [product for product in before if product.node < span[0]]
+    out = [product for product in behind if product.node >= span[1]]
     pair = (*into[:1], *(product for product in out[:1] if product.node not in used))
     return pair if len(pair) == 2 else ()
 
@@ -207,9 +194,8 @@ def vision_of(within: Within, tower: Layers, shown: Shown, params: int) -> Visio
     blocks = _unify_blocks([block_of(inner, call) for call in tower.calls], width)
     block, layers = Counter(blocks).most_common(1)[0]
     other_calls = [call for call, call_block in zip(tower.calls, blocks, strict=True) if call_block != block]
-    other_flops = sum(_flops(inner, call.places) for call in other_calls)
-    total_flops = other_flops + sum(_flops(inner, call.places) for call in tower.calls if call not in other_calls)
-    if other_flops > BESIDE * total_flops:
+    flops = {call: sum(product.flops for product in _graph(inner, call.places).products) for call in tower.calls}
+    if sum(flops[call] for call in other_calls) > BESIDE * sum(flops.values()):
         block, layers, other_calls = _merge_calls(inner, tower.calls), 1, []
     block_params_ = layers * block_params(block, width)
     if block_params_ > params:
@@ -267,11 +253,8 @@ def add_captured(one: Captured | None, other: Captured | None) -> Captured | Non
 def _part(name: str) -> str:
     """The part of a model that a parameter belongs to: `model.visual`, `vision_model`."""
     first, *further_parts = name.split(".")
-    return (
-        f"{first}.{further_parts[0]}"
-        if first in ("model", "thinker", "transformer", "base_model") and further_parts
-        else first
-    )
+    is_wrapper = first in ("model", "thinker", "transformer", "base_model") and further_parts
+    return f"{first}.{further_parts[0]}" if is_wrapper else first
 
 
 def _merge_calls(within: Within, calls: Sequence[LayerCall]) -> Block:
@@ -285,10 +268,6 @@ def _merge_calls(within: Within, calls: Sequence[LayerCall]) -> Block:
 
 def _graph(within: Within, places: Sequence[int]) -> LayerGraph:
     return LayerGraph(within.recording, places, within.shapes)
-
-
-def _flops(within: Within, places: Sequence[int]) -> float:
-    return sum(product.flops for product in _graph(within, places).products)
 
 
 def _behind(within: Within, tower: Layers, rest: Sequence[LayerCall]) -> dict[str, None]:
@@ -432,10 +411,9 @@ def _count_parameters(spec: ModelSpec, total: int) -> ModelSpec:
     if missing_params >= 0:
         layers[0] = replace(layers[0], extra=layers[0].extra + missing_params)
     for place, block in enumerate(layers):
-        layers[place] = _less(block, -missing_params, spec.hidden) if missing_params < 0 else block
-        missing_params += (
-            block_params(block, spec.hidden) - block_params(layers[place], spec.hidden) if missing_params < 0 else 0
-        )
+        if missing_params < 0:
+            layers[place] = _less(block, -missing_params, spec.hidden)
+            missing_params += block_params(block, spec.hidden) - block_params(layers[place], spec.hidden)
     if missing_params < 0:
         given_text = f"{total - missing_params} parameters in its parts"
         raise InputError(Problem(path="module", given=given_text, expected=f"the {total} that it has"))

@@ -37,6 +37,7 @@ def remainder(
     scores = tuple(_scores(graph, place) for place in graph.attentions if place not in attended)
     written = [place for place in _written(graph) if place not in loop_nodes] if streams else []
     scan = sum(graph.nodes[place].elements for place in loop_nodes if graph.nodes[place].op not in PRODUCTS) / tokens
+    read = {source for product in unused_products for source in graph.nodes[product.node].inputs if source >= 0}
     mixing = bool(
         scores or pairs or rows or scan_flops or scan or any(product.depthwise for product in unused_products)
     )
@@ -50,7 +51,7 @@ def remainder(
         streams=sum(graph.nodes[place].elements for place in written) / tokens,
         kernels=float(len(written)),
         params=params,
-        saved=_saved_elements(graph, unused_products) / tokens,
+        saved=sum(graph.recording.nodes[source].elements for source in read) / tokens,
         cached=sum(score.kv_heads * (score.head_dim + score.value_dim) for score in scores),
         mixes=mixing,
     )
@@ -128,12 +129,6 @@ def _written(graph: LayerGraph) -> Iterable[int]:
         same = [at for at in readers if graph.nodes[at].calls == node.calls and graph.nodes[at].op not in PRODUCTS]
         if len(readers) != 1 or not same or node.op in SOFTMAX:
             yield place
-
-
-def _saved_elements(graph: LayerGraph, left: Sequence[Multiplied]) -> float:
-    """Elements that gradients read: what products multiply, each once."""
-    read = {source for product in left for source in graph.nodes[product.node].inputs if source >= 0}
-    return float(sum(graph.recording.nodes[source].elements for source in read))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,9 +224,8 @@ def _assemble_block(within: Within, graph: LayerGraph, layer: LayerCall, parts: 
 
 
 def _without(graph: LayerGraph, ignored: set[int]) -> LayerGraph:
-    kept_places = [place for place in graph.nodes if place not in ignored]
     graph_without = LayerGraph(graph.recording, (), graph.shapes)
-    graph_without.nodes = {place: graph.nodes[place] for place in kept_places}
+    graph_without.nodes = {place: node for place, node in graph.nodes.items() if place not in ignored}
     graph_without.scored = graph.scored
     return graph_without
 
@@ -247,9 +241,8 @@ def _within_its_parameters(block: Block, hidden: int, total: int) -> Block | Non
 
 def _norms(within: Within, graph: LayerGraph, layer: LayerCall, parts: _Parts) -> tuple[Norm, int]:
     """The norms of the hidden width in a layer, those of queries and keys apart, and their kind."""
-    inner = {
-        graph.nodes[place].calls[-1] for place in parts.ignored if place in graph.nodes and graph.nodes[place].calls
-    }
+    ignored_nodes = [graph.nodes[place] for place in parts.ignored if place in graph.nodes]
+    inner = {node.calls[-1] for node in ignored_nodes if node.calls}
     calls = {call for place in layer.places for call in within.recording.nodes[place].calls}
     norms = [
         call for number, call in ((call, within.recording.calls[call]) for call in sorted(calls))

@@ -223,7 +223,9 @@ def lists_of(module: nn.Module) -> Mapping[str, int]:
 
 def layers_of(recording: Recording, module: nn.Module, shapes: Shapes) -> Layers:
     lists = lists_of(module)
-    in_lists = _gather_layers(recording, shapes, lambda path: _in_list(path, lists))
+    in_lists = _gather_layers(
+        recording, shapes, lambda path: path.rpartition(".")[2].isdigit() and path.rpartition(".")[0] in lists
+    )
     if in_lists.calls:
         return in_lists
     parts = _parts_of(module)
@@ -252,21 +254,13 @@ def _gather_layers(recording: Recording, shapes: Shapes, is_layer: Callable[[str
             outside.append(place)
         else:
             inside.setdefault(call, []).append(place)
-    weighty = {
-        call
-        for call, places in inside.items()
-        if any(recording.nodes[at].op in PRODUCTS and recording.nodes[at].weights for at in places)
-    }
+    products = {place for place, node in enumerate(recording.nodes) if node.op in PRODUCTS and node.weights}
+    weighty = {call for call, places in inside.items() if not products.isdisjoint(places)}
     outside += [place for call, places in inside.items() if call not in weighty for place in places]
     claimed_params: set[str] = set()
     by_first_node = sorted(weighty, key=lambda one: inside[one][0])
     layers = tuple(_layer(recording, call, inside[call], shapes, claimed_params) for call in by_first_node)
     return Layers(calls=layers, outside=tuple(sorted(outside)))
-
-
-def _in_list(path: str, lists: Mapping[str, int]) -> bool:
-    parent, _, last = path.rpartition(".")
-    return last.isdigit() and parent in lists
 
 
 def _layer(recording: Recording, call: int, places: list[int], shapes: Shapes, claimed: set[str]) -> LayerCall:

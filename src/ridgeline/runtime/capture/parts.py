@@ -109,7 +109,8 @@ def _softmax(
     if grouping is None:
         return None
     kv_heads, gate, shared = grouping
-    other_gates = [gate for gate in _gates(graph, out, place) if gate.node not in into]
+    beside = (node for node in graph.before(graph.nodes[out.node].inputs) if node in graph.by_place and node != place)
+    other_gates = [graph.by_place[node] for node in beside if node not in into]  # its output is multiplied with them
     if not gate and len(other_gates) == 1 and other_gates[0].outputs == heads.heads * heads.deep:
         gate, into = True, {**into, other_gates[0].node: other_gates[0]}
     query, key = graph.nodes[place].inputs[:2]
@@ -127,11 +128,6 @@ def _softmax(
     return KnownPart(
         part=part, used=frozenset({*into, out.node}), enters=tuple(into), leaves=out.node, norms=between
     )  # fmt: skip
-
-
-def _gates(graph: LayerGraph, out: Multiplied, place: int) -> tuple[Multiplied, ...]:
-    places_before = graph.before(graph.nodes[out.node].inputs)
-    return tuple(graph.by_place[node] for node in places_before if node in graph.by_place and node != place)
 
 
 def _solve_grouping(heads: Heads, sources: list[tuple[Multiplied, ...]]) -> tuple[int, bool, bool] | None:
@@ -282,21 +278,18 @@ def experts(graph: LayerGraph, hidden: int, unused: Sequence[Multiplied], lists:
     return KnownPart(part=part, used=frozenset(used), enters=(routers[0].node,))
 
 
-def _experts_of(graph: LayerGraph, one: Multiplied, lists: Lists) -> int:
-    """How many experts a product is one of; 1 where it is none."""
-    shape = graph.shapes.get(one.weight, ())
-    if len(shape) == 3 and not one.depthwise:
+def _experts_of(graph: LayerGraph, product: Multiplied, lists: Lists) -> int:
+    """How many experts a product is one of; 1 where it is nproduct."""
+    shape = graph.shapes.get(product.weight, ())
+    if len(shape) == 3 and not product.depthwise:
         return shape[0]
-    path = graph.path(one.node)
+    path = graph.path(product.node)
+    rows = max((other.rows for other in graph.products if other.groups == 1 and other.weight), default=0)
     for match in list(re.finditer(r"\.(\d+)(?=\.|$)", path))[1:]:  # the first is the layer itself
         size = lists.get(path[: match.start()], 0)
-        if size > 1 and one.rows * 2 <= _widest_rows(graph):
+        if size > 1 and product.rows * 2 <= rows:
             return size
     return 1
-
-
-def _widest_rows(graph: LayerGraph) -> int:
-    return max((product.rows for product in graph.products if product.groups == 1 and product.weight), default=0)
 
 
 def _stacked_biases(graph: LayerGraph, count: int, products: Sequence[Multiplied]) -> bool:
@@ -351,10 +344,6 @@ def _has_bias(module: nn.Module, *names: str) -> bool:
     return getattr(part, "bias", None) is not None
 
 
-def _chunk(module: nn.Module, usual: int) -> int:
-    return next(iter(_sizes(module, ("chunk_size", "block_size"))), usual)
-
-
 def _mamba2(module: nn.Module) -> Iterator[State]:
     sizes = _sizes(
         module, ("num_heads", "n_heads"), ("head_dim",), ("ssm_state_size", "state_size", "d_state"),
@@ -363,10 +352,11 @@ def _mamba2(module: nn.Module) -> Iterator[State]:
     if not sizes or not hasattr(module, "conv1d") or not hasattr(module, "in_proj"):
         return
     heads, head_dim, state, groups, kernel = sizes
+    chunk = next(iter(_sizes(module, ("chunk_size", "block_size"))), 128)
     for norm in (True, False):
         yield Mamba2(
             heads=heads, head_dim=head_dim, state=state, groups=groups, conv=kernel, gated_norm=norm,
-            conv_bias=_has_bias(module, "conv1d"), proj_bias=_has_bias(module, "in_proj"), chunk=_chunk(module, 128),
+            conv_bias=_has_bias(module, "conv1d"), proj_bias=_has_bias(module, "in_proj"), chunk=chunk,
         )  # fmt: skip
 
 

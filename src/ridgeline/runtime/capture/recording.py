@@ -115,7 +115,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if answer is not None:
             return answer[0]
         inner, keywords = self._place_op(name, tensors, args, keywords)
-        result = _grouped_product(inner) if name in GROUPED and tensors[0].is_meta else func(*inner, **keywords)
+        if name in GROUPED and tensors[0].is_meta:  # its kernel would ask for aligned rows
+            result = torch.empty((inner[0].shape[0], inner[1].shape[-1]), dtype=inner[0].dtype, device="meta")
+        else:
+            result = func(*inner, **keywords)
         if self.decided:
             result = _decide_result(name, tensors, result)
         self._note(func, name, tensors, result, args)
@@ -142,7 +145,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """Arguments on one device: all on meta where one is, and small new tensors real."""
         if any(x.is_meta for x in tensors):
             if name in PICKS and any(_masks(x) for x in args[1]):
-                args = (args[0], _places(args[1]), *args[2:])
+                places = [place for x in args[1] for place in (x.nonzero(as_tuple=True) if _masks(x) else (x,))]
+                args = (args[0], places, *args[2:])
             if not all(x.is_meta for x in tensors):
                 args, given = tree_map(lambda x: x.to("meta") if isinstance(x, Tensor) else x, (args, given))
             if given.get("device") is not None:
@@ -213,9 +217,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         out = query.new_empty((*query.shape[:-1], value.shape[-1]))
         self.alive.append((query, key, value, out))
         tensors = [query, key, value]
-        sink_names = tuple(
-            name_ for x in (facts.pop("sinks", None),) if x is not None for name_ in self.weights.get(id(x), ())
-        )
+        sink_names = self.weights.get(id(facts.pop("sinks", None)), ())
         self.add(ATTEND, [self.made.get(id(x), -1) for x in tensors], sink_names, tensors, [out], facts)
         return out
 
@@ -231,19 +233,8 @@ def _sort(name: str, x: Tensor) -> str:
     return "image" if x.is_floating_point() and x.dim() > 3 else "text"
 
 
-def _grouped_product(args: Arguments) -> Tensor:
-    """The result of a product by groups, whose kernel would ask for aligned rows."""
-    left_operand, right = args[:2]
-    return torch.empty((left_operand.shape[0], right.shape[-1]), dtype=left_operand.dtype, device="meta")
-
-
 def _masks(x: object) -> bool:
     return isinstance(x, Tensor) and x.dtype == torch.bool and not x.is_meta
-
-
-def _places(masks: Arguments) -> list[Tensor | None]:
-    """What picks elements, with masks that have values as the places that they pick."""
-    return [place for x in masks for place in (x.nonzero(as_tuple=True) if _masks(x) else (x,))]
 
 
 def _decide_result(name: str, tensors: list[Tensor], result: Tensor) -> Tensor | tuple[Tensor, Tensor]:
@@ -333,7 +324,8 @@ class Elsewhere(TorchFunctionMode):  # type: ignore[misc]
         keywords = dict(kwargs or {})
         if func is Tensor.cuda:
             return args[0].to("meta")
-        args = tuple(_meta_for(x) for x in args) if args and any(map(_accelerator, args[1:])) else args
+        if any(map(_accelerator, args[1:])):
+            args = tuple(torch.device("meta") if _accelerator(x) else x for x in args)
         if _accelerator(keywords.get("device")):
             keywords["device"] = "meta"
         return func(*args, **keywords)
@@ -343,10 +335,6 @@ def _accelerator(x: object) -> bool:
     """Whether it names a device that is neither the host nor empty."""
     kind = x.type if isinstance(x, torch.device) else x.partition(":")[0] if isinstance(x, str) else ""
     return kind in ("cuda", "npu", "xpu", "mps", "hpu", "xla")
-
-
-def _meta_for(x: object) -> object:
-    return torch.device("meta") if _accelerator(x) else x
 
 
 @contextmanager

@@ -34,10 +34,15 @@ HEARS = ("audio_config", "audio_encoder_config", "encoder_config", "speech_confi
 QUERIES = ("num_query_tokens", "latent_query_num", "image_seq_length", "num_image_tokens")
 
 
+def _empty(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.bfloat16, device="meta")
+
+
 def text_of(module: nn.Module, tokens: int) -> JsonObject:
     """Token ids that a language model is called with; of an encoder and a decoder both."""
     config = getattr(module, "config", None)
-    ids = _ids(tokens, int(getattr(_text(config), "vocab_size", 0) or 0))
+    vocab = int(getattr(_text(config), "vocab_size", 0) or 0)
+    ids = (torch.arange(tokens) % max(1, vocab - FIRST_ID - 1) + FIRST_ID).clamp(max=max(0, vocab - 1))[None]
     books, rows = (getattr(config, name, None) for name in ("num_codebooks", "codebook_vocab_size"))
     if isinstance(books, int) and isinstance(rows, int):
         ids = ids[..., None].expand(-1, -1, books + 1) % max(1, rows - 1)  # a column of text, one of each codebook
@@ -76,7 +81,8 @@ def sets_of(module: nn.Module, tokens: int) -> Iterator[JsonObject]:
             }
             yield embedding_inputs | ({ids: text["input_ids"]} if ids else {})
     if "inputs_embeds" in more:
-        yield {"inputs_embeds": more["inputs_embeds"], "use_cache": False, **_states(more)}
+        states = {name: value for name, value in more.items() if name in ("shared_kv_states", "position_ids")}
+        yield {"inputs_embeds": more["inputs_embeds"], "use_cache": False, **states}
 
 
 def images_of(module: nn.Module, features: Callable[..., object]) -> Iterator[JsonObject]:
@@ -94,9 +100,9 @@ def images_of(module: nn.Module, features: Callable[..., object]) -> Iterator[Js
         channels = image.shape[1] if image is not None else 3
         for frames in dict.fromkeys((deep, 1)):
             size = channels * frames * patch**2
-            patches = torch.zeros((across**2, size), dtype=torch.bfloat16, device="meta")
+            patches = _empty(across**2, size)
             yield {"pixel_values": patches, grid: torch.tensor([[1, across, across]])}
-        squares = torch.zeros((across**2, channels, patch, patch), dtype=torch.bfloat16, device="meta")
+        squares = _empty(across**2, channels, patch, patch)
         yield {"pixel_values": squares, grid: torch.tensor([[1, across, across]])}
     if image is None:
         return
@@ -136,14 +142,6 @@ def _patch(vision: object) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _states(made: JsonMapping) -> JsonObject:
-    return {name: value for name, value in made.items() if name in ("shared_kv_states", "position_ids")}
-
-
-def _ids(tokens: int, vocab: int) -> Tensor:
-    return (torch.arange(tokens) % max(1, vocab - FIRST_ID - 1) + FIRST_ID).clamp(max=max(0, vocab - 1))[None]
-
-
 def _place_tokens(config: object, text: JsonMapping) -> JsonObject:
     """Token ids with as many places of an image's tokens in front as the config says that an image has."""
     names = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
@@ -176,13 +174,13 @@ def image_of(config: object, _tokens: int = 0) -> Tensor | None:
     channels = next((getattr(vision, name) for name in ("num_channels", "in_channels") if hasattr(vision, name)), 3)
     if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
         return None
-    return torch.zeros((1, int(channels or 3), *sides), dtype=torch.bfloat16, device="meta")
+    return _empty(1, int(channels or 3), *sides)
 
 
 def _patches(config: object, _tokens: int) -> Tensor:
     vision = _inner(config, SEES) or config
     size = int(getattr(vision, "patch_embed_hidden_size", 0) or 3 * int(getattr(vision, "patch_size", 16)) ** 2)
-    return torch.zeros((1, PATCHES, size + 2), dtype=torch.bfloat16, device="meta")
+    return _empty(1, PATCHES, size + 2)
 
 
 def _sound(config: object, tokens: int) -> Tensor | None:
@@ -192,7 +190,7 @@ def _sound(config: object, tokens: int) -> Tensor | None:
     if not isinstance(bins, int):
         return None
     frames = tokens * int(getattr(config, "audio_length_per_tok", 0) or 8)
-    return torch.zeros((1, bins, frames), dtype=torch.bfloat16, device="meta")
+    return _empty(1, bins, frames)
 
 
 def _places(config: object, tokens: int) -> Tensor:
@@ -202,18 +200,10 @@ def _places(config: object, tokens: int) -> Tensor:
     return mask
 
 
-def _state(config: object, _tokens: int) -> Tensor:
-    return torch.zeros((1, int(getattr(config, "max_state_dim", 32))), dtype=torch.bfloat16, device="meta")
-
-
-def _cameras(config: object, _tokens: int) -> Tensor | None:
-    return torch.ones((1, 1), dtype=torch.bool) if hasattr(config, "max_state_dim") else None
-
-
 def _backbone(config: object, tokens: int) -> Tensor | None:
     """Hidden states of another model, which an assistant drafts from: its last token's and an embedding."""
     width = getattr(config, "backbone_hidden_size", None)
-    return torch.zeros((1, tokens, 2 * width), dtype=torch.bfloat16, device="meta") if width else None
+    return _empty(1, tokens, 2 * width) if width else None
 
 
 def _shared(config: object, tokens: int) -> dict[str, tuple[Tensor, Tensor]] | None:
@@ -227,7 +217,7 @@ def _shared(config: object, tokens: int) -> dict[str, tuple[Tensor, Tensor]] | N
         names = ("global_head_dim", "num_global_key_value_heads") if kind == "full_attention" else ("", "")
         sizes = [getattr(layer, name, None) for name in names]
         wide, few = sizes[0] or layer.head_dim, sizes[1] or layer.num_key_value_heads
-        state = torch.zeros((1, few, tokens, wide), dtype=torch.bfloat16, device="meta")
+        state = _empty(1, few, tokens, wide)
         pairs[kind] = (state, torch.zeros_like(state))
     return pairs
 
@@ -240,9 +230,11 @@ MAKERS: Mapping[str, Callable[[object, int], object]] = MappingProxyType(
         "qformer_input_ids": lambda _config, _tokens: torch.full((1, ASKED), FIRST_ID),
         "image_attention_mask": lambda _config, tokens: torch.ones((1, tokens, 1), dtype=torch.long),
         "image_embeds_position_mask": _places,
-        "pixel_attention_mask": _cameras,
+        "pixel_attention_mask": lambda config, _: (
+            torch.ones((1, 1), dtype=torch.bool) if hasattr(config, "max_state_dim") else None
+        ),
         "bbox": lambda _config, tokens: torch.zeros((1, tokens, 4)),
-        "state": _state,
+        "state": lambda config, _tokens: _empty(1, int(getattr(config, "max_state_dim", 32))),
         "protein_input_ids": lambda _config, tokens: torch.full((1, tokens), FIRST_ID),
         "protein_attention_mask": lambda _config, tokens: torch.ones((1, tokens), dtype=torch.long),
         "inputs_embeds": _backbone,

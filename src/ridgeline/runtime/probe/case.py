@@ -108,10 +108,6 @@ KINDS = ("kernel", "matmul", "linear", "copy", "view", "empty", "autograd", "eve
 MOST_SETS = 48
 
 
-def device_cases(cache_bytes: int) -> list[Case]:
-    return [*_memory(cache_bytes), *_host(), *_overlap(), *_sustained_cases()]
-
-
 def _device_case(op: str, group: str, tier: int, impl: str = "torch", dtype: str = "", **dims: int | str) -> Case:
     return make_case(op=op, impl=impl, dtype=dtype, dims=tuple(dims.items()), group=group, tier=tier)
 
@@ -202,8 +198,9 @@ COMPILE_LIMIT_S = 180.0
 def cases(cache_bytes: int, only: Sequence[str] = (), kind: str = "") -> list[Case]:
     """Every case in the order in which they are taken; `only` keeps some groups, `kind` is the type of the device."""
     grid = list(_host_gemms()) if kind == "cpu" else []
-    grid += [*_gemms(), *_grouped_gemms(), *_attention(), *_decode(), *_rows(), *_optimizer()]
-    grid += device_cases(cache_bytes)
+    grid += [case for case in _gemms() if case.kernel.flops <= MOST_FLOPS]
+    grid += [*_grouped_gemms(), *_attention(), *_decode(), *_rows(), *_optimizer()]
+    grid += [*_memory(cache_bytes), *_host(), *_overlap(), *_sustained_cases()]
     case_by_key: dict[str, Case] = {}
     for case in grid:
         late = kind == "cpu" and case.kernel.impl == "compiled"  # half a minute each
@@ -238,12 +235,6 @@ def _gemm(dtype: str, m: int, n: int, k: int, tier: int, impl: str = "", **state
 
 
 def _gemms() -> Iterator[Case]:
-    for case in _every_gemm():
-        if case.kernel.flops <= MOST_FLOPS:
-            yield case
-
-
-def _every_gemm() -> Iterator[Case]:
     weights = ((4096, 4096), (2048, 2048), (8192, 8192), (14336, 4096), (4096, 14336), (28672, 8192), (8192, 28672))
     for (n, k), m in product(weights, (4096, 16, 256, 1024, 1, 16384, 64)):
         yield _gemm("bf16", m, n, k, 0)
@@ -291,16 +282,8 @@ def _multiple(value: float, of: int) -> int:
 
 def _from_cache() -> Iterator[Case]:
     """Products small enough to stay in a cache of tens of megabytes, on the same buffers again and again."""
-    weights = (
-        (2048, 2048),
-        (4096, 4096),
-        (2048, 8192),
-        (7168, 2048),
-        (1024, 4096),
-        (2048, 7168),
-        (5120, 5120),
-        (1024, 1024),
-    )
+    weights = [(2048, 2048), (4096, 4096), (2048, 8192), (7168, 2048)]
+    weights += [(1024, 4096), (2048, 7168), (5120, 5120), (1024, 1024)]
     for (n, k), m in product(weights, (64, 256, 1, 128, 1024, 16, 512, 2048)):
         yield _gemm("bf16", m, n, k, 1, cold=False)
         if m in (128, 1024):
@@ -317,14 +300,8 @@ def _vocabulary() -> Iterator[Case]:
 
 
 def _grouped_gemms() -> Iterator[Case]:
-    experts = (
-        (8, 14336, 4096),
-        (32, 2048, 7168),
-        (32, 7168, 2048),
-        (16, 1536, 2048),
-        (64, 1408, 2048),
-        (8, 4096, 14336),
-    )
+    experts = [(8, 14336, 4096), (32, 2048, 7168), (32, 7168, 2048)]
+    experts += [(16, 1536, 2048), (64, 1408, 2048), (8, 4096, 14336)]
     for at, (groups, n, k) in enumerate(experts):
         for m, impl in product((512, 64, 2048, 128, 8, 1024, 256, 16, 4096), ("grouped_mm", "loop")):
             if 2.0 * groups * m * n * k <= MOST_FLOPS and (impl == "grouped_mm" or m in (64, 512, 2048)):

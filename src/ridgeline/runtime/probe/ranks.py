@@ -39,17 +39,12 @@ def find_world(environment: Mapping[str, str] | None = None) -> World:
     """
     variables = dict(os.environ if environment is None else environment)
     if "RANK" in variables and "WORLD_SIZE" in variables:
-        return _of(
-            variables["RANK"],
-            variables["WORLD_SIZE"],
-            variables.get("LOCAL_RANK", "0"),
-            variables.get("LOCAL_WORLD_SIZE", "1"),
-            {},
-        )
+        local = variables.get("LOCAL_RANK", "0"), variables.get("LOCAL_WORLD_SIZE", "1")
+        return _of(variables["RANK"], variables["WORLD_SIZE"], *local, {})
     return _of_slurm(variables) or World()
 
 
-def _of_slurm(told: Mapping[str, str]) -> World | None:
+def _of_slurm(step: Mapping[str, str]) -> World | None:
     """The task of a Slurm step that this process is; None outside one, as in a batch script before its `srun`.
 
     Tasks meet on the first host of the step, at a port made of job and step, unless MASTER_ADDR and MASTER_PORT say
@@ -63,25 +58,20 @@ def _of_slurm(told: Mapping[str, str]) -> World | None:
     >>> _of_slurm({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "71"}) is None
     True
     """
-    ranks = told.get("SLURM_STEP_NUM_TASKS", "1")
-    if int(ranks) < 2 or "SLURM_PROCID" not in told:
+    ranks = step.get("SLURM_STEP_NUM_TASKS", "1")
+    if int(ranks) < 2 or "SLURM_PROCID" not in step:
         return None
-    tasks = re.match(r"\d+", told.get("SLURM_STEP_TASKS_PER_NODE", "1"))
-    port = FIRST_PORT + (int(told.get("SLURM_JOB_ID", "0")) + int(told.get("SLURM_STEP_ID", "0"))) % PORTS
-    meet = {"MASTER_ADDR": told.get("MASTER_ADDR") or _first_host(told.get("SLURM_STEP_NODELIST", ""))}
-    meet["MASTER_PORT"] = told.get("MASTER_PORT") or str(port)
-    return _of(told["SLURM_PROCID"], ranks, told.get("SLURM_LOCALID", "0"), tasks[0] if tasks else "1", meet)
+    tasks = re.match(r"\d+", step.get("SLURM_STEP_TASKS_PER_NODE", "1"))
+    port = FIRST_PORT + (int(step.get("SLURM_JOB_ID", "0")) + int(step.get("SLURM_STEP_ID", "0"))) % PORTS
+    meet = {"MASTER_ADDR": step.get("MASTER_ADDR") or _first_host(step.get("SLURM_STEP_NODELIST", ""))}
+    meet["MASTER_PORT"] = step.get("MASTER_PORT") or str(port)
+    return _of(step["SLURM_PROCID"], ranks, step.get("SLURM_LOCALID", "0"), tasks[0] if tasks else "1", meet)
 
 
 def _of(rank: str, ranks: str, local_rank: str, local_ranks: str, more: Mapping[str, str]) -> World:
     variables = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": local_ranks, **more}
-    return World(
-        rank=int(rank),
-        ranks=int(ranks),
-        local_rank=int(local_rank),
-        local_ranks=int(local_ranks),
-        environment=tuple(variables.items()),
-    )
+    local = {"local_rank": int(local_rank), "local_ranks": int(local_ranks)}
+    return World(rank=int(rank), ranks=int(ranks), **local, environment=tuple(variables.items()))
 
 
 def _first_host(nodes: str) -> str:

@@ -71,14 +71,8 @@ def profile_text(head: JsonObject, rows: Iterable[JsonObject]) -> str:
 
     def place(row: JsonObject) -> tuple[object, ...]:
         numbers = [value for value in row.values() if isinstance(value, int) and not isinstance(value, bool)]
-        return (
-            order.get(row["op"], len(OPS)),
-            row["op"],
-            row.get("impl", ""),
-            row.get("dtype", ""),
-            numbers[:8],
-            json.dumps(row),
-        )
+        names = row["op"], row.get("impl", ""), row.get("dtype", "")
+        return (order.get(row["op"], len(OPS)), *names, numbers[:8], json.dumps(row))
 
     lines = [json.dumps(row, separators=(",", ":")) for row in sorted(rows, key=place)]
     top = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in {"ridgeline_profile": VERSION, **head}.items()]
@@ -151,10 +145,8 @@ def measure_device(
 
     def plan(ready: JsonObject) -> Sequence[Case]:
         extra = [read_case(text) for text in ready["extra"]]
-        own_cases = (
-            list(chosen) if chosen is not None else cases(ready["cache_bytes"], only, ready["head"]["device"]["type"])
-        )
-        return [*extra, *own_cases]
+        kind = ready["head"]["device"]["type"]
+        return [*extra, *(cases(ready["cache_bytes"], only, kind) if chosen is None else chosen)]
 
     run = supervise(settings, plan, keep=journal.append, done=journal.keys, watch=watch)
     head = head_of(run.ready, settings, chip, (time.monotonic() - began) / 60)
@@ -165,16 +157,9 @@ def measure_device(
 
 
 def head_of(ready: JsonObject, settings: Settings, chip: str | None, minutes: float) -> JsonObject:
-    head = dict(ready["head"])
-    return {
-        **head,
-        "chip": chip or head["chip"],
-        "timer": ready["timer"],
-        "cache_bytes": ready["cache_bytes"],
-        "taken": datetime.date.today().isoformat(),
-        "minutes": round(minutes, 2),
-        "seed": settings.seed,
-    }
+    head = {**ready["head"], "chip": chip or ready["head"]["chip"]}
+    head |= {"timer": ready["timer"], "cache_bytes": ready["cache_bytes"], "taken": datetime.date.today().isoformat()}
+    return head | {"minutes": round(minutes, 2), "seed": settings.seed}
 
 
 LINKS = "ridgeline.runtime.probe.links"
@@ -205,7 +190,7 @@ def measure_ranks(
     rank_settings = replace(settings, device=world.device(settings.device), minutes=settings.minutes * OWN_SHARE)
     path = rank_path(output, world.rank)
     skip_own = tuple(only) == ("interconnect",)
-    found = measure_device(
+    outcome = measure_device(
         rank_settings, path, resume=resume, only=only, chip=chip, watch=watch, chosen=() if skip_own else None
     )
     rows: list[JsonObject] = []
@@ -214,21 +199,19 @@ def measure_ranks(
         until = began + settings.minutes * 60
         rows, profiles = _links(rank_settings, world, path, until, group_backend, watch)
     if world.rank != 0:
-        return found
-    texts = profiles or [file.read_text("utf-8") for file in _rank_files(output, world.ranks)]
-    tables = [json.loads(text) for text in texts]
-    head, all_rows = merge_rows([_head(table) for table in tables], [table["rows"] for table in tables])
-    outcome = Outcome(head=head, rows=(*all_rows, *rows), left=found.left)
+        return outcome
+    paths = (rank_path(output, rank) for rank in range(world.ranks))
+    texts = profiles or [path.read_text("utf-8") for path in paths if path.exists()]
+    return _write_merged([json.loads(text) for text in texts], output, rows, outcome.left)
+
+
+def _write_merged(tables: Sequence[JsonObject], output: Path, rows: Iterable[JsonObject], left: int) -> Outcome:
+    """One profile of the ranks' own, and rows of the links between them."""
+    heads = [{key: table[key] for key in table if key not in ("rows", "ridgeline_profile")} for table in tables]
+    head, all_rows = merge_rows(heads, [table["rows"] for table in tables])
+    outcome = Outcome(head=head, rows=(*all_rows, *rows), left=left)
     write_profile(output, head, outcome.rows)
     return outcome
-
-
-def _rank_files(output: Path, ranks: int) -> list[Path]:
-    return [path for path in (rank_path(output, rank) for rank in range(ranks)) if path.exists()]
-
-
-def _head(table: JsonObject) -> JsonObject:
-    return {key: value for key, value in table.items() if key not in ("rows", "ridgeline_profile")}
 
 
 def _links(
@@ -249,7 +232,10 @@ def _links(
             return [*rows, {"op": "all_reduce", "impl": "torch", "dtype": "bf16", "ok": False, "why": why}], []
         backend = answer["ready"]["backend"]
         remaining_cases = link_cases(world.ranks, world.nodes, backend) if remaining_cases is None else remaining_cases
-        profiles = _lead(child, remaining_cases, rows, until, watch) if world.rank == 0 else _wait(child)
+        if world.rank == 0:
+            profiles = _lead(child, remaining_cases, rows, until, watch)
+        else:
+            profiles = None if isinstance(child.receive(PATIENCE_S), str) else []
         child.close()
         if profiles is not None:
             return rows, profiles
@@ -275,18 +261,6 @@ def _lead(child: Child, left: list[Case], rows: list[JsonObject], until: float, 
     return [] if isinstance(answer, str) else list(answer["profiles"])
 
 
-def _wait(child: Child) -> list[str] | None:
-    """Wait while a rank follows; None when its process died."""
-    answer = child.receive(PATIENCE_S)
-    return None if isinstance(answer, str) else []
-
-
-Reader = Callable[[Path], JsonObject]
-
-
-def merge_files(paths: Iterable[Path], output: Path, read: Reader) -> Outcome:
+def merge_files(paths: Iterable[Path], output: Path, read: Callable[[Path], JsonObject]) -> Outcome:
     """Rank profiles that were written apart, as one."""
-    tables = [read(path) for path in paths]
-    head, rows = merge_rows([_head(table) for table in tables], [table["rows"] for table in tables])
-    write_profile(output, head, rows)
-    return Outcome(head=head, rows=tuple(rows), left=0)
+    return _write_merged([read(path) for path in paths], output, (), 0)

@@ -86,9 +86,8 @@ class Child:
         self.errors.seek(0)
         lines = [line.strip() for line in self.errors.read().splitlines() if line.strip()]
         last = next((line for line in reversed(lines) if "Error" in line or "error" in line), "")
-        if code < 0:
-            return f"the process died of {signal.Signals(-code).name}" + (f": {last}"[:160] if last else "")
-        return f"the process ended with code {code}" + (f": {last}"[:160] if last else "")
+        how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return f"the process {how}" + (f": {last}"[:160] if last else "")
 
     def close(self) -> None:
         if self.process.poll() is None:

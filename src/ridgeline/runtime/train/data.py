@@ -38,7 +38,12 @@ class Source:
 def open_source(name: str, vocab: int, seed: int) -> Source:
     """`synthetic`, `text` (bytes of Ridgeline's own source), or files of 16- or 32-bit integers (.u16, .u32)."""
     if name == SYNTHETIC:
-        return Source(name=name, read=lambda index, length, further=0: _random(index, length + further, vocab, seed))
+        return Source(
+            name=name,
+            read=lambda index, length, further=0: torch.randint(
+                vocab, (length + further,), generator=_generator(index, seed)
+            ),
+        )
     if name == TEXT:
         if vocab < BYTES:
             todo = "use --set model.vocab=256"
@@ -52,16 +57,14 @@ def open_source(name: str, vocab: int, seed: int) -> Source:
     return Source(name=name, read=lambda *place: _check_tokens(torch.from_numpy(tokens.read(*place)), vocab, name))
 
 
-def _random(index: int, length: int, vocab: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed((seed << 32) + index)
-    return torch.randint(vocab, (length,), generator=generator)
+def _generator(index: int, seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed((seed << 32) + index)
 
 
 def _shuffled_window(stream: Tensor, index: int, lengths: tuple[int, int], seed: int) -> Tensor:
     """A window of a short text that begins anywhere."""
-    generator = torch.Generator().manual_seed((seed << 32) + index)
     total_length = sum(lengths)
-    start = int(torch.randint(max(1, len(stream) - lengths[0]), (1,), generator=generator))
+    start = int(torch.randint(max(1, len(stream) - lengths[0]), (1,), generator=_generator(index, seed)))
     window = stream[start : start + total_length]
     return window.repeat(-(-total_length // len(window)))[:total_length].long()
 

@@ -84,7 +84,9 @@ class TracedOps(TorchDispatchMode):  # type: ignore[misc]
             return self._collective(name, args)
         if op in PRODUCT_OPERANDS:
             left_operand, right = PRODUCT_OPERANDS[op]
-            return _product(args[left_operand], args[right])
+            *groups, m, k = args[left_operand].shape
+            n = args[right].shape[-1]
+            return None if min(m, n, k) == 1 else product_size(groups[0] if groups else 1, m, n, k)
         if name == GROUPED:
             return _grouped_product(args[0], args[1], kwargs.get("offs", args[2] if len(args) > 2 else None))
         if op.startswith(ATTENTION):
@@ -110,12 +112,6 @@ class TracedOps(TorchDispatchMode):  # type: ignore[misc]
         if kind == "all-gather" and "functional" in name:
             size *= len(ranks)
         return collective_size(kind, len(ranks), stride, size)
-
-
-def _product(left: Tensor, right: Tensor) -> Kernel | None:
-    *groups, m, k = left.shape
-    n = right.shape[-1]
-    return None if min(m, n, k) == 1 else product_size(groups[0] if groups else 1, m, n, k)
 
 
 def _grouped_product(left: Tensor, right: Tensor, ends: Tensor | None) -> Kernel | None:
@@ -286,7 +282,8 @@ def _stage_actions(
             for part in module.modules():
                 if hasattr(part, "unshard"):
                     part.unshard()
-    stage_input = _stage_input(assembly, stage.stage_index, shape)
+    like = stage_shapes(assembly, stage.stage_index, shape)["input_args"]
+    stage_input = torch.zeros(like.shape, dtype=like.dtype, requires_grad=like.is_floating_point())
     targets = _targets(assembly.blueprint.model, shape)
     with forward:
         out = module(stage_input, further=targets)
@@ -300,28 +297,19 @@ def _stage_actions(
         out.backward(None if stage.is_last else torch.empty_like(out))
     with reduce:
         stage.perform_reduce_grad(1)
-    sends = {name: _sent(assembly, tensor) for name, tensor in (("SEND_F", out), ("SEND_B", stage_input))}
+    mesh = assembly.blueprint.plan.mesh
+    sends = {
+        name: Counter({collective_size("send", 2, mesh.ranks // mesh.pp, tensor.numel() * tensor.element_size()): 1})
+        for name, tensor in (("SEND_F", out), ("SEND_B", stage_input))
+    }
     kinds = {"UNSHARD": gather.seen, "FORWARD": forward.seen, "REDUCE_GRAD": reduce.seen, **sends}
     return {**kinds, "FULL_BACKWARD": backward.seen, "BACKWARD_WEIGHT": backward.seen}
-
-
-def _stage_input(assembly: Assembly, index: int, shape: tuple[int, int]) -> Tensor:
-    """What a stage is fed: tokens, or the residual stream of the stage before."""
-    like = stage_shapes(assembly, index, shape)["input_args"]
-    return torch.zeros(like.shape, dtype=like.dtype, requires_grad=like.is_floating_point())
 
 
 def _targets(model: ModelSpec, shape: tuple[int, int]) -> Tensor:
     """What follows every token, and what follows that for every depth of multi-token prediction."""
     further = further_tokens(model)
     return torch.zeros((shape[0], 1 + further, shape[1]) if further else shape, dtype=torch.int64)
-
-
-def _sent(assembly: Assembly, tensor: Tensor) -> Counter[Kernel]:
-    """One send of a stage's output, or of its input's gradient, to the neighbour in the pipeline."""
-    mesh = assembly.blueprint.plan.mesh
-    stride = mesh.ranks // mesh.pp
-    return Counter({collective_size("send", 2, stride, tensor.numel() * tensor.element_size()): 1})
 
 
 def _padding(assembly: Assembly) -> dict[int, int]:

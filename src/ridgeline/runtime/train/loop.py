@@ -244,15 +244,11 @@ def _step(
         figures = figures.to(layout.device)
         dist.all_reduce(figures, op=dist.ReduceOp.MAX)
     seconds, memory, stop_flag = figures.tolist()
+    if resident_bytes:
+        resident_bytes = max(layout.gather_objects(resident_bytes), key=lambda sizes: sum(sizes.values()))
     row = StepRow(step=index + 1, loss=float(loss), gradient_norm=float(norm), seconds=seconds,
-                  tokens=workload.tokens, memory=int(memory), loss_scale=scale,
-                  held=_fullest(resident_bytes, layout))  # fmt: skip
+                  tokens=workload.tokens, memory=int(memory), loss_scale=scale, held=resident_bytes)  # fmt: skip
     return row, bool(stop_flag)
-
-
-def _fullest(resident_bytes: dict[str, int], layout: Layout) -> dict[str, int]:
-    """Bytes by kind of the rank that holds most, where they were counted."""
-    return max(layout.gather_objects(resident_bytes), key=lambda sizes: sum(sizes.values())) if resident_bytes else {}
 
 
 def _memory(device: str) -> int:

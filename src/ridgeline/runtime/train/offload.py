@@ -29,7 +29,7 @@ class _Away:
 
     def __init__(self, host: Tensor, shelf: _Shelf) -> None:
         self.host, self.shelf = host, shelf
-        self.here: Tensor | None = None
+        self.here: Tensor = None
         self.arrived: torch.Event | None = None
 
 
@@ -60,13 +60,13 @@ class ActivationOffload:
         packed_tensors: dict[
             tuple[object, ...], tuple[Tensor, _Away]
         ] = {}  # holds them, so that no address is used twice
-        weights: set[int] = set()
+        weights, least = set[int](), SMALLEST if self.module else 1
 
         def pack(saved: Tensor) -> Tensor | _Away:
             if not weights:  # in the forward of the layer, where sharded weights are whole
                 weights.update(_storage(parameter) for parameter in layer.parameters())
             size = saved.numel() * saved.element_size()
-            if saved.device.type != self.device.type or size < self._least or _storage(saved) in weights:
+            if saved.device.type != self.device.type or size < least or _storage(saved) in weights:
                 return saved
             key = (saved.data_ptr(), saved.dtype, saved.shape, saved.stride(), saved._version)
             if key in packed_tensors:
@@ -83,10 +83,6 @@ class ActivationOffload:
         with saved_tensors_hooks(pack, self._fetch_saved):
             yield shelf
         packed_tensors.clear()
-
-    @property
-    def _least(self) -> int:
-        return SMALLEST if self.module else 1
 
     def _sent(self, saved: Tensor) -> Tensor:
         if self.module is None:
@@ -107,9 +103,7 @@ class ActivationOffload:
         if self.module is not None:
             now = self.module.current_stream()
             now.wait_event(saved.arrived)
-            assert saved.here is not None
             saved.here.record_stream(now)
-        assert saved.here is not None
         return saved.here
 
     def _fetch(self, shelf: _Shelf) -> None:

@@ -35,16 +35,16 @@ class Prediction(nn.Module):  # type: ignore[misc]
     """One depth of multi-token prediction (DeepSeek-V3, arXiv:2412.19437, section 2.2).
 
     layer    the transformer block
-    again    entry and layer are computed again on the way back (full recompute)
+    again    parts of a layer that are computed again on the way back; with the whole of it what comes before it
     """
 
-    def __init__(self, make: Maker, mtp: Mtp, hidden: int, layer: nn.Module, *, again: bool) -> None:
+    def __init__(self, make: Maker, mtp: Mtp, hidden: int, again: frozenset[str]) -> None:
         super().__init__()
-        self.layout, self.again = make.layout, again
+        self.layout, self.again = make.layout, "layer" in again
         self.embedding_norm = Norm(make, mtp.block.norm, hidden)
         self.hidden_norm = Norm(make, mtp.block.norm, hidden)
         self.projection = Matrix(make, hidden, 2 * hidden, "out")
-        self.layer = layer
+        self.layer = Layer(make, mtp.block, hidden, again - {"layer"})
         self.norm = Norm(make, mtp.block.norm, hidden)
 
     def forward(self, state: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,7 +184,8 @@ class Stage(nn.Module):  # type: ignore[misc]
             assert self.embedding is not None
             self.head.weight = self.embedding.weight
         mtp = model.mtp if last else None
-        self.mtp = nn.ModuleList(_predictions(make, model, mtp, ahead) if mtp else ())
+        depths = [Prediction(make, mtp, model.hidden, ahead) for _ in range(mtp.depth)] if mtp else []
+        self.mtp = nn.ModuleList(depths)
         self.rotaries += [predictor.layer.mixer.rotary for predictor in self.mtp if predictor.layer.has_rotary]
         self.mtp_weight = make.numerics.mtp_weight / max(1, len(self.mtp))
         needs_embedding = mtp is not None and not first and not model.embedding.tied
@@ -237,13 +238,6 @@ class Stage(nn.Module):  # type: ignore[misc]
             with self.offload.saving(layer, shelf) as shelf:
                 x = layer(x)
         return x
-
-
-def _predictions(make: Maker, model: ModelSpec, mtp: Mtp, again: frozenset[str]) -> Iterator[Prediction]:
-    """Every depth; where whole layers run again so does what comes before theirs."""
-    for _ in range(mtp.depth):
-        layer = Layer(make, mtp.block, model.hidden, again - {"layer"})
-        yield Prediction(make, mtp, model.hidden, layer, again="layer" in again)
 
 
 class _ParallelCrossEntropy(torch.autograd.Function):  # type: ignore[misc]

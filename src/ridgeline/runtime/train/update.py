@@ -12,7 +12,6 @@ written back, on streams of their own: while one piece is updated the next arriv
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -191,7 +190,8 @@ class _Slots:
         hosts = [state.view(-1) for state in state.states]
         if state.master is not state.weight:
             hosts.append(state.master.view(-1))
-        for piece in _pieces(state.weight.numel(), len(self.rooms[0][0])):
+        size, most = state.weight.numel(), len(self.rooms[0][0])
+        for piece in (slice(first, min(first + most, size)) for first in range(0, size, most)):
             room = [buffer[: piece.stop - piece.start] for buffer in self.rooms[self.turn]]
             self._fill_room(room, [host[piece] for host in hosts])
             part = state.weight.view(-1)[piece]
@@ -226,8 +226,3 @@ class _Slots:
         """States are whole in host memory before anybody reads them."""
         if self.streams is not None:
             self.module.current_stream().wait_stream(self.streams[1])
-
-
-def _pieces(size: int, most: int) -> Iterator[slice]:
-    for first in range(0, size, most):
-        yield slice(first, min(first + most, size))
