@@ -15,22 +15,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from math import inf
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, TypeVar
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.dtype import dtype
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.records import dataclass
 from ridgeline.core.table import decode
-from ridgeline.cost import Calibration
-from ridgeline.hardware.system import System, Tier
 from ridgeline.plan.capability import UnsupportedDecision
 from ridgeline.plan.engine import ENGINES, OVERLAPS, Engine
-from ridgeline.plan.plan import Offload, Plan, Precision, Schedule, Switches
+from ridgeline.plan.plan import Offload, Plan, Schedule, Switches
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
@@ -41,7 +40,7 @@ from ridgeline.search.progress import GoOn, always
 from ridgeline.search.target import ExportTarget
 from ridgeline.search.training.plan_search import Search, find_plan, kinds, predict_entries
 from ridgeline.search.training.shortlist import Entry
-from ridgeline.search.training.space import Pins, best_dispatch, space_of
+from ridgeline.search.training.space import DEGREES, Pins, best_dispatch, space_of
 from ridgeline.sim import SHIPPED_RESIDUALS, Prediction, read_residuals
 
 WORTH = 0.005  # gains below half a per cent are not worth telling
@@ -51,21 +50,43 @@ EXPOSED = MappingProxyType(
 )
 GRAPHS: tuple[Literal["partial", "full"], ...] = ("partial", "full")
 WAITING = 0.02  # share of a step lost to stages or reductions from which a larger batch is tried
+UNKNOWN = "generic"  # stands for software nobody described: nothing to change to
+CHUNKS = (1, 2, 4, 8)  # virtual stages of a rank that are tried under another engine
+MOST_ASKED, MOST = 200, 3  # plans that a target is asked about, and sets of decisions that are told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIf:
-    """One change and what it is predicted to gain.
+class Gain:
+    """A plan beyond what was searched, beside the winner of the search.
 
     gain    tokens per second per chip over the winner's, less one
+    """
+
+    prediction: Prediction
+    winner: Prediction
+
+    @property
+    def gain(self) -> float:
+        return self.prediction.tokens_per_s_per_chip / self.winner.tokens_per_s_per_chip - 1
+
+
+GainT = TypeVar("GainT", bound=Gain)
+
+
+def most_first(gains: Iterable[GainT]) -> tuple[GainT, ...]:
+    return tuple(sorted(gains, key=lambda change: -change.gain))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf(Gain):
+    """One change and what it is predicted to gain.
+
     how     how to ask for it; empty where it takes another machine
     """
 
     kind: str
     what: str
     how: str
-    gain: float
-    prediction: Prediction
 
     JSON = """
         kind what how gain step_time_s=prediction.step_time_s tokens_per_s_per_chip=prediction.tokens_per_s_per_chip
@@ -76,6 +97,10 @@ class WhatIf:
     def is_feature(self) -> bool:
         """Whether it takes something of the software, not of the plan or the machine."""
         return is_feature(self.kind)
+
+
+def is_feature(kind: str) -> bool:
+    return kind.partition(".")[0] in FEATURES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,51 +114,42 @@ class _Idea:
     pins: Pins
 
 
-def what_if(
-    search: Search, winner: Prediction, calibration: Calibration | None = None, go_on: GoOn = always, *,
-    faster: bool = False,
-) -> tuple[WhatIf, ...]:  # fmt: skip
+def what_if(search: Search, winner: Prediction, go_on: GoOn = always, *, faster: bool = False) -> tuple[WhatIf, ...]:
     """Every change that was tried, the most gain first; those tried before `go_on` answers False.
 
     faster   only those that may gain something: plans that cannot be faster than the winner are not priced
     """
-    changes: list[WhatIf] = [*_more_memory(search, winner, calibration)]
+    changes: list[WhatIf] = []
+    for factor, entry in search.swept.with_more_memory.items():
+        what = f"{factor:g} times the memory of a chip"
+        plans = predict_entries(search.scenario, [entry], search.calibration)
+        changes += [WhatIf(kind="memory", what=what, how="", prediction=plan, winner=winner) for plan in plans]
     for idea in _ideas(search, winner):
-
-        def progress(priced: int, best_s: float, what: str = idea.what) -> bool:  # noqa: ARG001
-            return go_on(what)
-
-        changed_search = find_plan(
-            idea.scenario, idea.pins, most=1, headroom=search.headroom, calibration=calibration, progress=progress,
-            target=None if is_feature(idea.kind) else search.target,
-            below_s=_winning_seconds(idea.scenario, winner) if faster else inf,
-        )  # fmt: skip
-        if not changed_search.swept.complete:
+        work, chips = idea.scenario.workload, idea.scenario.system.chips
+        # a step of the changed scenario that is as good for each chip as the winner
+        below_s = work.sequences * work.seq / chips / winner.tokens_per_s_per_chip if faster else inf
+        target = None if is_feature(idea.kind) else search.target
+        again = _search_again(search, idea.scenario, idea.pins, partial(go_on, idea.what), target, below_s)
+        if not again.swept.complete:
             break
-        if changed_search.plans:
-            what = f"{idea.what}{_target_note(search, changed_search.plans[0])}"
-            changes.append(_change_of(idea.kind, what, idea.how, changed_search.plans[0], winner))
-    return tuple(sorted(changes, key=lambda change: -change.gain))
+        for plan in again.plans:
+            lost = search.target and search.target.unsupported_decisions(plan.scenario)
+            note = f", which {search.target.id} cannot express" if search.target and lost else ""
+            changes.append(
+                WhatIf(kind=idea.kind, what=f"{idea.what}{note}", how=idea.how, prediction=plan, winner=winner)
+            )
+    return most_first(changes)
 
 
-def _winning_seconds(scenario: Scenario, winner: Prediction) -> float:
-    """Seconds a step of a changed scenario may take and still be as good for each chip as the winner."""
-    work = scenario.workload
-    return work.sequences * work.seq / scenario.system.chips / winner.tokens_per_s_per_chip
-
-
-def is_feature(kind: str) -> bool:
-    """Whether a kind of change takes something of the software, not of the plan or the machine."""
-    return kind.partition(".")[0] in FEATURES
-
-
-def _target_note(search: Search, made: Prediction) -> str:
-    """What a target has to do with it: words to add where it cannot express the plan."""
-    return (
-        f", which {search.target.id} cannot express"
-        if search.target and search.target.unsupported_decisions(made.scenario)
-        else ""
-    )
+def _search_again(
+    search: Search, scenario: Scenario, pins: Pins, go_on: Callable[[], bool], target: ExportTarget | None,
+    below_s: float,
+) -> Search:  # fmt: skip
+    """The best plan of a changed scenario, found as that of the search was."""
+    return find_plan(
+        scenario, pins, most=1, headroom=search.headroom, calibration=search.calibration, target=target,
+        progress=lambda *_: go_on(), below_s=below_s,
+    )  # fmt: skip
 
 
 def worth(tried: Sequence[WhatIf], most: int = 3) -> tuple[WhatIf, ...]:
@@ -144,209 +160,120 @@ def worth(tried: Sequence[WhatIf], most: int = 3) -> tuple[WhatIf, ...]:
     return tuple(change for change in best.values() if change.gain >= WORTH)[:most]
 
 
-def _change_of(kind: str, what: str, how: str, made: Prediction, winner: Prediction) -> WhatIf:
-    gain = made.tokens_per_s_per_chip / winner.tokens_per_s_per_chip - 1
-    return WhatIf(kind=kind, what=what, how=how, gain=gain, prediction=made)
-
-
-def _more_memory(search: Search, winner: Prediction, calibration: Calibration | None) -> Iterator[WhatIf]:
-    for factor, entry in search.swept.with_more_memory.items():
-        for candidate_value in predict_entries(search.scenario, [entry], calibration):
-            yield _change_of("memory", f"{factor:g} times the memory of a chip", "", candidate_value, winner)
-
-
 def _ideas(search: Search, winner: Prediction) -> Iterator[_Idea]:
-    scenario, near = search.scenario, neighbour_pins(search, winner.scenario.plan)
-    yield from _unpinned_ideas(search)
-    yield from _formats(search, near)
-    for name, system in _links(scenario.system):
-        what = f"twice the bandwidth of {name}"
-        yield _Idea(kind="link", what=what, how="", scenario=replace(scenario, system=system), pins=near)
-    yield from _states(search, winner, near)
-    yield from _schedules(search, winner, near)
-    yield from _features(search, winner, near)
-    yield from _batch(search, winner, near)
+    """Every pin taken away, the others kept; then changes one step around the winner."""
+    scenario, system = search.scenario, search.scenario.system
+    start = _Idea(kind="", what="", how="", scenario=scenario, pins=neighbour_pins(search, winner.scenario.plan))
+    for axis in search.pins.pinned:
+        how = "leave out its own --set" if axis == "switches" else f"leave out --set plan.{axis}"
+        yield replace(start, kind=axis, what=f"{axis} not pinned", how=how, pins=search.pins.without(axis))
+    yield from _formats(search, start)
+    for place, tier in enumerate(system.tiers):
+        if tier.bandwidth is not None:
+            bandwidth = tier.need_bandwidth()
+            doubled = replace(bandwidth, value=2 * bandwidth.value, evidence=Evidence.ASSUMED, source="what if")
+            tiers = (*system.tiers[:place], replace(tier, bandwidth=doubled), *system.tiers[place + 1 :])
+            faster = replace(scenario, system=replace(system, tiers=tiers))
+            yield replace(start, kind="link", what=f"twice the bandwidth of {tier.name}", scenario=faster)
+    yield from _states(search, winner, start)
+    yield from _schedules(search, winner, start)
+    yield from _features(search, winner, start)
+    work = scenario.workload
+    if isinstance(work, Train) and _share(winner, "bubble", "dp", "shard", "optimizer") >= WAITING:
+        larger = replace(work, global_batch=2 * work.sequences, tokens_per_batch=None)
+        what = f"a global batch of {larger.sequences}, if the optimization allows it"
+        how = f"--global-batch {larger.sequences}"
+        yield replace(start, kind="batch", what=what, how=how, scenario=replace(scenario, workload=larger))
 
 
 def neighbour_pins(search: Search, plan: Plan) -> Pins:
     """The space one step around a plan: its degrees and their neighbours, every choice of the rest."""
-    space, mesh = search.space, plan.mesh
-    return replace(
-        search.pins,
-        tp=neighbours(space.tp, mesh.tp),
-        cp=neighbours(space.cp, mesh.cp),
-        pp=neighbours(space.pp, mesh.pp),
-        ep=neighbours(space.ep, mesh.ep),
-        etp=neighbours(space.etp, mesh.etp),
-        microbatch=neighbours(space.microbatch, plan.microbatch),
-    )
+    near: JsonObject = {axis: neighbours(getattr(search.space, axis), getattr(plan.mesh, axis)) for axis in DEGREES}
+    return replace(search.pins, **near, microbatch=neighbours(search.space.microbatch, plan.microbatch))
 
 
-def _unpinned_ideas(search: Search) -> Iterator[_Idea]:
-    """Every pin taken away, the others kept."""
-    for axis in search.pins.pinned:
-        how = "leave out its own --set" if axis == "switches" else f"leave out --set plan.{axis}"
-        pins = search.pins.without(axis)
-        yield _Idea(kind=axis, what=f"{axis} not pinned", how=how, scenario=search.scenario, pins=pins)
-
-
-def _formats(search: Search, near: Pins) -> Iterator[_Idea]:
+def _formats(search: Search, start: _Idea) -> Iterator[_Idea]:
     """Formats that the engine takes and the chip multiplies faster."""
-    scenario, chip = search.scenario, search.scenario.system.chip
-    peaks = [
-        chip.peak[formats.compute.peak].value for formats in search.space.precision if formats.compute.peak in chip.peak
-    ]
-    for name in scenario.engine.supports.precision:
-        peak = chip.peak.get(dtype(name).peak)
-        if peak is not None and peak.value > max(peaks, default=0.0):
-            candidate_value: Precision = decode(Plan, {"precision": name}).precision
-            pins = replace(near, precision=(candidate_value,))
+    peaks = search.scenario.system.chip.peak
+    computes = [formats.compute.peak for formats in search.space.precision]
+    fastest = max((peaks[name].value for name in computes if name in peaks), default=0.0)
+    for name in search.scenario.engine.supports.precision:
+        peak = peaks.get(dtype(name).peak)
+        if peak is not None and peak.value > fastest:
+            pins = replace(start.pins, precision=(decode(Plan, {"precision": name}).precision,))
             how = f"--set plan.precision={name}"
-            yield _Idea(kind="precision", what=f"products in {name}", how=how, scenario=scenario, pins=pins)
+            yield replace(start, kind="precision", what=f"products in {name}", how=how, pins=pins)
 
 
-def _links(system: System) -> Iterator[tuple[str, System]]:
-    """The system with one tier of its network twice as fast."""
-    for index, tier in enumerate(system.tiers):
-        if tier.bandwidth is not None:
-            tiers = (*system.tiers[:index], _double_tier(tier), *system.tiers[index + 1 :])
-            yield tier.name, replace(system, tiers=tiers)
-
-
-def _double_tier(tier: Tier) -> Tier:
-    got = tier.need_bandwidth()
-    return replace(tier, bandwidth=replace(got, value=2 * got.value, evidence=Evidence.ASSUMED, source="what if"))
-
-
-def _states(search: Search, winner: Prediction, near: Pins) -> Iterator[_Idea]:
+def _states(search: Search, winner: Prediction, start: _Idea) -> Iterator[_Idea]:
     """State elsewhere: in host memory, or sharded within a domain and replicated over the rest."""
-    scenario = search.scenario
-    able = scenario.engine.supports
-    if search.pins.offload is None and scenario.system.chip.host.bandwidth is not None:
-        for what in able.offload:
-            pins = replace(near, offload=(Offload(**{what: 1.0}),))
-            how = f"--set plan.offload={what}"
-            yield _Idea(kind="offload", what=f"{what} in host memory", how=how, scenario=scenario, pins=pins)
-    plan = winner.scenario.plan
-    inner = max(1, closest_chips(scenario.system) // (plan.mesh.tp * plan.mesh.cp))
+    system, plan = search.scenario.system, winner.scenario.plan
+    if search.pins.offload is None and system.chip.host.bandwidth is not None:
+        for what in search.scenario.engine.supports.offload:
+            pins, how = replace(start.pins, offload=(Offload(**{what: 1.0}),)), f"--set plan.offload={what}"
+            yield replace(start, kind="offload", what=f"{what} in host memory", how=how, pins=pins)
+    inner = max(1, closest_chips(system) // (plan.mesh.tp * plan.mesh.cp))
     if search.pins.shard_degree is None and plan.sharding.shard != "none" and 1 < inner < plan.mesh.dp:
-        pins = replace(near, shard_degree=(inner * plan.mesh.cp,))
-        how = f"--set plan.shard_degree={inner * plan.mesh.cp}"
-        yield _Idea(kind="shard_degree", what="sharding within a domain", how=how, scenario=scenario, pins=pins)
+        degree = inner * plan.mesh.cp
+        pins, how = replace(start.pins, shard_degree=(degree,)), f"--set plan.shard_degree={degree}"
+        yield replace(start, kind="shard_degree", what="sharding within a domain", how=how, pins=pins)
 
 
 def _share(prediction: Prediction, *names: str) -> float:
     return sum(part.seconds for part in prediction.breakdown if part.name in names) / prediction.step_time_s
 
 
-def _schedules(search: Search, winner: Prediction, near: Pins) -> Iterator[_Idea]:
+def _schedules(search: Search, winner: Prediction, start: _Idea) -> Iterator[_Idea]:
     """Schedules that the engine is not known to have, where stages wait."""
     if search.pins.schedule is not None or _share(winner, "bubble") < WAITING:
         return
     engine = search.scenario.engine
     for name, kind in SCHEDULES.items():
         if name not in engine.supports.schedules and name != "gpipe":
-            pins = replace(near, schedule=(Schedule(name=name, chunks=kind.fewest_chunks),))
+            pins = replace(start.pins, schedule=(Schedule(name=name, chunks=kind.fewest_chunks),))
             what = f"schedule {name}, which {engine.id} is not known to have"
-            how = f"--set plan.schedule={name}"
-            yield _Idea(kind="schedule", what=what, how=how, scenario=search.scenario, pins=pins)
+            yield replace(start, kind="schedule", what=what, how=f"--set plan.schedule={name}", pins=pins)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Feature:
-    """A switch to throw: words, the setting that throws it, what it makes of switches, whether the engine has it."""
+def _features(search: Search, winner: Prediction, start: _Idea) -> Iterator[_Idea]:
+    """Switches thrown where that would hide or shorten something: communication that is exposed and could overlap,
+    kernels that the host issues and that CUDA graphs would replay, experts that DeepEP would send a token once to."""
+    engine, own, resolved = search.scenario.engine, winner.scenario.plan.switches, resolve(winner.scenario)
+    known, nvidia = engine.supports.features, search.scenario.system.chip.vendor == "NVIDIA"
+    kind = own.sequence_parallel, own.cp_kind
+    peers = [peer for peer in search.space.switches if (peer.sequence_parallel, peer.cp_kind) == kind] or [own]
 
-    kind: str
-    what: str
-    how: str
-    thrown: Callable[[Switches], Switches]
-    known: bool
+    def throw(kind: str, what: str, how: str, switches: Iterable[Switches], *, is_known: bool) -> _Idea:
+        what = what if is_known else f"{what}, which {engine.id} is not known to have"
+        pins = replace(start.pins, switches=tuple(switches))
+        return replace(start, kind=kind, what=what, how=f"--set plan.{how}", pins=pins)
 
-
-def _features(search: Search, winner: Prediction, near: Pins) -> Iterator[_Idea]:
-    """Switches thrown where that would hide or shorten something: overlaps, CUDA graphs, dispatchers of experts."""
-    engine, switches = search.scenario.engine, winner.scenario.plan.switches
-    order, kind = switches.sequence_parallel, switches.cp_kind
-    peers = [
-        switches
-        for switches in search.space.switches
-        if (switches.sequence_parallel, switches.cp_kind) == (order, kind)
-    ] or [switches]
-    for item in (*_overlaps(search, winner), *_graphs(search, winner), *_dispatchers(search, winner)):
-        what = item.what if item.known else f"{item.what}, which {engine.id} is not known to have"
-        pins = replace(near, switches=tuple(item.thrown(switches) for switches in peers))
-        how = f"--set plan.{item.how}"
-        yield _Idea(kind=item.kind, what=what, how=how, scenario=search.scenario, pins=pins)
-
-
-def _overlaps(search: Search, winner: Prediction) -> Iterator[_Feature]:
-    """Communication that is exposed and could run beside compute."""
-    now, progress_words = resolve(winner.scenario).overlap, winner.scenario.plan.switches.overlap
     for word, part in EXPOSED.items():
-        if now[word] or word in progress_words or _share(winner, part) < WORTH:
-            continue
-
-        def thrown(switches: Switches, word: str = word) -> Switches:
-            return replace(switches, overlap=MappingProxyType({**switches.overlap, word: True}))
-
-        catalog_entry = word in search.scenario.engine.supports.features.overlaps
-        how = f"overlap.{word}=true"
-        yield _Feature(kind=f"overlap.{word}", what=f"overlap of {word}", how=how, thrown=thrown, known=catalog_entry)
-
-
-def _graphs(search: Search, winner: Prediction) -> Iterator[_Feature]:
-    """Kernels replayed from CUDA graphs, where the host issues them and holds a share of the step up."""
-    resolved, host = resolve(winner.scenario), winner.bounds.get("host", 0.0) / winner.step_time_s
+        if not resolved.overlap[word] and word not in own.overlap and _share(winner, part) >= WORTH:
+            overlapped = [replace(peer, overlap=MappingProxyType({**peer.overlap, word: True})) for peer in peers]
+            what, how = f"overlap of {word}", f"overlap.{word}=true"
+            yield throw(f"overlap.{word}", what, how, overlapped, is_known=word in known.overlaps)
     issued = resolved.graph == "none" and resolved.launch in ("eager", "compiled")
-    if search.scenario.system.chip.vendor != "NVIDIA" or not issued or host < WORTH:
-        return
-    for graph in GRAPHS:
-
-        def thrown(switches: Switches, graph: Literal["partial", "full"] = graph) -> Switches:
+    if nvidia and issued and winner.bounds.get("host", 0.0) / winner.step_time_s >= WORTH:
+        for graph in GRAPHS:
             # a graph of the whole iteration fixes the order of streams, between which dispatch would overlap
-            selection = {word: on for word, on in switches.overlap.items() if (graph, word) != ("full", "moe")}
-            return replace(switches, graph=graph, overlap=MappingProxyType(selection))
-
-        catalog_entry = graph in search.scenario.engine.supports.features.graph
-        yield _Feature(
-            kind="graph", what=f"{graph} CUDA graphs", how=f"graph={graph}", thrown=thrown, known=catalog_entry
-        )
-
-
-def _dispatchers(search: Search, winner: Prediction) -> Iterator[_Feature]:
-    """Experts reached by kernels that send a token once, where an engine is not known to have them."""
-    plain = resolve(winner.scenario).moe_dispatch == "all-to-all"
-    if search.scenario.system.chip.vendor == "NVIDIA" and plain and _share(winner, "ep") >= WORTH:
-        yield _Feature(
-            kind="moe_dispatch",
-            what="experts reached by DeepEP",
-            how="moe_dispatch=deepep",
-            thrown=lambda switches: replace(switches, moe_dispatch="deepep"),
-            known="deepep" in search.scenario.engine.supports.features.moe_dispatch,
-        )
-
-
-def _batch(search: Search, winner: Prediction, near: Pins) -> Iterator[_Idea]:
-    """A batch of twice as many sequences, where stages, reductions or the optimizer cost a share of every step."""
-    work = search.scenario.workload
-    if not isinstance(work, Train) or _share(winner, "bubble", "dp", "shard", "optimizer") < WAITING:
-        return
-    larger = replace(work, global_batch=2 * work.sequences, tokens_per_batch=None)
-    what = f"a global batch of {larger.sequences}, if the optimization allows it"
-    how = f"--global-batch {larger.sequences}"
-    scenario = replace(search.scenario, workload=larger)
-    yield _Idea(kind="batch", what=what, how=how, scenario=scenario, pins=near)
-
-
-UNKNOWN = "generic"  # stands for software nobody described: nothing to change to
-CHUNKS = (1, 2, 4, 8)  # virtual stages of a rank that are tried
+            idle = {"moe"} if graph == "full" else set()
+            overlaps = [{word: on for word, on in peer.overlap.items() if word not in idle} for peer in peers]
+            graphed = [
+                replace(peer, graph=graph, overlap=MappingProxyType(overlap))
+                for peer, overlap in zip(peers, overlaps, strict=True)
+            ]
+            yield throw("graph", f"{graph} CUDA graphs", f"graph={graph}", graphed, is_known=graph in known.graph)
+    if nvidia and resolved.moe_dispatch == "all-to-all" and _share(winner, "ep") >= WORTH:
+        dispatched = [replace(peer, moe_dispatch="deepep") for peer in peers]
+        what, is_known = "experts reached by DeepEP", "deepep" in known.moe_dispatch
+        yield throw("moe_dispatch", what, "moe_dispatch=deepep", dispatched, is_known=is_known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OtherEngine:
+class OtherEngine(Gain):
     """Another software and the best plan that was found for it.
 
-    gain           tokens per second per chip over the winner's, less one
     availability   whether others than its owners can run it
     runs           measured runs of it on this family of chips that took part in the fit; few: hardly more than a guess
     has            what its plan does that the winner's engine is not known to do, in words
@@ -355,11 +282,6 @@ class OtherEngine:
     """
 
     engine: Engine
-    gain: float
-    prediction: Prediction
-    runs: int
-    has: tuple[str, ...]
-    overlaps: bool
     how: str
 
     JSON = """
@@ -373,34 +295,54 @@ class OtherEngine:
         """As the engine's file says it."""
         return self.engine.availability
 
+    @property
+    def runs(self) -> int:
+        return measured_runs(self.engine.fitted_id, self.prediction.scenario.system.chip.family)
+
+    @property
+    def overlaps(self) -> bool:
+        theirs, ours = self.prediction.interval, self.winner.interval
+        return theirs.high > ours.low and theirs.low < ours.high
+
+    @property
+    def has(self) -> tuple[str, ...]:
+        ours, theirs = self.winner.scenario, self.prediction.scenario
+        prefix = f"engine {ours.engine.id} is not known to support "
+        words = [note.removeprefix(prefix) for note in unsupported_decisions(under(theirs, ours.engine))]
+        our_overlap, their_overlap = resolve(ours).overlap, resolve(theirs).overlap
+        spent = {part.name for part in self.winner.breakdown if part.seconds > 0}
+        gained = (word for word in OVERLAPS if their_overlap[word] and not our_overlap[word])
+        words += [f"overlap of {word}" for word in gained if EXPOSED.get(word) in spent]
+        dispatch = theirs.plan.switches.moe_dispatch
+        if theirs.plan.mesh.ep > 1 and dispatch and best_dispatch(ours) is None:
+            words.append(f"dispatch by {dispatch}")
+        return tuple(words)
+
 
 def other_engines(
-    search: Search, winner: Prediction, calibration: Calibration | None = None, go_on: GoOn = always, *,
-    faster: bool = False,
-) -> tuple[OtherEngine, ...]:  # fmt: skip
+    search: Search, winner: Prediction, go_on: GoOn = always, *, faster: bool = False
+) -> tuple[OtherEngine, ...]:
     """Every engine that has a plan which fits, the most gain first; those tried before `go_on` answers False.
 
     faster   only those whose plan may be faster than the winner: plans that cannot be are not priced
     """
     below_s = winner.step_time_s if faster else inf
     engines: list[OtherEngine] = []
-    target_engine_ids = search.target.engines(search.scenario.system) if search.target else ()
+    target_engines = search.target.engines(search.scenario.system) if search.target else ()
     for engine in able_engines(search.scenario):
-
-        def progress(priced: int, best_s: float, id: str = engine.id) -> bool:  # noqa: ARG001
-            return go_on(f"what {id} would gain")
-
-        engine_scenario = under(search.scenario, engine)
-        changed_search = find_plan(
-            engine_scenario, _coarse(search, engine_scenario, winner.scenario.plan), most=1, headroom=search.headroom,
-            calibration=calibration, progress=progress, below_s=below_s,
-            target=search.target if engine.id in target_engine_ids else None,
-        )  # fmt: skip
-        if not changed_search.swept.complete:
+        scenario = under(search.scenario, engine)
+        target = search.target if engine.id in target_engines else None
+        pins, go_on_with = (
+            _coarse(search, scenario, winner.scenario.plan),
+            partial(go_on, f"what {engine.id} would gain"),
+        )
+        again = _search_again(search, scenario, pins, go_on_with, target, below_s)
+        if not again.swept.complete:
             break
-        if changed_search.plans and not unsupported_decisions(changed_search.plans[0].scenario):
-            engines.append(_gain_of(engine, changed_search.plans[0], winner, search.target))
-    return tuple(sorted(engines, key=lambda one: -one.gain))
+        if again.plans and not unsupported_decisions(again.plans[0].scenario):
+            how = f"--engine {engine.id}" if target or not search.target else f"another target, --engine {engine.id}"
+            engines.append(OtherEngine(engine=engine, prediction=again.plans[0], winner=winner, how=how))
+    return most_first(engines)
 
 
 def able_engines(scenario: Scenario) -> Iterator[Engine]:
@@ -419,21 +361,20 @@ def under(scenario: Scenario, engine: Engine) -> Scenario:
     return replace(scenario, engine=engine, plan=replace(scenario.plan, engine=engine.id))
 
 
-def _coarse(search: Search, asked: Scenario, winner: Plan) -> Pins:
+def _coarse(search: Search, scenario: Scenario, winner: Plan) -> Pins:
     """What of another engine's space is searched: the pins that were given, and less of the axes that rarely matter."""
-    pins, space = search.pins, space_of(asked, search.pins)
-    schedules = tuple(schedule for schedule in space.schedule if schedule.chunks in CHUNKS)
-    plain_switches = [
+    pins, space = search.pins, space_of(scenario, search.pins)
+    plain_switches = tuple(
         switches
         for switches in space.switches
         if switches.cp_kind == "ring" and switches.sequence_parallel is not False
-    ]
+    )
     return replace(
         pins,
         etp=pins.etp or (1,),
         microbatch=pins.microbatch or neighbours(space.microbatch, winner.microbatch),
-        schedule=pins.schedule or schedules,
-        switches=pins.switches or tuple(plain_switches) or None,
+        schedule=pins.schedule or tuple(schedule for schedule in space.schedule if schedule.chunks in CHUNKS),
+        switches=pins.switches or plain_switches or None,
     )
 
 
@@ -453,49 +394,14 @@ def _runs_by_engine() -> Counter[tuple[str, str]]:
     return Counter((run.engine, run.family) for run in read_residuals(rows))
 
 
-def _gain_of(engine: Engine, made: Prediction, winner: Prediction, target: ExportTarget | None) -> OtherEngine:
-    runs = target is None or engine.id in target.engines(made.scenario.system)
-    return OtherEngine(
-        engine=engine,
-        gain=made.tokens_per_s_per_chip / winner.tokens_per_s_per_chip - 1,
-        prediction=made,
-        runs=measured_runs(engine.fitted_id, made.scenario.system.chip.family),
-        has=tuple(_has(made, winner)),
-        overlaps=made.interval.high > winner.interval.low and made.interval.low < winner.interval.high,
-        how=f"--engine {engine.id}" if runs else f"another target, --engine {engine.id}",
-    )
-
-
-def _has(made: Prediction, winner: Prediction) -> Iterator[str]:
-    """What a plan under another engine does that the winner's engine is not known to do, or does not by itself."""
-    winner_scenario, theirs = winner.scenario, made.scenario
-    prefix = f"engine {winner_scenario.engine.id} is not known to support "
-    yield from (note.removeprefix(prefix) for note in unsupported_decisions(under(theirs, winner_scenario.engine)))
-    ours, their_overlap = resolve(winner_scenario).overlap, resolve(theirs).overlap
-    spent = {part.name for part in winner.breakdown if part.seconds > 0}
-    for word in OVERLAPS:
-        if their_overlap[word] and not ours[word] and EXPOSED.get(word) in spent:
-            yield f"overlap of {word}"
-    dispatch = theirs.plan.switches.moe_dispatch
-    if theirs.plan.mesh.ep > 1 and dispatch and best_dispatch(winner_scenario) is None:
-        yield f"dispatch by {dispatch}"
-
-
-MOST_ASKED = 200  # plans
-MOST = 3  # sets of decisions that are told
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetGain:
+class TargetGain(Gain):
     """A plan that the target cannot express.
 
     untold   the decisions that stand against it
-    gain     tokens per second per chip over the winner's, less one
     """
 
     untold: tuple[UnsupportedDecision, ...]
-    gain: float
-    prediction: Prediction
 
     JSON = """
         untold gain step_time_s=prediction.step_time_s tokens_per_s_per_chip=prediction.tokens_per_s_per_chip
@@ -505,40 +411,35 @@ class TargetGain:
 
 def target_gains(search: Search, winner: Prediction, go_on: GoOn = always) -> tuple[TargetGain, ...]:
     """What the target keeps from the plan, the most gain first; nothing where `go_on` answered False."""
-
-    def progress(priced: int, best_s: float) -> bool:  # noqa: ARG001
-        return go_on("what it cannot be told")
-
     free = find_plan(
         search.scenario, search.pins, most=0, headroom=search.headroom, calibration=search.calibration,
-        progress=progress,
+        progress=lambda *_: go_on("what it cannot be told"),
     )  # fmt: skip
     if not free.swept.complete:
         return ()
-    gains: list[TargetGain] = []
-    for entry, untold in _faster_plans(search, winner, free):
-        for candidate_value in predict_entries(search.scenario, [entry], search.calibration):
-            gain = candidate_value.tokens_per_s_per_chip / winner.tokens_per_s_per_chip - 1
-            if gain >= WORTH:
-                gains.append(TargetGain(untold=untold, gain=gain, prediction=candidate_value))
-    return tuple(sorted(gains, key=lambda one: -one.gain)[:MOST])
+    gains = [
+        TargetGain(untold=untold, prediction=plan, winner=winner)
+        for entry, untold in _inexpressible_plans(search, winner, free)
+        for plan in predict_entries(search.scenario, [entry], search.calibration)
+    ]
+    return most_first(gain for gain in gains if gain.gain >= WORTH)[:MOST]
 
 
-def _faster_plans(
+def _inexpressible_plans(
     search: Search, winner: Prediction, free: Search
 ) -> Iterator[tuple[Entry, tuple[UnsupportedDecision, ...]]]:
     """The fastest plan for each set of decisions; a set that holds a faster one's says nothing new."""
-    items: list[frozenset[str]] = []
+    told_paths: list[frozenset[str]] = []
     target = search.target
     assert target is not None
     for entry in kinds(free.swept, MOST_ASKED):
         if entry.step_s > winner.step_time_s:
             return
-        attempt = replace(search.scenario, plan=entry.plan)
-        if not target.capability.unsupported_decisions(attempt):
+        scenario = replace(search.scenario, plan=entry.plan)
+        if not target.capability.unsupported_decisions(scenario):
             continue
-        untold = target.unsupported_decisions(attempt)
+        untold = target.unsupported_decisions(scenario)
         paths = frozenset(decision.path for decision in untold)
-        if untold and not any(capacity <= paths for capacity in items):
-            items.append(paths)
+        if untold and not any(fewer <= paths for fewer in told_paths):
+            told_paths.append(paths)
             yield entry, untold

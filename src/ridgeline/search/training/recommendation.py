@@ -191,9 +191,9 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None, *, faster
     changes: tuple[WhatIf, ...] = ()
     alternatives: tuple[OtherEngine, ...] = ()
     if go_on("what would beat the best"):
-        changes = what_if(search, plans[0], search.calibration, go_on, faster=faster)
+        changes = what_if(search, plans[0], go_on, faster=faster)
     if go_on("what other software would gain"):
-        alternatives = other_engines(search, plans[0], search.calibration, go_on, faster=faster)
+        alternatives = other_engines(search, plans[0], go_on, faster=faster)
     beyond = target_gains(search, plans[0], go_on) if search.target and go_on("what it cannot be told") else ()
     events: list[float | None] = []
     for plan in plans[:SIMULATED]:

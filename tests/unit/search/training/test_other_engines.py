@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -118,12 +120,13 @@ def test_the_sheet_and_the_page_tell_of_them() -> None:
     sheet, reasons = to_json(report), report.reasons
     assert [one["engine"] for one in sheet["engines"]] == [one.engine.id for one in reasons.engines]
     assert sheet["engines"][0]["how"] == f"--engine {sheet['engines'][0]['engine']}"
-    slow = tuple(replace(one, gain=0.001) for one in reasons.engines)
+    slow = tuple(replace(one, prediction=one.winner) for one in reasons.engines)
     assert software(replace(report, reasons=replace(reasons, what_if=(), engines=slow))) == []
     first = reasons.engines[0]
     theirs = replace(first.engine, id="theirs", availability="closed")
-    closed = replace(first, engine=theirs, runs=1, gain=0.5, has=("zbv",))
-    (row,) = software(replace(report, reasons=replace(reasons, what_if=(), engines=(closed,))))
+    closed = SimpleNamespace(engine=theirs, runs=1, gain=0.5, has=("zbv",), how="", prediction=first.prediction)
+    engines = (cast("OtherEngine", closed),)
+    (row,) = software(replace(report, reasons=replace(reasons, what_if=(), engines=engines)))
     assert row[:2] == ("engine theirs (closed, 1 run measured): zbv", "+50.0%")
 
 
