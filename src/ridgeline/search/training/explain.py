@@ -9,7 +9,7 @@ of them were kept by the same sweep.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from ridgeline.core.documents import JsonObject
@@ -32,6 +32,10 @@ from ridgeline.search.training.shortlist import Entry
 from ridgeline.search.training.space import Pins, choice
 from ridgeline.sim import Prediction, capacity_of, predict
 
+NAMED_PARTS = 3  # parts of a difference that are named
+SILENT = 0.0005  # of a step: smaller parts of a difference are not worth a word
+DEGREES_PINNED = ("tp", "cp", "pp", "dp", "ep", "etp")
+LARGER = (2, 4, 8, 16, 32)  # times the chips that are tried when nothing fits
 # the order in which alternatives are told when they lose equally much
 AXES = (
     "tp", "pp", "cp", "ep", "etp", "microbatch", "schedule", "chunks", "shard", "recompute", "offload", "precision",
@@ -51,20 +55,26 @@ class Loss:
     axis: tuple[str, ...]
     choice: str
     prediction: Prediction
-    seconds: float
-    parts: Mapping[str, float]
-    overlaps: bool
+    winner: Prediction
 
     JSON = "axis choice loses_s=seconds to parts overlaps plan=prediction.plan_table words=prediction.plan_words"
+
+    @property
+    def seconds(self) -> float:
+        return self.prediction.step_time_s - self.winner.step_time_s
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        return difference(self.prediction, self.winner)
+
+    @property
+    def overlaps(self) -> bool:
+        return self.prediction.interval.low < self.winner.interval.high
 
     @property
     def to(self) -> str:
         """The parts of the step that it loses to, in words."""
         return difference_words(self.parts, self.prediction.step_time_s - self.seconds)
-
-
-NAMED_PARTS = 3  # parts of a difference that are named
-SILENT = 0.0005  # of a step: smaller parts of a difference are not worth a word
 
 
 def difference_words(parts: Mapping[str, float], step_s: float) -> str:
@@ -73,10 +83,10 @@ def difference_words(parts: Mapping[str, float], step_s: float) -> str:
     >>> difference_words({"tp": 1.0, "bubble": -0.25, "pp": 1e-6}, 10.0)
     'tp +1 s, bubble −250 ms'
     """
-    name_words = [(name, seconds) for name, seconds in parts.items() if abs(seconds) > SILENT * step_s][:NAMED_PARTS]
-    name_words = name_words or list(parts.items())[:1]
-    rest_s = sum(parts.values()) - sum(seconds for _, seconds in name_words)
-    words = [f"{name} {signed_quantity(seconds, 's')}" for name, seconds in name_words]
+    named = [(name, seconds) for name, seconds in parts.items() if abs(seconds) > SILENT * step_s][:NAMED_PARTS]
+    named = named or list(parts.items())[:1]
+    rest_s = sum(parts.values()) - sum(seconds for _, seconds in named)
+    words = [f"{name} {signed_quantity(seconds, 's')}" for name, seconds in named]
     return ", ".join([*words, f"rest {signed_quantity(rest_s, 's')}"] if abs(rest_s) > SILENT * step_s else words)
 
 
@@ -114,19 +124,20 @@ def explain(search: Search, winner: Prediction) -> PlanExplanation:
     """
     fastest = winner.step_time_s <= search.swept.best[0].step_s * (1 + SAME)
     losses = sorted(_losses(search, winner), key=lambda loss: loss.seconds) if fastest else []
-    alternatives = _next(search, winner) if fastest else search.plans[:1]
-    high = winner.interval.high
+    rivals = _next_kind(search, winner) if fastest else search.plans[:1]
+    words = "the best plan of another kind"
+    runners_up = [Loss(axis=("plan",), choice=words, prediction=rival, winner=winner) for rival in rivals]
     factor = winner.interval.low / winner.step_time_s
     return PlanExplanation(
         winner=winner,
         losses=tuple(losses),
-        runner_up=loss(("plan",), "the best plan of another kind", alternatives[0], winner) if alternatives else None,
-        doubted=sum(entry.step_s * factor < high for entry in search.swept.best[1:]),
+        runner_up=runners_up[0] if runners_up else None,
+        doubted=sum(entry.step_s * factor < winner.interval.high for entry in search.swept.best[1:]),
         shortlist=max(0, len(search.swept.best) - 1),
     )
 
 
-def _next(search: Search, winner: Prediction) -> tuple[Prediction, ...]:
+def _next_kind(search: Search, winner: Prediction) -> tuple[Prediction, ...]:
     """The best plan of another kind than the winner's; where all are of one kind, the next plan."""
     winner_kind = kind_of(winner.scenario.plan)
     other_kinds = [entry for entry in kinds(search.swept, 2) if kind_of(entry.plan) != winner_kind]
@@ -141,12 +152,8 @@ def _losses(search: Search, winner: Prediction) -> Iterator[Loss]:
     winner_plan = winner.scenario.plan
     alternatives: list[tuple[Entry, list[str]]] = []
     for axis in AXES:
-        slower = (
-            entry
-            for entry in _other_choices(search, axis, winner_plan)
-            if entry.step_s > winner.step_time_s * (1 + SAME)
-        )
-        best = next(slower, None)
+        others = _other_choices(search, axis, winner_plan)
+        best = next((entry for entry in others if entry.step_s > winner.step_time_s * (1 + SAME)), None)
         if best is None:
             continue
         same = next((axes for entry, axes in alternatives if entry.plan == best.plan), None)
@@ -157,7 +164,7 @@ def _losses(search: Search, winner: Prediction) -> Iterator[Loss]:
     for best, axes in alternatives:
         for prediction in predict_entries(search.scenario, [best], search.calibration):
             what = ", ".join(choice_words(best.plan, axis, winner_plan) for axis in axes)
-            yield loss(tuple(axes), what, prediction, winner)
+            yield Loss(axis=tuple(axes), choice=what, prediction=prediction, winner=winner)
 
 
 def _other_choices(search: Search, axis: str, own: Plan) -> Iterator[Entry]:
@@ -179,23 +186,11 @@ def _effect(plan: Plan) -> tuple[bool, str, Switches]:
     """What the switches of a plan do."""
     switches = plan.switches
     kind = switches.cp_kind if plan.mesh.cp > 1 else ""
-    return plan.sequence_parallel and plan.mesh.tp > 1, kind, _bare(switches)
+    return plan.sequence_parallel and plan.mesh.tp > 1, kind, _without_axes(switches)
 
 
-def _bare(switches: Switches) -> Switches:
+def _without_axes(switches: Switches) -> Switches:
     return replace(switches, sequence_parallel=None, cp_kind="ring")
-
-
-def loss(axis: tuple[str, ...], what: str, other: Prediction, winner: Prediction) -> Loss:
-    """What a prediction loses against the winner."""
-    return Loss(
-        axis=axis,
-        choice=what,
-        prediction=other,
-        seconds=other.step_time_s - winner.step_time_s,
-        parts=difference(other, winner),
-        overlaps=other.interval.low < winner.interval.high,
-    )
 
 
 def difference(other: Prediction, winner: Prediction) -> Mapping[str, float]:
@@ -234,7 +229,7 @@ def _switch_words(plan: Plan, own: Plan) -> str:
         words.append("sequence parallel" if plan.sequence_parallel else "no sequence parallelism")
     if plan.switches.cp_kind != own.switches.cp_kind and plan.mesh.cp > 1:
         words.append("heads exchanged over cp" if plan.switches.cp_kind == "all-to-all" else "a ring over cp")
-    theirs, ours = encode(_bare(plan.switches)), encode(_bare(own.switches))
+    theirs, ours = encode(_without_axes(plan.switches)), encode(_without_axes(own.switches))
     words += [f"{key} {theirs.get(key, 'as usual')}" for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
     return ", ".join(words) or "other switches"
 
@@ -262,13 +257,8 @@ def given_plan(search: Search, given: Scenario, winner: Prediction) -> GivenPlan
     prediction = predict(given, search.calibration)
     if not isinstance(prediction, Prediction):
         return None
-    return GivenPlan(
-        prediction=prediction, faster=search.swept.faster, loss=loss(("plan",), "the plan given", prediction, winner)
-    )
-
-
-DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp")
-LARGER = (2, 4, 8, 16, 32)  # times the chips that are tried when nothing fits
+    loss = Loss(axis=("plan",), choice="the plan given", prediction=prediction, winner=winner)
+    return GivenPlan(prediction=prediction, faster=search.swept.faster, loss=loss)
 
 
 def refusal(outcomes: Sequence[Outcome], goal: Goal, go_on: GoOn = always) -> tuple[Problem, ...]:
@@ -290,12 +280,10 @@ def refusal(outcomes: Sequence[Outcome], goal: Goal, go_on: GoOn = always) -> tu
 
 def _late(able: Sequence[Outcome], goal: Goal) -> Iterator[Problem]:
     """By how much the deadline is missed at best."""
-    runs = [
-        (outcome.run.days, outcome.best) for outcome in able if outcome.run is not None and outcome.best is not None
-    ]
-    if goal.days is None or not runs:
+    runs = [(outcome.run.days, outcome.best) for outcome in able if outcome.run is not None]
+    days, best = min(runs, key=lambda run: run[0], default=(0.0, None))
+    if goal.days is None or best is None:
         return
-    days, best = min(runs, key=lambda run: run[0])
     system = best.scenario.system
     got = f"{days:.1f} days at best, on {system.chips} chips of {system.chip.id} by {plan_words(best.scenario.plan)}"
     todo = "allow more days, or more chips with --chips and a larger --global-batch"
@@ -311,12 +299,12 @@ def why_not(search: Search, go_on: GoOn = always) -> tuple[Problem, ...]:
         return ()
     if search.target is not None and (result.untold or _fits(search, search.scenario, search.pins, with_target=False)):
         return (_nothing_expressible(search, search.target),)
-    return (_too_large(search, go_on),) if result.considered else tuple(_impossible_degrees(search))
+    return (_too_large(search, go_on),) if result.considered else _impossible_degrees(search)
 
 
 def _nothing_expressible(search: Search, target: ExportTarget) -> Problem:
     """Plans fit, and the target can express none: the fastest of them, and what stands against it."""
-    space: JsonObject = {item.name: getattr(search.space, item.name) for item in fields(search.space)}
+    space: JsonObject = {axis: getattr(search.space, axis) for axis in search.space.__slots__}
     for pins in (replace(search.pins, **space), search.pins):  # at first within the choices that are supported
         free = find_plan(search.scenario, pins, most=1, headroom=search.headroom, calibration=search.calibration)
         if free.plans:
@@ -332,65 +320,60 @@ def _too_large(search: Search, go_on: GoOn) -> Problem:
     nearest, limit = search.swept.nearest, search.capacity_bytes
     if nearest is None:
         return Problem(path="memory", given="no plan", expected="one that fits")
-    missing = nearest.peak_bytes - limit
     got = (
         f"{format_gib(nearest.peak_bytes)} on the fullest chip of the nearest of {search.swept.considered:,} plans "
         f"({plan_words(nearest.plan)})"
     )
     chip_capacity = capacity_of(search.scenario)
     room = f"at most {format_gib(limit)}, {search.headroom:.0%} of {format_gib(chip_capacity)} kept free"
-    expectation = f"{room}: {format_gib(missing)} too much"
-    helps = list(_helps(search, nearest.peak_bytes <= chip_capacity, go_on))
-    return Problem(
-        path="memory", given=got, expected=expectation, todo=f"what helps: {', or '.join(helps) or 'a smaller model'}"
-    )
+    expectation = f"{room}: {format_gib(nearest.peak_bytes - limit)} too much"
+    helps = ["--headroom 0% would take it"] if nearest.peak_bytes <= chip_capacity else []
+    helps += _helps(search, go_on)
+    todo = f"what helps: {', or '.join(helps) or 'a smaller model'}"
+    return Problem(path="memory", given=got, expected=expectation, todo=todo)
 
 
-def _helps(search: Search, narrowly: bool, go_on: GoOn) -> Iterator[str]:
+def _helps(search: Search, go_on: GoOn) -> Iterator[str]:
     """What was tried and makes room."""
     scenario, pins = search.scenario, search.pins
-    if narrowly:
-        yield "--headroom 0% would take it"
     for axis in pins.pinned:
         if go_on(f"{axis} not pinned") and _fits(search, scenario, pins.without(axis)):
             yield f"leave {axis} free"
-    if pins.offload is None:
-        for what in scenario.engine.supports.offload:
-            offload_pins = replace(pins, offload=(Offload(**{what: 1.0}),))
-            if go_on(f"{what} in host memory") and _fits(search, scenario, offload_pins):
-                yield f"--set plan.offload={what}"
+    for what in scenario.engine.supports.offload if pins.offload is None else ():
+        offload_pins = replace(pins, offload=(Offload(**{what: 1.0}),))
+        if go_on(f"{what} in host memory") and _fits(search, scenario, offload_pins):
+            yield f"--set plan.offload={what}"
     for times in LARGER:
         try:
             larger = load_system(resize_name(scenario.system.name, times * scenario.system.chips))
-            larger = replace(larger, chip=scenario.system.chip)
         except InputError:
             return
+        larger = replace(larger, chip=scenario.system.chip)
         if go_on(f"{larger.chips} chips") and _fits(search, replace(scenario, system=larger), pins):
             yield f"use {larger.chips} chips"
             return
 
 
 def _fits(search: Search, scenario: Scenario, pins: Pins, *, with_target: bool = True) -> bool:
-    search_result = find_plan(
-        scenario, pins, most=1, headroom=search.headroom, calibration=search.calibration,
-        target=search.target if with_target else None,
-    )  # fmt: skip
-    return bool(search_result.swept.feasible)
+    target = search.target if with_target else None
+    again = find_plan(scenario, pins, most=1, headroom=search.headroom, calibration=search.calibration, target=target)
+    return bool(again.swept.feasible)
 
 
-def _impossible_degrees(search: Search) -> Iterator[Problem]:
+def _impossible_degrees(search: Search) -> tuple[Problem, ...]:
     """No plan can even be laid out: degrees that divide nothing, or sizes that leave no plan."""
-    scenario, problems = search.scenario, []
-    for axis in DEGREES:
-        for degree in getattr(search.pins, axis) or ():
-            problems += _degree_problems(scenario, axis, degree)
+    scenario, pins = search.scenario, search.pins
+    pinned = [(axis, degree) for axis in DEGREES_PINNED for degree in getattr(pins, axis) or ()]
+    problems = [problem for axis, degree in pinned for problem in _degree_problems(scenario, axis, degree)]
     if problems:
-        yield from dict.fromkeys(problems)
-        return
-    chips, work = scenario.system.chips, scenario.workload
-    got = f"{chips} chips and {work.sequences} sequences a step" + (" with these pins" if search.pins.pinned else "")
-    todo = "free a pin" if search.pins.pinned else "use a global batch that is a multiple of a power of two"
-    yield Problem(path="plan", given=got, expected="degrees that divide both", todo=todo)
+        return tuple(dict.fromkeys(problems))
+    got = f"{scenario.system.chips} chips and {scenario.workload.sequences} sequences a step"
+    got, todo = (
+        (f"{got} with these pins", "free a pin")
+        if pins.pinned
+        else (got, "use a global batch that is a multiple of a power of two")
+    )
+    return (Problem(path="plan", given=got, expected="degrees that divide both", todo=todo),)
 
 
 def _degree_problems(scenario: Scenario, axis: str, degree: int) -> list[Problem]:

@@ -10,8 +10,8 @@ Progress is told after every chunk of plans; where the answer is False, the sear
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import field, fields, replace
-from itertools import product
+from dataclasses import field, replace
+from itertools import islice, product
 from types import MappingProxyType
 
 import numpy as np
@@ -119,7 +119,10 @@ def swept(
             if incumbent is not None:
                 incumbent.step_s = min(incumbent.step_s, fastest.best_s)
         elif not feasible:
-            nearest = _nearer(nearest, least(chunk, chunk.peak_bytes, chunk.step_s))
+            smallest = least(chunk, chunk.peak_bytes, chunk.step_s)
+            if nearest is None or smallest.peak_bytes <= nearest.peak_bytes:
+                same = nearest is not None and smallest.peak_bytes == nearest.peak_bytes
+                nearest = first(nearest, smallest) if nearest is not None and same else smallest
         if progress(considered, fastest.best_s) is False:
             complete = False
             break
@@ -135,13 +138,6 @@ def swept(
         with_more_memory=roomier.entries(),
         untold=untold,
     )
-
-
-def _nearer(one: Entry | None, other: Entry) -> Entry:
-    """The plan that takes less memory; of equal ones the first in order."""
-    if one is None or one.peak_bytes != other.peak_bytes:
-        return other if one is None or other.peak_bytes < one.peak_bytes else one
-    return first(one, other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +186,12 @@ def find_plan(
     """
     used, pin_values = calibration or default_calibration(), Pins.of(pins)
     space = space_of(scenario, pin_values)
-    space = replace(space, **_with_own_choices(space, pin_values, scenario.plan)) if given else space
+    if given:
+        wider = widen_space(space, [scenario.plan])
+        free_axes: JsonObject = {
+            axis: getattr(wider, axis) for axis in Space.__slots__ if axis not in pin_values.pinned
+        }
+        space = replace(space, **free_axes)
     space = expressible_space(space, scenario, pin_values, target.capability) if target else space
     problems = tuple(_problems(scenario, space))
     if target and not problems and (decisions := unsupported_question(scenario, space, target)):
@@ -204,7 +205,8 @@ def find_plan(
             expressible = ExpressiblePlans(target.capability, scenario) if target else None
             incumbent = Incumbent(step_s=below_s, capacity_bytes=capacity) if np.isfinite(below_s) else None
             chunks = supported_chunks(grids, scenario, space, pin_values, incumbent)
-            step_s = 0.0 if incumbent else _own_step(scenario, used)
+            own = None if incumbent else predict(scenario, used)
+            step_s = own.step_time_s if isinstance(own, Prediction) else 0.0  # faster plans are counted
             result = swept(
                 chunks, capacity, than_s=step_s, progress=progress, expressible=expressible, incumbent=incumbent
             )
@@ -243,13 +245,6 @@ def normalize_result(found: SweepResult, expressible: ExpressiblePlans) -> Sweep
     )
 
 
-def _with_own_choices(space: Space, pins: Pins, plan: Plan) -> JsonObject:
-    """The choices of the axes that are free, with a plan's own among them."""
-    wider = widen_space(space, [plan])
-    axes = [item.name for item in fields(Space) if item.name not in pins.pinned]
-    return {axis: getattr(wider, axis) for axis in axes if getattr(wider, axis) != getattr(space, axis)}
-
-
 NOTHING = SweepResult(considered=0, feasible=0, best=(), frontier=(), nearest=None, faster=0, complete=True)
 
 
@@ -257,8 +252,8 @@ def _problems(scenario: Scenario, space: Space) -> Iterator[Problem]:
     """What no plan of the space can mend: an unknown engine, a format the chip does not have, no way to its host."""
     yield from known_engine(scenario)
     for choice, offload in product(space.precision, space.offload):
-        tried_scenario = replace(scenario, plan=replace(scenario.plan, precision=choice, offload=offload))
-        yield from dict.fromkeys((*precision(tried_scenario), *not_predictable(tried_scenario)))
+        attempt = replace(scenario, plan=replace(scenario.plan, precision=choice, offload=offload))
+        yield from dict.fromkeys((*precision(attempt), *not_predictable(attempt)))
 
 
 def place_layers(scenario: Scenario, pins: Pins) -> Scenario:
@@ -281,9 +276,8 @@ def supported_chunks(
     parts = parts_of(scenario, space, pins)
     prefers_zero1 = "zero1" in space.shard and pins.shard is None
     overlap_schedules = scenario.engine.supports.features.moe_beside
-    overlap_schedules = (
-        overlap_schedules if any(schedule.name in overlap_schedules for schedule in space.schedule) else ()
-    )
+    if not any(schedule.name in overlap_schedules for schedule in space.schedule):
+        overlap_schedules = ()
     for group in cells:
         asks_overlap = np.array([tells_expert_overlap(scenario) for scenario in group.scenarios])
         for part in parts:
@@ -297,26 +291,19 @@ def supported_chunks(
                 yield chunk if mask.all() else chunk.taken(np.flatnonzero(mask))
 
 
-def _own_step(scenario: Scenario, calibration: Calibration) -> float:
-    """Seconds of the scenario's own plan, so that faster ones can be counted; 0 where it cannot run."""
-    prediction = predict(scenario, calibration)
-    return prediction.step_time_s if isinstance(prediction, Prediction) else 0.0
-
-
 def distinct(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     """The entries without those that take the same time and memory as an earlier one: a switch without effect."""
+
+    def same(first: float, second: float) -> bool:
+        return abs(first - second) <= SAME * abs(second)
+
     distinct_entries: list[Entry] = []
     for entry in entries:
         if not any(
-            _same(entry.step_s, item.step_s) and _same(entry.peak_bytes, item.peak_bytes) for item in distinct_entries
+            same(entry.step_s, item.step_s) and same(entry.peak_bytes, item.peak_bytes) for item in distinct_entries
         ):
             distinct_entries.append(entry)
     return tuple(distinct_entries)
-
-
-def _same(one: float, other: float) -> bool:
-    """Equal but for the order of additions."""
-    return abs(one - other) <= SAME * abs(other)
 
 
 def predict_entries(
@@ -333,9 +320,22 @@ GAINS = 0.001  # of a step: less than this is not worth another order than usual
 def reorder_ranks(
     plans: Iterable[Prediction], pins: Pins, calibration: Calibration | None, target: ExportTarget | None = None
 ) -> tuple[Prediction, ...]:
-    """The plans, each in its fastest rank order, fastest first; as they were where one order is left."""
-    fastest = tuple(_fastest(plan, pins, calibration, target) for plan in plans)
-    return tuple(sorted(fastest, key=lambda one: one.step_time_s))
+    """The plans, each in its fastest rank order, fastest first; as they were where one order is left.
+
+    The space is swept in one order. Which axes stay inside a domain and which cross it is another question than how the
+    work is split, so the best few plans are priced again in each other order that is pinned, or that their engine can
+    be told.
+    """
+    reordered = []
+    for best in plans:
+        for alternative in other_orders(best.scenario, pins):
+            if target is not None and target.unsupported_decisions(alternative):
+                continue
+            prediction = predict(alternative, calibration)
+            if isinstance(prediction, Prediction) and prediction.step_time_s < best.step_time_s * (1 - GAINS):
+                best = prediction
+        reordered.append(best)
+    return tuple(sorted(reordered, key=lambda plan: plan.step_time_s))
 
 
 def other_orders(scenario: Scenario, pins: Pins) -> Iterator[Scenario]:
@@ -349,19 +349,8 @@ def other_orders(scenario: Scenario, pins: Pins) -> Iterator[Scenario]:
             yield alternative
 
 
-def _fastest(plan: Prediction, pins: Pins, calibration: Calibration | None, target: ExportTarget | None) -> Prediction:
-    best = plan
-    for alternative in other_orders(plan.scenario, pins):
-        if target is not None and target.unsupported_decisions(alternative):
-            continue
-        prediction = predict(alternative, calibration)
-        if isinstance(prediction, Prediction) and prediction.step_time_s < best.step_time_s * (1 - GAINS):
-            best = prediction
-    return best
-
-
 def kind_of(plan: Plan) -> Hashable:
-    """What plans of one kind share."""
+    """What plans of one kind share: all but the schedule, the microbatch, dp and the switches."""
     mesh = plan.mesh
     return mesh.pp, mesh.cp, mesh.tp, mesh.ep, mesh.etp, plan.sharding, str(plan.recompute), plan.recompute.parts
 
@@ -380,27 +369,27 @@ def kind_words(plan: Plan) -> str:
 
 
 def kinds(swept: SweepResult, most: int) -> tuple[Entry, ...]:
-    """The best plan of each kind among all that were kept, fastest first."""
-    alternatives = (entry for some in swept.by_choice.values() for entry in some)
-    return distinct(first_of_each((*swept.best, *alternatives)))[:most]
+    """The best plan of each kind among all that were kept, fastest first.
 
-
-def first_of_each(entries: Iterable[Entry]) -> Iterable[Entry]:
-    """The fastest entry of each kind, fastest first."""
-    seen: set[Hashable] = set()
-    for entry in in_order(entries):
-        kind = kind_of(entry.plan)
-        if kind not in seen:
-            seen.add(kind)
-            yield entry
+    The fastest plans of a space are often one plan at several numbers of chunks. The best plan of another kind than the
+    winner's is exact, since it is the best at another choice along some axis, all of which the sweep kept.
+    """
+    best: dict[Hashable, Entry] = {}
+    for entry in in_order((*swept.best, *(entry for entries in swept.by_choice.values() for entry in entries))):
+        best.setdefault(kind_of(entry.plan), entry)
+    return distinct(best.values())[:most]
 
 
 TRIED = 6  # numbers of chips
-SMOOTH = (2, 3, 5, 7)
+SMOOTH = (2 * 3 * 5 * 7) ** 32  # every number of chips below 2^32 without other prime factors divides it
 
 
 def fit_to(scenario: Scenario, chips: int, accept: Callable[[Scenario], bool] | None = None) -> Scenario | None:
-    """The scenario with its fastest plan on at most so many chips; None where nothing fits in memory.
+    """The scenario with its fastest plan on at most so many chips, for elastic runs; None where nothing fits in memory.
+
+    The model, the workload (so the global batch and the order of its data), the engine and the precision stay. Not
+    every number of chips can be used: dp must divide the global batch, tp the heads. So the largest numbers without
+    large prime factors are tried.
 
     accept   whether whoever will run a plan can; of the search's best, the first that it takes is taken
 
@@ -409,15 +398,15 @@ def fit_to(scenario: Scenario, chips: int, accept: Callable[[Scenario], bool] | 
     >>> fit_to(assemble(table)[0], 9).plan.mesh.ranks
     8
     """
-    values: list[tuple[float, Scenario]] = []
+    best: list[tuple[float, Scenario]] = []
     for count in usable(chips):
         fewer = replace(scenario, system=on_fewer(scenario.system, count))
         for entry in find_plan(fewer, most=0).swept.best:
             candidate = replace(fewer, plan=entry.plan)
             if not check(candidate) and (accept is None or accept(candidate)):
-                values.append((entry.step_s, candidate))
+                best.append((entry.step_s, candidate))
                 break
-    return min(values, key=lambda one: one[0])[1] if values else None
+    return min(best, key=lambda pair: pair[0])[1] if best else None
 
 
 def usable(chips: int) -> tuple[int, ...]:
@@ -426,19 +415,9 @@ def usable(chips: int) -> tuple[int, ...]:
     >>> usable(9), usable(1023)
     ((9, 8, 7, 6, 5, 4), (1008, 1000, 980, 972, 960, 945, 512))
     """
-    smooth = tuple(count for count, _ in zip(_smooth_below(chips), range(TRIED), strict=False))
+    smooth = tuple(islice((count for count in range(chips, 0, -1) if SMOOTH % count == 0), TRIED))
     power = 1 << (chips.bit_length() - 1)
     return smooth if power in smooth else (*smooth, power)
-
-
-def _smooth_below(chips: int) -> Iterator[int]:
-    for count in range(chips, 0, -1):
-        remainder = count
-        for prime in SMOOTH:
-            while remainder % prime == 0:
-                remainder //= prime
-        if remainder == 1:
-            yield count
 
 
 def on_fewer(system: System, chips: int) -> System:
@@ -448,6 +427,6 @@ def on_fewer(system: System, chips: int) -> System:
         if min(tier.chips, chips) > chips_below:
             chips_below = min(tier.chips, chips)
             tiers.append(replace(tier, chips=chips_below))
-    name = resize_name(system.name, chips)
-    name_words = name if isinstance(name, str) else f"{chips} chips of {system.name}"
-    return replace(system, name=name_words, chips=chips, node=min(system.node, chips), tiers=tuple(tiers))
+    resized = resize_name(system.name, chips)
+    name = resized if isinstance(resized, str) else f"{chips} chips of {system.name}"
+    return replace(system, name=name, chips=chips, node=min(system.node, chips), tiers=tuple(tiers))

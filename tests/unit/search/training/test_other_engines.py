@@ -124,7 +124,9 @@ def test_the_sheet_and_the_page_tell_of_them() -> None:
     assert software(replace(report, reasons=replace(reasons, what_if=(), engines=slow))) == []
     first = reasons.engines[0]
     theirs = replace(first.engine, id="theirs", availability="closed")
-    closed = SimpleNamespace(engine=theirs, runs=1, gain=0.5, has=("zbv",), how="", prediction=first.prediction)
+    closed = SimpleNamespace(
+        engine=theirs, runs=1, gain=0.5, has=("zbv",), how="", availability="closed", prediction=first.prediction
+    )
     engines = (cast("OtherEngine", closed),)
     (row,) = software(replace(report, reasons=replace(reasons, what_if=(), engines=engines)))
     assert row[:2] == ("engine theirs (closed, 1 run measured): zbv", "+50.0%")
