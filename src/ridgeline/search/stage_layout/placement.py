@@ -33,7 +33,7 @@ PRICED = 128  # placements handed on; twice as many make steps 0.003 % shorter i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class RecomputeRules:
     """What decides how many layers recompute, one row each: a policy, and layers of every stage or -1: the least."""
 
     policy: Index
@@ -56,7 +56,9 @@ class RankSeconds:
     fewest: Index
 
 
-def placements(table: LayoutTable, rules: Rules, budget_bytes: float, within: Bound) -> tuple[Index, Index]:
+def placements(
+    table: LayoutTable, rules: RecomputeRules, budget_bytes: float, within: LayoutBound
+) -> tuple[Index, Index]:
     """Layers by virtual stage and rule of the placements that may be the fastest; none where memory never allows it."""
     many, layers = float(table.model.plans.microbatches[0]), len(table.model.blocks.order)
     ready = rank_seconds(table, rules, budget_bytes, within)
@@ -83,7 +85,7 @@ def _best_cells(guess: Array, policy: Index, first: Index) -> tuple[Index, Index
     return row[few], end[few]
 
 
-def rank_seconds(table: LayoutTable, rules: Rules, budget_bytes: float, within: Bound) -> RankSeconds:
+def rank_seconds(table: LayoutTable, rules: RecomputeRules, budget_bytes: float, within: LayoutBound) -> RankSeconds:
     """What every rank takes with every number of layers, with the recompute that its rule says."""
     maximum = within.layers
     fewest = np.array([table.fewest[list(stage)].sum() for stage in table.stages])
@@ -139,14 +141,14 @@ def _stretches_ahead(order: Index, most: int, ranks: int) -> tuple[Index, Index]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class LayoutBound:
     """What a rank of any layout faster than a known one stays within: seconds of a microbatch, and layers."""
 
     seconds: float
     layers: int
 
 
-def bound(table: LayoutTable, policies: Index, budget_bytes: float, known: Layouts) -> Bound:
+def bound(table: LayoutTable, policies: Index, budget_bytes: float, known: Layouts) -> LayoutBound:
     """From a layout that fits, if there is one, and the budget: were all layers quick and small, so many still are."""
     order, sections = _order(table), table.model.sections
     busy = sections.times.busy.reshape(-1, sections.many)[policies]
@@ -165,7 +167,7 @@ def bound(table: LayoutTable, policies: Index, budget_bytes: float, known: Layou
     room = budget_bytes - table.model.form.constant[:, :, policies].min(2)
     longest = [_longest(share[..., rank, :].T[order].T, room[:, rank]) for rank in range(table.ranks)]
     maximum = min(max(longest), _longest(quick.min(0)[order][None], np.array([seconds])))
-    return Bound(seconds=float(seconds), layers=max(maximum, -(-len(order) // table.ranks)))
+    return LayoutBound(seconds=float(seconds), layers=max(maximum, -(-len(order) // table.ranks)))
 
 
 def _longest(sizes: Array, room: Array) -> int:
@@ -223,7 +225,7 @@ class _Stretches:
         return np.asarray(reduce(np.maximum, peaks))
 
 
-def _stretches(table: LayoutTable, rules: Rules, ahead: Index) -> _Stretches:
+def _stretches(table: LayoutTable, rules: RecomputeRules, ahead: Index) -> _Stretches:
     """Sums along stretches of layers, `ahead` being their blocks."""
     sections, blocks, many = table.model.sections, table.model.blocks, table.model.sections.many
     columns = np.concatenate([sections.times.busy[None], sections.footprint]).reshape(5, -1, many)
@@ -313,7 +315,7 @@ VARIED = 16  # layouts whose ends are varied, where ranks hold several stages: t
 STARTS = 2  # layouts that are polished; one makes steps 0.04 % longer in the mean, three 0.01 % shorter
 BETTER = 1e-9  # relative gain below which two steps are the same
 
-Found = tuple[Layouts, Array]  # layouts that fit, fastest first, and their steps
+RankedLayouts = tuple[Layouts, Array]  # layouts that fit, fastest first, and their steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,11 +331,11 @@ class LayoutSearch:
     policies: Index
     alike: bool = False
 
-    def recomputed(self, now: Layouts) -> Found:
+    def recomputed(self, now: Layouts) -> RankedLayouts:
         """Other recompute where the layers are."""
         return self._polish(join_layouts([now, self._under_every_policy(now.layers)]), move=False)
 
-    def placed(self, now: Layouts) -> Found:
+    def placed(self, now: Layouts) -> RankedLayouts:
         """Layers moved, and recompute with them."""
         table = self.table
         even = np.array([default_placement(table.scenario.model, table.virtual_stages)])
@@ -368,10 +370,10 @@ class LayoutSearch:
         maximum = -(-layers.max(1) // step)
         return of(smallest(lambda steps: self.table.peaks(of(steps)).max(0) <= self.budget_bytes, maximum))
 
-    def _rules(self, most: int) -> Rules:
+    def _rules(self, most: int) -> RecomputeRules:
         """All ways to say how many layers recompute."""
         if not self.alike:
-            return Rules(policy=self.policies, each=np.full(len(self.policies), -1))
+            return RecomputeRules(policy=self.policies, each=np.full(len(self.policies), -1))
         table, layers = self.table, -(-most // len(self.table.stages[0]))
         some = table.scenario.engine.supports.recompute_layers == "each"
         rules = [
@@ -380,14 +382,14 @@ class LayoutSearch:
             for share in (range(layers + 1) if some and table.policies[place].recompute.kind == "full" else (0, layers))
         ]
         policy, share = np.array(rules).T
-        return Rules(policy=policy, each=share)
+        return RecomputeRules(policy=policy, each=share)
 
     def _under_every_policy(self, layers: Index) -> Layouts:
         """Every one of these placements under every policy, with the recompute it needs."""
         share = np.repeat(layers, len(self.policies), axis=0)
         return self.least(share, np.tile(self.policies, len(layers)))
 
-    def _fastest(self, layouts: Layouts, most: int = FINALISTS) -> Found:
+    def _fastest(self, layouts: Layouts, most: int = FINALISTS) -> RankedLayouts:
         """The fastest layouts that fit, fastest first, no two alike in placement and policy."""
         able = (self.table.peaks(layouts).max(0) <= self.budget_bytes) & (layouts.layers >= self.table.fewest).all(1)
         layouts = layouts.at(np.flatnonzero(able))
@@ -399,7 +401,7 @@ class LayoutSearch:
         rows = order[np.sort(first)[:most]]
         return layouts.at(rows), steps[rows]
 
-    def _polish(self, layouts: Layouts, *, move: bool) -> Found:
+    def _polish(self, layouts: Layouts, *, move: bool) -> RankedLayouts:
         """The fastest of some layouts moved downhill until nothing makes their steps shorter, and the others behind."""
         firsts, steps = self._fastest(layouts)
         ends = [firsts]

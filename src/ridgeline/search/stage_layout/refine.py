@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from ridgeline.core.arrays import Index
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_quantity
 from ridgeline.cost import Calibration
@@ -27,7 +26,7 @@ from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.search.choices import selective_parts
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.stage_layout.layouts import Layouts, LayoutTable, layout_table
-from ridgeline.search.stage_layout.placement import Found, LayoutSearch, policy_names
+from ridgeline.search.stage_layout.placement import LayoutSearch, RankedLayouts, policy_names
 from ridgeline.search.target import ExportTarget
 from ridgeline.sim import Impossible, Prediction, Simulated, capacity_of, default_calibration, predict, simulate
 
@@ -147,42 +146,28 @@ def simulated_step_s(prediction: Prediction, calibration: Calibration | None = N
     return simulation.step_s if isinstance(simulation, Simulated) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Search:
-    """A plan on its way: its layouts priced, the budget, and the policies that offload as much as the plan does."""
-
-    table: LayoutTable
-    calibration: Calibration
-    budget_bytes: float
-    own: Index
-
-    def among(self, policies: Index, *, alike: bool = False) -> LayoutSearch:
-        """The search over layouts that follow one of these policies."""
-        return LayoutSearch(table=self.table, budget_bytes=self.budget_bytes, policies=policies, alike=alike)
-
-
-def _choose_recompute(search: _Search, now: Layouts) -> Found | None:
+def _choose_recompute(search: LayoutSearch, now: Layouts) -> RankedLayouts | None:
     """Other recompute where the layers are."""
-    return search.among(search.own).recomputed(now)
+    return search.recomputed(now)
 
 
-def _choose_placement(search: _Search, now: Layouts) -> Found | None:
+def _choose_placement(search: LayoutSearch, now: Layouts) -> RankedLayouts | None:
     """Layers moved, and recompute with them."""
-    return search.among(search.own).placed(now) if search.table.virtual_stages > 1 else None
+    return search.placed(now) if search.table.virtual_stages > 1 else None
 
 
-def _choose_offload(search: _Search, now: Layouts) -> Found | None:
+def _choose_offload(search: LayoutSearch, now: Layouts) -> RankedLayouts | None:
     """Another share of activations offloaded, and recompute and layers with it."""
-    all_plans = np.arange(len(search.table.policies))
-    return search.among(all_plans).placed(now) if len(all_plans) > len(search.own) else None
+    policies = np.arange(len(search.table.policies))
+    return replace(search, policies=policies).placed(now) if len(policies) > len(search.policies) else None
 
 
-def _even_layout(search: _Search, now: Layouts) -> Found | None:
+def _even_layout(search: LayoutSearch, now: Layouts) -> RankedLayouts | None:
     """Layers moved, and the recompute that fits with them the same in every stage."""
-    return search.among(policy_names(search.table, search.own), alike=True).placed(now)
+    return replace(search, policies=policy_names(search.table, search.policies), alike=True).placed(now)
 
 
-_Step = Callable[[_Search, Layouts], Found | None]
+_Step = Callable[[LayoutSearch, Layouts], RankedLayouts | None]
 
 
 def _refine_layout(
@@ -195,41 +180,35 @@ def _refine_layout(
     budget = capacity_of(scenario) if budget_bytes is None else budget_bytes
     table = layout_table(scenario, used)
     share = scenario.plan.offload.activations
-    current = np.array([place for place, policy in enumerate(table.policies) if policy.offload == share])
-    search = _Search(table=table, calibration=used, budget_bytes=budget * (1 + ROUNDING), own=current)
+    policies = np.array([place for place, policy in enumerate(table.policies) if policy.offload == share])
+    search = LayoutSearch(table=table, budget_bytes=budget * (1 + ROUNDING), policies=policies)
     now, layout, seconds = start, _layout_of(scenario), first
     changes: list[Change] = []
     for step in steps:
-        result = step(search, layout)
-        chosen = None if result is None else _chosen(search, now, seconds, result)
+        ranked = step(search, layout)
+        chosen = None if ranked is None else _choose_layout(search, used, now, seconds, ranked)
         if chosen is not None:
             layout, after, seconds = chosen
             changes.append(Change(what=_change_words(now.scenario, after.scenario), before=now, after=after))
             now = after
-    return Refined(
-        start=start,
-        prediction=now,
-        budget_bytes=budget,
-        changes=tuple(changes),
-        event_s=(first, seconds),
-    )
+    return Refined(start=start, prediction=now, budget_bytes=budget, changes=tuple(changes), event_s=(first, seconds))
 
 
-def _chosen(
-    search: _Search, now: Prediction, event_s: float | None, found: Found
+def _choose_layout(
+    search: LayoutSearch, calibration: Calibration, now: Prediction, event_s: float | None, ranked: RankedLayouts
 ) -> tuple[Layouts, Prediction, float | None] | None:
     """The first layout that is better than what there is; by event-driven steps, where there are, the best of them."""
     fits = now.memory.peak_bytes <= search.budget_bytes
     able: list[tuple[Layouts, Prediction, float | None]] = []
-    layouts, steps = found
+    layouts, steps = ranked
     for row in np.flatnonzero((steps < now.step_time_s * (1 - ROUNDING)) | (not fits)):
         item = layouts.at(np.array([row]))
-        after = predict(_scenario_of(search.table, item), search.calibration)
+        after = predict(_scenario_of(search.table, item), calibration)
         if isinstance(after, Impossible) or after.memory.peak_bytes > search.budget_bytes:
             continue
         if fits and after.step_time_s >= now.step_time_s * (1 - ROUNDING):
             continue
-        seconds = None if event_s is None else event_step_s(after.scenario, search.calibration)
+        seconds = None if event_s is None else event_step_s(after.scenario, calibration)
         if fits and event_s is not None and (seconds is None or seconds >= event_s):
             continue
         able.append((item, after, seconds))
@@ -240,29 +219,25 @@ def _chosen(
 
 def _layout_of(scenario: Scenario) -> Layouts:
     """The plan as it is: the first policy of its table."""
-    plan, capacity = scenario.plan, scenario.placement
-    recomputed = [plan.recompute.layers_of(stage, layers) for stage, layers in enumerate(capacity)]
-    return Layouts(layers=np.array([capacity]), recomputed=np.array([recomputed]), policy=np.zeros(1, dtype=np.int64))
+    placement = scenario.placement
+    recomputed = [scenario.plan.recompute.layers_of(stage, layers) for stage, layers in enumerate(placement)]
+    return Layouts(layers=np.array([placement]), recomputed=np.array([recomputed]), policy=np.zeros(1, dtype=np.int64))
 
 
-def _scenario_of(table: LayoutTable, one: Layouts) -> Scenario:
+def _scenario_of(table: LayoutTable, layout: Layouts) -> Scenario:
     """The scenario with this layout in its plan, written as shortly as a plan can say it."""
-    scenario, policy = table.scenario, table.policies[int(one.policy[0])]
-    plan, capacity = scenario.plan, tuple(map(int, one.layers[0]))
-    changed_search = tuple(map(int, one.recomputed[0]))
-    placement = plan.placement if capacity == scenario.placement else capacity
-    candidate_value = replace(
-        plan,
-        placement=placement,
-        recompute=_shortest(
-            policy.recompute, capacity, changed_search, ends=scenario.model.mtp or scenario.model.vision
-        ),
-        offload=replace(plan.offload, activations=policy.offload),
+    scenario, policy = table.scenario, table.policies[int(layout.policy[0])]
+    layers, recomputed = tuple(map(int, layout.layers[0])), tuple(map(int, layout.recomputed[0]))
+    plan = replace(
+        scenario.plan,
+        placement=scenario.plan.placement if layers == scenario.placement else layers,
+        recompute=_shortest(policy.recompute, layers, recomputed, scenario.model.mtp or scenario.model.vision),
+        offload=replace(scenario.plan.offload, activations=policy.offload),
     )
-    return replace(scenario, plan=candidate_value)
+    return replace(scenario, plan=plan)
 
 
-def _shortest(recompute: Recompute, held: Sequence[int], again: Sequence[int], ends: object) -> Recompute:
+def _shortest(recompute: Recompute, layers: Sequence[int], recomputed: Sequence[int], ends: object) -> Recompute:
     """All layers, none, or as many of each stage, where that says the same.
 
     >>> _shortest(Recompute(kind="full"), (3, 4, 3), (2, 2, 2), None).layers
@@ -272,14 +247,14 @@ def _shortest(recompute: Recompute, held: Sequence[int], again: Sequence[int], e
     """
     if recompute.kind == recompute.rest == "none" and not recompute.blocks:
         return Recompute()
-    if tuple(again) == tuple(held):
+    if tuple(recomputed) == tuple(layers):
         return replace(recompute, layers=None, rest="none")
-    if not any(again) and not ends:
+    if not any(recomputed) and not ends:
         return Recompute(kind=recompute.rest, parts=recompute.parts)
-    for layers in range(max(again) + 1):
-        if all(min(layers, current) == some for current, some in zip(held, again, strict=True)):
-            return replace(recompute, layers=layers)
-    return replace(recompute, layers=tuple(again))
+    for most in range(max(recomputed) + 1):
+        if all(min(most, stage) == again for stage, again in zip(layers, recomputed, strict=True)):
+            return replace(recompute, layers=most)
+    return replace(recompute, layers=tuple(recomputed))
 
 
 def _change_words(before: Scenario, after: Scenario) -> str:
@@ -297,13 +272,13 @@ def _change_words(before: Scenario, after: Scenario) -> str:
 
 
 def _recompute_words(scenario: Scenario) -> str:
-    plan, capacity = scenario.plan.recompute, scenario.placement
-    changed_search = sum(plan.layers_of(stage, layers) for stage, layers in enumerate(capacity))
-    names = {"none": "nothing", "full": "everything", "selective": "+".join(plan.parts)}
-    remainder = f", {names[plan.rest]} in the others" if plan.rest != "none" and changed_search < sum(capacity) else ""
-    if plan.kind == "none" and not plan.blocks:
-        return "nothing" + remainder
-    return f"{names[plan.kind]} in {changed_search} of {sum(capacity)} layers{remainder}"
+    recompute, placement = scenario.plan.recompute, scenario.placement
+    again, layers = sum(recompute.layers_of(stage, layers) for stage, layers in enumerate(placement)), sum(placement)
+    names = {"none": "nothing", "full": "everything", "selective": "+".join(recompute.parts)}
+    others = f", {names[recompute.rest]} in the others" if recompute.rest != "none" and again < layers else ""
+    if recompute.kind == "none" and not recompute.blocks:
+        return "nothing" + others
+    return f"{names[recompute.kind]} in {again} of {layers} layers{others}"
 
 
 GAINS = 0.001  # of a step: less than this is not worth stages that differ
@@ -338,26 +313,41 @@ def refinement(
     None where `go_on` answered False before all was tried.
     """
     winner = plans[0]
-    question = _Asked(budget_bytes=budget_bytes, go_on=go_on, calibration=calibration)
-    free = tuple(sorted(_refine_plans(plans[:REFINED], question), key=_step))
-    able = [item for item in (*_even_plans(plans, question), *free) if not lacking(item, target)]
-    better = sorted((outcome for outcome in able if _step(outcome) < winner.step_time_s * (1 - GAINS)), key=_step)
+
+    def refined_plans(
+        plans: Iterable[Prediction], refined: Callable[..., Refined | Impossible], what: str
+    ) -> Iterator[Refined]:
+        for plan in plans:
+            if not go_on(what):
+                return
+            result = refined(plan.scenario, calibration, budget_bytes=budget_bytes)
+            if isinstance(result, Refined) and result.fits and result.changes:
+                yield result
+
+    free: list[Refined] = []
+    for plan in refined_plans(plans[:REFINED], refine, "stage boundaries, recompute by stage and offload"):
+        if all(plan.scenario.plan != other.scenario.plan for other in free):
+            free.append(plan)
+    free.sort(key=_step)
+    even_plans = refined_plans(plans, even, "stage boundaries that the engine can be told")
+    able = [plan for plan in (*even_plans, *free) if not lacking(plan, target)]
+    better = sorted((plan for plan in able if _step(plan) < winner.step_time_s * (1 - GAINS)), key=_step)
     if not go_on("refined plans, event by event"):
         return None
-    candidate_value, event_s = _finalist(better[:FINALISTS], winner_event_s, calibration)
-    step_s = (_step(candidate_value) if candidate_value else winner.step_time_s) * (1 - GAINS)
+    best, event_s = _finalist(better[:FINALISTS], winner_event_s, calibration)
+    step_s = (_step(best) if best else winner.step_time_s) * (1 - GAINS)
     return Refinement(
-        prediction=candidate_value.prediction if candidate_value else winner,
-        start=candidate_value.start if candidate_value else winner,
-        changes=candidate_value.changes if candidate_value else (),
+        prediction=best.prediction if best else winner,
+        start=best.start if best else winner,
+        changes=best.changes if best else (),
         event_s=event_s,
-        refined=free,
-        beyond=next((refined_plan for refined_plan in free if _step(refined_plan) < step_s), None),
+        refined=tuple(free),
+        beyond=next((plan for plan in free if _step(plan) < step_s), None),
     )
 
 
-def _step(one: Refined) -> float:
-    return one.prediction.step_time_s
+def _step(plan: Refined) -> float:
+    return plan.prediction.step_time_s
 
 
 def _finalist(
@@ -367,54 +357,21 @@ def _finalist(
     if winner_event_s is None:
         return (better[0] if better else None), None
     best, least = None, winner_event_s
-    for refined_plan in better:
-        seconds = simulated_step_s(refined_plan.prediction, calibration)
+    for plan in better:
+        seconds = simulated_step_s(plan.prediction, calibration)
         if seconds is not None and seconds < least:
-            best, least = refined_plan, seconds
+            best, least = plan, seconds
     return best, least
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """What plans are refined under."""
-
-    budget_bytes: float
-    go_on: GoOn
-    calibration: Calibration | None
-
-
-def _refine_plans(plans: Iterable[Prediction], asked: _Asked) -> Iterator[Refined]:
-    """Plans refined without regard to what their engine can be told, those that became equal once."""
-    made: list[Refined] = []
-    for plan in plans:
-        if not asked.go_on("stage boundaries, recompute by stage and offload"):
-            return
-        result = refine(plan.scenario, asked.calibration, budget_bytes=asked.budget_bytes)
-        if isinstance(result, Impossible) or not result.fits or not result.changes:
-            continue
-        if all(result.scenario.plan != alternative.scenario.plan for alternative in made):
-            made.append(result)
-            yield result
-
-
-def _even_plans(plans: Iterable[Prediction], asked: _Asked) -> Iterator[Refined]:
-    """Plans refined as far as their engine can be told."""
-    for plan in plans:
-        if not asked.go_on("stage boundaries that the engine can be told"):
-            return
-        result = even(plan.scenario, asked.calibration, budget_bytes=asked.budget_bytes)
-        if isinstance(result, Refined) and result.fits and result.changes:
-            yield result
-
-
-def lacking(one: Refined, target: ExportTarget | None = None) -> str:
+def lacking(plan: Refined, target: ExportTarget | None = None) -> str:
     """What the engine is not known to do of a refined plan and was not asked before, or a target cannot be told, in
     words; nothing where all is."""
-    before, current = unsupported_decisions(one.start.scenario), one.scenario.plan.recompute
-    notes = [note.removeprefix("engine ") for note in unsupported_decisions(one.scenario) if note not in before]
-    if "selective" in (current.kind, current.rest) and current.parts not in selective_parts(one.start.scenario):
-        notes.append(f"{one.scenario.plan.engine} is not known to recompute just {' and '.join(current.parts)}")
-    decisions = target.unsupported_decisions(one.scenario) if target else ()
+    before, recompute = unsupported_decisions(plan.start.scenario), plan.scenario.plan.recompute
+    notes = [note.removeprefix("engine ") for note in unsupported_decisions(plan.scenario) if note not in before]
+    if "selective" in (recompute.kind, recompute.rest) and recompute.parts not in selective_parts(plan.start.scenario):
+        notes.append(f"{plan.scenario.plan.engine} is not known to recompute just {' and '.join(recompute.parts)}")
+    decisions = target.unsupported_decisions(plan.scenario) if target else ()
     if target and decisions:
         notes.append(f"{target.id} cannot be told {decision_words(decisions)}: {decisions[0].why}")
     return "; ".join(notes)

@@ -9,7 +9,7 @@ contain the Pareto front of any two of time, memory, cost, energy and chips.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from types import MappingProxyType
 from typing import Literal, get_args
@@ -31,15 +31,6 @@ from ridgeline.sim import Prediction
 
 Objective = Literal["time", "cost", "energy", "memory", "chips"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
-MEANING: Mapping[str, str] = MappingProxyType(
-    {
-        "time": "seconds of a step",
-        "cost": "dollars of a step, or of the run where its tokens are given",
-        "energy": "joules of a step at rated power",
-        "memory": "bytes of the fullest chip",
-        "chips": "chips that train the tokens within the days",
-    }
-)
 LETTERS = MappingProxyType({"k": "k", "M": "M", "B": "G", "G": "G", "T": "T", "P": "P"})
 DAY_HOURS = 24
 MOST_SIZES = 40

@@ -9,7 +9,7 @@ import pytest
 
 from ridgeline.plan.scenario_file import scenario
 from ridgeline.search.stage_layout.layouts import Index, Layouts, LayoutTable, layout_table
-from ridgeline.search.stage_layout.placement import Rules, bound, placements
+from ridgeline.search.stage_layout.placement import RecomputeRules, bound, placements
 from ridgeline.sim.predict_step import default_calibration
 
 
@@ -56,7 +56,7 @@ def test_the_least_bottleneck_is_found(name: str, share: float) -> None:
     )
     budget = tight + share * (loose - tight)
     policies = np.arange(len(table.policies))
-    rules = Rules(policy=policies, each=np.full(len(policies), -1))
+    rules = RecomputeRules(policy=policies, each=np.full(len(policies), -1))
     within = bound(table, policies, budget, Layouts(layers=placed[:0], recomputed=placed[:0], policy=none[:0]))
     found, rule = placements(table, rules, budget, within)
     for policy in policies:
