@@ -21,7 +21,6 @@ Every number may be an array over plans.
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
 
 import numpy as np
 
@@ -146,7 +145,7 @@ def shares(what: Interruptions, interval_s: Num | None = None) -> Shares:
     )
 
 
-def _plain(value: Any) -> Num:
+def _plain(value: Num) -> Num:
     """A plain number where there is only one."""
     result = np.asarray(value, dtype=np.float64)
     return float(result) if result.ndim == 0 else result

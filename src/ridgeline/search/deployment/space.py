@@ -90,12 +90,12 @@ class Shape:
         data_ranks, remainder = divmod(base.system.chips, self.mesh.tp * self.mesh.pp)
         if remainder or data_ranks % self.mesh.dp:
             return self.pooled(base, (self.pool("both", replicas),))
-        serving = replace(self._serving(base), replicas=replicas, data_parallel_size=self.mesh.dp, pools=())
+        serving = replace(base.plan.serving, replicas=replicas, data_parallel_size=self.mesh.dp, pools=())
         return self._with_plan(base, replace(self.mesh, dp=data_ranks), serving)
 
     def pooled(self, base: Scenario, pools: tuple[Pool, ...]) -> Scenario:
         """Pools of replicas with this shape's formats and settings."""
-        serving = replace(self._serving(base), pools=pools, replicas=None, data_parallel_size=1)
+        serving = replace(base.plan.serving, pools=pools, replicas=None, data_parallel_size=1)
         return self._with_plan(base, self.mesh, serving)
 
     def pool(self, role: Role, replicas: int) -> Pool:
@@ -103,10 +103,8 @@ class Shape:
         mesh = self.mesh
         return Pool(role=role, replicas=replicas, tp=mesh.tp, pp=mesh.pp, ep=mesh.ep, dp=mesh.dp)
 
-    def _serving(self, base: Scenario) -> ServingPlan:
-        return replace(base.plan.serving, knobs=self.knobs)
-
     def _with_plan(self, base: Scenario, mesh: Mesh, serving: ServingPlan) -> Scenario:
+        serving = replace(serving, knobs=self.knobs)
         plan = replace(base.plan, mesh=mesh, precision=self.precision, speculation=self.speculation, serving=serving)
         return replace(base, plan=plan)
 
@@ -158,7 +156,6 @@ def choice_words(shape: Shape, axis: str) -> str:
 DEEPEST = 8  # pipeline stages of a replica that are tried
 TOKENS = (512, 1024, 2048, 4096, 8192, 16384)
 SEQS = (64, 128, 256, 512)
-OF_THE_MESH = ("plan.dp",)  # problems of a replica alone that its fleet does not have
 
 Split = Literal["aggregated", "disaggregated"]
 
@@ -236,18 +233,19 @@ def shapes(scenario: Scenario, space: DeploymentSpace) -> Iterator[Shape]:
         if tp * pp * dp > scenario.system.chips:
             continue
         for ep, precision, speculation in product(_expert_degrees(space, tp, dp), space.precision, space.speculation):
-            candidate_value = Shape(
-                mesh=Mesh(tp=tp, pp=pp, dp=dp, ep=ep), precision=precision, speculation=speculation, knobs=knobs
-            )
+            mesh = Mesh(tp=tp, pp=pp, dp=dp, ep=ep)
+            shape = Shape(mesh=mesh, precision=precision, speculation=speculation, knobs=knobs)
             for axis in ("tokens", "seqs", "prefix"):
-                first = space.of(axis)[0]
-                candidate_value = candidate_value.with_setting(axis, first) if first is not None else candidate_value
-            if not _problems(scenario, candidate_value) and _is_expressible(scenario, space, candidate_value):
-                yield candidate_value
+                if (first := space.of(axis)[0]) is not None:
+                    shape = shape.with_setting(axis, first)
+            if can_run(scenario, shape) and (
+                space.target is None or _expresses(space.target, shape.scenario(scenario))
+            ):
+                yield shape
 
 
-def _is_expressible(scenario: Scenario, space: DeploymentSpace, shape: Shape) -> bool:
-    return space.target is None or not space.target.capability.unsupported_decisions(shape.scenario(scenario))
+def _expresses(target: ExportTarget, scenario: Scenario) -> bool:
+    return not target.capability.unsupported_decisions(scenario)
 
 
 def _expert_degrees(space: DeploymentSpace, tp: int, dp: int) -> tuple[int, ...]:
@@ -257,10 +255,9 @@ def _expert_degrees(space: DeploymentSpace, tp: int, dp: int) -> tuple[int, ...]
     return (tp * dp,) if dp > 1 else tuple(dict.fromkeys((1, tp)))
 
 
-def _problems(scenario: Scenario, shape: Shape) -> list[str]:
-    single = shape.pooled(scenario, (shape.pool("both", 1),))
-    single = replace(single, plan=replace(single.plan, mesh=shape.mesh))
-    return [problem.path for problem in check(single) if problem.path not in OF_THE_MESH]
+def can_run(scenario: Scenario, shape: Shape) -> bool:
+    """Whether one replica can run; that its data ranks do not fill the chips is no problem of its fleet."""
+    return all(problem.path == "plan.dp" for problem in check(shape.pooled(scenario, (shape.pool("both", 1),))))
 
 
 SETTINGS = ("precision", "speculation", "tokens", "seqs", "prefix")  # what is set replica by replica
@@ -276,34 +273,27 @@ def target_engines(target: ExportTarget, system: System, engines: tuple[str, ...
 
 def expressible_space(scenario: Scenario, space: DeploymentSpace, target: ExportTarget) -> DeploymentSpace:
     """The choices that the target supports; an `InputError` where an axis is left without any."""
-    kinds = list(shapes(scenario, space))
-    if not kinds:
+    replicas = list(shapes(scenario, space))
+    if not replicas:
         return space  # the search says why none can run
+    plain = next((shape for shape in replicas if _expresses(target, shape.scenario(scenario))), replicas[0])
 
-    def able(tried: Scenario) -> bool:
-        return not target.capability.unsupported_decisions(tried)
+    def changed(axis: str, choice: object) -> Scenario:
+        if axis != "split":
+            return plain.with_setting(axis, choice).scenario(scenario)
+        pools = (plain.pool("prefill", 1), plain.pool("decode", 1))
+        return plain.scenario(scenario) if choice == "aggregated" else plain.pooled(scenario, pools)
 
-    plain = next((shape for shape in kinds if able(shape.scenario(scenario))), kinds[0])
     if decisions := target.unsupported_decisions(plain.scenario(scenario)):
         raise _nothing(target, decisions)
     choices: JsonObject = {
-        axis: tuple(choice for choice in space.of(axis) if able(plain.with_setting(axis, choice).scenario(scenario)))
-        for axis in SETTINGS
+        axis: tuple(choice for choice in space.of(axis) if _expresses(target, changed(axis, choice)))
+        for axis in (*SETTINGS, "split")
     }
-    choices["split"] = tuple(split for split in space.split if able(_split(scenario, plain, split)))
-    for axis, some in choices.items():
-        if not some:
-            (first, *_) = space.of(axis)
-            by_pools = axis == "split"
-            attempt = _split(scenario, plain, first) if by_pools else plain.with_setting(axis, first).scenario(scenario)
-            raise _nothing(target, target.unsupported_decisions(attempt))
+    for axis, able in choices.items():
+        if not able:
+            raise _nothing(target, target.unsupported_decisions(changed(axis, space.of(axis)[0])))
     return replace(space, **choices, target=target)
-
-
-def _split(scenario: Scenario, plain: Shape, split: str) -> Scenario:
-    if split == "aggregated":
-        return plain.scenario(scenario)
-    return plain.pooled(scenario, (plain.pool("prefill", 1), plain.pool("decode", 1)))
 
 
 def _nothing(target: ExportTarget, decisions: tuple[UnsupportedDecision, ...]) -> InputError:

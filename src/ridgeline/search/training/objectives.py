@@ -156,14 +156,14 @@ def run_of(prediction: Prediction, goal: Goal) -> Run | None:
 
 def chosen(outcomes: Sequence[Outcome], goal: Goal) -> Outcome | None:
     """The outcome the goal prefers; None where none qualifies. Of equal ones the faster, then the first."""
-    able = [one for one in outcomes if one.best is not None and one.value(goal.objective) is not None]
+    able = [outcome for outcome in outcomes if outcome.value(goal.objective) is not None]
     if goal.days is not None:
-        able = [one for one in able if one.run is not None and one.run.days <= goal.days]
+        able = [outcome for outcome in able if outcome.run is not None and outcome.run.days <= goal.days]
 
-    def order(one: Outcome) -> tuple[float, float]:
-        return (one.value(goal.objective) or 0.0, one.value("time") or 0.0)
+    def order(outcome: Outcome) -> tuple[float, float]:
+        return outcome.value(goal.objective) or 0.0, outcome.value("time") or 0.0
 
-    return min(able, key=order) if able else None
+    return min(able, key=order, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,24 +198,21 @@ class Point:
 
 def points(searches: Iterable[Search]) -> list[Point]:
     """All plans on the Pareto fronts of time and memory of some searches; money and power where a price is known."""
-    entries = []
+    points = []
     for search in searches:
         system = search.scenario.system
         price, power = system.chip.price, rated_power(system.chip)
         for entry in search.swept.frontier:
             work = system.chips * entry.step_s
-            entries.append(
+            cost, energy = work * price.value / HOUR if price else None, work * power.value if power else None
+            step_s, peak_bytes = entry.takes
+            points.append(
                 Point(
-                    system=system.name,
-                    chips=system.chips,
-                    plan=entry.plan,
-                    time=entry.step_s,
-                    memory=entry.peak_bytes,
-                    cost=work * price.value / HOUR if price else None,
-                    energy=work * power.value if power else None,
+                    system=system.name, chips=system.chips, plan=entry.plan, time=step_s, memory=peak_bytes, cost=cost,
+                    energy=energy,
                 )
-            )
-    return entries
+            )  # fmt: skip
+    return points
 
 
 def frontier(points: Iterable[Point], first: str, second: str) -> tuple[Point, ...]:
@@ -241,19 +238,15 @@ def usual_axes(systems: Iterable[System]) -> tuple[str, str]:
 
 def scaling_efficiency(outcomes: Sequence[Outcome]) -> tuple[float | None, ...]:
     """Tokens per second per chip over those of the same chip's smallest system that fits; None where nothing fits."""
+    plans = [outcome.best for outcome in outcomes if outcome.best is not None]
     smallest: dict[str, Prediction] = {}
-    for one in outcomes:
-        if one.best is not None:
-            chip = one.scenario.system.chip.id
-            least = smallest.get(chip)
-            if least is None or one.scenario.system.chips < least.scenario.system.chips:
-                smallest[chip] = one.best
-    return tuple(
-        one.best.tokens_per_s_per_chip / smallest[one.scenario.system.chip.id].tokens_per_s_per_chip
-        if one.best is not None
-        else None
-        for one in outcomes
-    )
+    for plan in sorted(plans, key=lambda plan: plan.scenario.system.chips):
+        smallest.setdefault(plan.scenario.system.chip.id, plan)
+
+    def efficiency(plan: Prediction) -> float:
+        return plan.tokens_per_s_per_chip / smallest[plan.scenario.system.chip.id].tokens_per_s_per_chip
+
+    return tuple(None if outcome.best is None else efficiency(outcome.best) for outcome in outcomes)
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -301,14 +294,11 @@ def sizes_of(text: str, domain: int) -> tuple[int, ...]:
         result = sorted(set(numbers))
     else:
         powers = powers_of_two(numbers[1])
-        result = sorted({size for size in (*powers, *(domain * power for power in powers)) if _in(size, numbers)})
+        domains = (domain * power for power in powers)
+        result = sorted({size for size in (*powers, *domains) if numbers[0] <= size <= numbers[1]})
     if not 1 <= len(result) <= MOST_SIZES:
         raise InputError(wrong)
     return tuple(result)
-
-
-def _in(size: int, ends: Sequence[int]) -> bool:
-    return ends[0] <= size <= ends[1]
 
 
 def quarters(below: int, above: int) -> tuple[int, ...]:

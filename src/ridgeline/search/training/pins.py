@@ -65,24 +65,22 @@ def pin_settings(
     >>> dict(pin_settings({"tp": "4,8", "schedule": {"chunks": 2}}).values)
     {'tp': (4, 8), 'schedule.chunks': (2,)}
     """
-    found: dict[str, tuple[object, ...]] = {}
+    pins: dict[str, tuple[object, ...]] = {}
     problems = [] if problems is None else problems
     for key, value in table.items():
         if key not in KEYS:
             problems.append(replace(not_among(f"plan.{key}", str(key), KEYS, "remove it"), where=source))
         elif isinstance(value, Mapping) and key in (*TABLES, "overlap") and not _is_complete_choice(key, value):
-            found |= {f"{key}.{part}": listed_values(inner) for part, inner in value.items()}
+            pins |= {f"{key}.{part}": listed_values(inner) for part, inner in value.items()}
         else:
-            found[key] = (value,) if key == "placement" else listed_values(value)
-    for key, values in found.items():
+            pins[key] = (value,) if key == "placement" else listed_values(value)
+    for key, values in pins.items():
         if not 1 <= len(values) <= MOST_CHOICES:
-            expectation = f"1 to {MOST_CHOICES} choices"
-            problems.append(
-                Problem(path=f"plan.{key}", given=f"{len(values)} choices", expected=expectation, where=source)
-            )
-    unknown = [id for id in found.get("engine", ()) if not isinstance(id, str) or id not in ENGINES]
+            given, expectation = f"{len(values)} choices", f"1 to {MOST_CHOICES} choices"
+            problems.append(Problem(path=f"plan.{key}", given=given, expected=expectation, where=source))
+    unknown = [id for id in pins.get("engine", ()) if not isinstance(id, str) or id not in ENGINES]
     problems += [replace(not_among("plan.engine", str(id), ENGINES), where=source) for id in unknown]
-    return PinSettings(values=MappingProxyType(found), source=MappingProxyType(dict.fromkeys(found, source)))
+    return PinSettings(values=MappingProxyType(pins), source=MappingProxyType(dict.fromkeys(pins, source)))
 
 
 def settings_table(settings: Iterable[str], problems: list[Problem]) -> tuple[dict[str, object], list[str]]:
@@ -96,12 +94,9 @@ def settings_table(settings: Iterable[str], problems: list[Problem]) -> tuple[di
             remainder.append(setting)
             continue
         if not 2 <= len(parts) <= 3 or not all(parts):
-            expectation = "plan.key=value or plan.key.part=value"
-            problems.append(
-                Problem(path="--set", given=repr(setting), expected=expectation, todo="for example plan.tp=8")
-            )
-            continue
-        if len(parts) == 2:
+            expectation, todo = "plan.key=value or plan.key.part=value", "for example plan.tp=8"
+            problems.append(Problem(path="--set", given=repr(setting), expected=expectation, todo=todo))
+        elif len(parts) == 2:
             table[parts[1]] = parse_value(text)
         else:
             below = table.get(parts[1])
@@ -145,6 +140,12 @@ class _Setting:
         """A plan with this one key, decoded as a scenario file's; the default plan where that cannot be."""
         return decode_into(Plan, {self.key: value}, "plan", self.problems) or Plan()
 
+    def plan_value(self, value: object) -> Any:
+        """A degree, a size or a word, decoded."""
+        plan, key = self.decoded(value), self.key
+        owner = plan if key == "microbatch" else plan.sharding if key in ("shard", "shard_degree") else plan.mesh
+        return getattr(owner, key)
+
     def refuse(self, given: str, expected: str, todo: str = "") -> None:
         """A problem of this key."""
         path = ".".join(filter(None, ("plan", self.key, self.part)))
@@ -167,12 +168,10 @@ def pins_of(settings: PinSettings, scenario: Scenario, problems: list[Problem]) 
             continue
         axis, parse = PARSERS[key]
         axis_problems: list[Problem] = []
-        choices = parse(
-            _Setting(
-                key=key, part=part, values=values, scenario=scenario, space=space, pins=pins, problems=axis_problems
-            )
+        setting = _Setting(
+            key=key, part=part, values=values, scenario=scenario, space=space, pins=pins, problems=axis_problems
         )
-        axis_choices: JsonObject = {axis: tuple(choices)}
+        axis_choices: JsonObject = {axis: tuple(parse(setting))}
         pins = replace(pins, **axis_choices)
         problems += [replace(problem, where=settings.source.get(name, "")) for problem in axis_problems]
     return pins
@@ -206,38 +205,30 @@ def _count(setting: _Setting, value: object) -> int:
     """One degree; a shard degree of 0 or "all" means all data-parallel ranks."""
     if setting.key == "shard_degree" and value in (0, "all"):
         return 0
-    plan = setting.decoded(value)
-    if setting.key == "microbatch":
-        return plan.microbatch
-    return plan.sharding.shard_degree or 0 if setting.key == "shard_degree" else getattr(plan.mesh, setting.key)
+    return setting.plan_value(value) or 0
+
+
+def _words(setting: _Setting) -> Choices:
+    return tuple(dict.fromkeys(setting.plan_value(value) for value in setting.values))
 
 
 def _placement(setting: _Setting) -> Choices:
     """Layers of each virtual stage; they sum to the model's."""
-    result = setting.decoded(setting.values[0]).placement
-    model = setting.scenario.model
-    if not setting.problems and sum(result) != model.layers:
+    layers, model = setting.decoded(setting.values[0]).placement, setting.scenario.model
+    if not setting.problems and sum(layers) != model.layers:
         expectation = f"layers of each virtual stage that sum to the {model.layers} of {model.id}"
-        setting.refuse(f"{len(result)} numbers, {sum(result)} layers", expectation)
-    return (result,)
-
-
-def _shards(setting: _Setting) -> Choices:
-    return tuple(dict.fromkeys(setting.decoded(value).sharding.shard for value in setting.values))
-
-
-def _orders(setting: _Setting) -> Choices:
-    return tuple(dict.fromkeys(setting.decoded(value).mesh.order for value in setting.values))
+        setting.refuse(f"{len(layers)} numbers, {sum(layers)} layers", expectation)
+    return (layers,)
 
 
 def _recomputes(setting: _Setting) -> Choices:
     """What is recomputed; parts that are recomputed together, as `norm+mlp` or a list."""
     if setting.part != "parts":
         return _tables(setting)
-    parts = [
-        [item.strip() for item in value.split("+")] if isinstance(value, str) else value for value in setting.values
-    ]
-    return [setting.decoded({"kind": "selective", "parts": some}).recompute for some in parts]
+    sets = (
+        [part.strip() for part in value.split("+")] if isinstance(value, str) else value for value in setting.values
+    )
+    return [setting.decoded({"kind": "selective", "parts": parts}).recompute for parts in sets]
 
 
 def _tables(setting: _Setting) -> Choices:
@@ -270,13 +261,7 @@ def _matching_choices(made: TableChoice, left: Sequence[TableChoice]) -> Sequenc
 
 
 def _name(choice: TableChoice) -> str:
-    match choice:
-        case Schedule():
-            return choice.name
-        case Recompute():
-            return choice.kind
-        case _:
-            return ""
+    return choice.name if isinstance(choice, Schedule) else choice.kind if isinstance(choice, Recompute) else ""
 
 
 def _agreeing(setting: _Setting) -> Sequence[TableChoice]:
@@ -312,13 +297,12 @@ def _switches(setting: _Setting) -> Choices:
     key, part = setting.key, setting.part
     choices: list[Switches] = []
     for value in setting.values:
-        decoded_switches = setting.decoded({part: value} if part else value).switches
+        stated = setting.decoded({part: value} if part else value).switches
         for base in setting.left("switches"):
-            new = {**base.overlap, **decoded_switches.overlap} if key == "overlap" else getattr(decoded_switches, key)
-            change: JsonObject = {key: new}
-            switches = replace(base, **change)
-            choices += [switches] if switches not in choices else []
-    return choices
+            change: JsonObject = {key: getattr(stated, key)}
+            change |= {"overlap": {**base.overlap, **stated.overlap}} if key == "overlap" else {}
+            choices.append(replace(base, **change))
+    return distinct_choices(choices)
 
 
 # key of [plan] -> axis of the search, and what reads its values; the engine is no axis: each is a space of its own
@@ -326,8 +310,7 @@ PARSERS: Mapping[str, tuple[str, Callable[[_Setting], Choices]]] = MappingProxyT
     {
         **{key: (key, _counts) for key in COUNTS},
         "placement": ("placement", _placement),
-        "shard": ("shard", _shards),
-        "order": ("order", _orders),
+        **{key: (key, _words) for key in ("shard", "order")},
         "recompute": ("recompute", _recomputes),
         **{key: (key, _tables) for key in ("schedule", "offload", "precision")},
         **dict.fromkeys(SWITCHES, ("switches", _switches)),

@@ -8,8 +8,9 @@ Whoever watches is told of both phases and may stop each: what was found until t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 
 from ridgeline.core.errors import InputError, Problem
@@ -170,14 +171,11 @@ def recommend(
 
 def _outcome(case: TrainingCase, request: PlanRequest, watch: Watch) -> Outcome:
     """What the search of one case found."""
-    name = case.scenario.system.name
-
-    def progress(priced: int, best_s: float) -> bool | None:
-        return watch(Progress(phase="search", what=name, priced=priced, best_s=best_s))
-
+    told = partial(Progress, phase="search", what=case.scenario.system.name)
     search = find_plan(
         case.scenario, case.pins, most=request.top, headroom=request.headroom, calibration=request.calibration,
-        progress=progress, given=case.given, target=request.target,
+        progress=lambda priced, best_s: watch(told(priced=priced, best_s=best_s)), given=case.given,
+        target=request.target,
     )  # fmt: skip
     return outcome(search, request.goal, table=case.table, given=case.given)
 
@@ -188,12 +186,9 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None, *, faster
     search, small = best.search, request.goal.objective == "memory"
     plans = rank_plans(search, request.goal, request.top)
     some = plans if small else predict_entries(search.scenario, kinds(search.swept, request.top), search.calibration)
-    changes: tuple[WhatIf, ...] = ()
-    alternatives: tuple[OtherEngine, ...] = ()
-    if go_on("what would beat the best"):
-        changes = what_if(search, plans[0], go_on, faster=faster)
-    if go_on("what other software would gain"):
-        alternatives = other_engines(search, plans[0], go_on, faster=faster)
+    changes = what_if(search, plans[0], go_on, faster=faster) if go_on("what would beat the best") else ()
+    go_on_beside = go_on("what other software would gain")
+    engines = other_engines(search, plans[0], go_on, faster=faster) if go_on_beside else ()
     beyond = target_gains(search, plans[0], go_on) if search.target and go_on("what it cannot be told") else ()
     events: list[float | None] = []
     for plan in plans[:SIMULATED]:
@@ -204,9 +199,9 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None, *, faster
     free = request.refine and not small and not any(axis in search.pins.pinned for axis in REFINED_AXES)
     refined = None
     if free and go_on("stage boundaries and recompute by stage"):
-        refined = refinement(
-            _merge_plans(plans, some), events[0], search.capacity_bytes, go_on, search.calibration, search.target
-        )
+        listed = [plan.scenario.plan for plan in plans]
+        candidates = (*plans, *(plan for plan in some if plan.scenario.plan not in listed))
+        refined = refinement(candidates, events[0], search.capacity_bytes, go_on, search.calibration, search.target)
     return Reasons(
         plans=plans,
         kinds=some,
@@ -214,18 +209,12 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None, *, faster
         assumptions=tuple(_assumption_notes(best, plans[0], given=request.headroom is not None)),
         simulated_s=tuple(events),
         what_if=changes,
-        engines=alternatives,
+        engines=engines,
         untold=beyond,
         given=given_plan(search, search.scenario, plans[0]) if best.given else None,
         refinement=refined,
         complete=not go_on.stopped,
     )
-
-
-def _merge_plans(plans: Sequence[Prediction], others: Iterable[Prediction]) -> tuple[Prediction, ...]:
-    """The plans, and the others that are not among them."""
-    catalog_entry = [plan.scenario.plan for plan in plans]
-    return (*plans, *(one for one in others if one.scenario.plan not in catalog_entry))
 
 
 def _assumption_notes(best: Outcome, winner: Prediction, *, given: bool) -> Iterable[str]:
@@ -350,10 +339,9 @@ class RecommendedPlan(PricedPlan):
 
     @property
     def beyond(self) -> RefinedPlan | None:
-        refined = self.refinement.beyond
-        if refined is None:
+        if (plan := self.refinement.beyond) is None:
             return None
-        return RefinedPlan(prediction=refined.prediction, winner=self.winner, refined=refined, target=self.target)
+        return RefinedPlan(prediction=plan.prediction, winner=self.winner, refined=plan, target=self.target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,11 +401,10 @@ class SearchSummary:
     @property
     def compared(self) -> tuple[ComparedSystem, ...]:
         """Every system and size."""
-        result = self.found
-        rows = zip(result.outcomes, scaling_efficiency(result.outcomes), strict=True)
+        outcomes, chosen = self.found.outcomes, self.found.chosen
         return tuple(
-            ComparedSystem(outcome=item, chosen=item is result.chosen, efficiency=efficiency)
-            for item, efficiency in rows
+            ComparedSystem(outcome=outcome, chosen=outcome is chosen, efficiency=efficiency)
+            for outcome, efficiency in zip(outcomes, scaling_efficiency(outcomes), strict=True)
         )
 
 
@@ -489,23 +476,17 @@ class PlanReport:
     @property
     def refined(self) -> tuple[RefinedPlan, ...]:
         """The first plans with stage boundaries, recompute by stage and offload chosen freely."""
+        target, refinement = self.chosen.search.target, self.reasons.refinement
         return tuple(
-            RefinedPlan(
-                prediction=refined_plan.prediction,
-                winner=self.winner,
-                refined=refined_plan,
-                target=self.chosen.search.target,
-            )
-            for refined_plan in (self.reasons.refinement.refined if self.reasons.refinement else ())
+            RefinedPlan(prediction=plan.prediction, winner=self.winner, refined=plan, target=target)
+            for plan in (refinement.refined if refinement else ())
         )
 
     @property
     def recommended(self) -> RecommendedPlan:
-        refinement = self.reasons.refinement or Refinement(prediction=self.winner, start=self.winner)
-        return RecommendedPlan(
-            prediction=refinement.prediction, winner=self.winner, refinement=refinement,
-            target=self.chosen.search.target,
-        )  # fmt: skip
+        winner, target = self.winner, self.chosen.search.target
+        refinement = self.reasons.refinement or Refinement(prediction=winner, start=winner)
+        return RecommendedPlan(prediction=refinement.prediction, winner=winner, refinement=refinement, target=target)
 
     @property
     def next(self) -> tuple[WhatIf, ...]:

@@ -12,10 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.records import dataclass
@@ -220,7 +218,7 @@ class BestByChoice:
     """The best plan at each choice of each axis while the space is swept."""
 
     def __init__(self) -> None:
-        self._shared: dict[tuple[str, Any], Entry] = {}
+        self._shared: dict[tuple[str, object], Entry] = {}
         self._cells: dict[int, _ByCell] = {}
 
     def add(self, chunk: Chunk) -> None:
@@ -290,7 +288,7 @@ class _ByCell:
         for axis in BY_STRUCTURE:
             yield from self._best(axis, catalog_entry, self._cells.structure)
 
-    def _best(self, axis: str, known: Index, column: NDArray[Any]) -> Iterator[tuple[str, Entry]]:
+    def _best(self, axis: str, known: Index, column: Array | Index) -> Iterator[tuple[str, Entry]]:
         for value in np.unique(column[known]):
             current = known[column[known] == value]
             current = current[self._step[current] == self._step[current].min()]
