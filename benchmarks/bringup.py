@@ -31,25 +31,24 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ridgeline.models.load import model as read_model
-from ridgeline.runtime.bringup import ridge
+from ridgeline.runtime.bringup import fake_device
 from ridgeline.runtime.bringup.arithmetic import UNIT
-from ridgeline.runtime.bringup.capture import host_outputs, signature_of
+from ridgeline.runtime.bringup.capture import host_outputs, probe, signature_of, there
 from ridgeline.runtime.bringup.contracts import has_contract, outputs_of
-from ridgeline.runtime.bringup.corpus import FAULTS, FROZEN
-from ridgeline.runtime.bringup.cut import narrow_model
-from ridgeline.runtime.bringup.faults import Fault
+from ridgeline.runtime.bringup.fake_device import equal_bits
+from ridgeline.runtime.bringup.faults import FAULTS, Fault
 from ridgeline.runtime.bringup.findings import BringUp
 from ridgeline.runtime.bringup.guard import Guard
 from ridgeline.runtime.bringup.judge import NoContractError, judge
-from ridgeline.runtime.bringup.probing import probe, there
-from ridgeline.runtime.bringup.session import Session
-from ridgeline.runtime.bringup.standing import standing_calls
+from ridgeline.runtime.bringup.op_suite import suite_calls
+from ridgeline.runtime.bringup.repro import Session
+from ridgeline.runtime.bringup.run_parts import step
 from ridgeline.runtime.bringup.subject import stage_subject, subject_of
-from ridgeline.runtime.bringup.tensors import equal_bits
-from ridgeline.runtime.bringup.verdict import step
+from ridgeline.runtime.bringup.target import narrow_model
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from bringup_corpus.frozen import FROZEN
 from bringup_corpus.legitimate import VARIANTS
 from bringup_corpus.replay import Answer, Replay, record_calls
 
@@ -75,7 +74,7 @@ def small_model() -> Any:
 def run(model: Any, seed: int) -> None:
     """Training steps and the standing set on the fake device."""
     steps(model, seed)
-    for call in standing_calls(seed, "ridge"):
+    for call in suite_calls(seed, "ridge"):
         args, kwargs = tree_map(lambda x: there(x, "ridge"), (call.args, call.kwargs))
         call.op(*args, **kwargs)
 
@@ -194,10 +193,10 @@ def located(model: Any, name: str, fault: Any, sound: set[Any], own: set[str]) -
         fault=Fault(name, noted),
         guard=Guard(sound=sound),
     )
-    with ridge.alter_results(session.fault):
+    with fake_device.alter_results(session.fault):
         for form in ("fp32", "bf16") if any(answers_for(fault, op) for op in own) else ():
             step(session, form)
-        for call in standing_calls(0, "ridge"):
+        for call in suite_calls(0, "ridge"):
             if answers_for(fault, str(call.op)):
                 session.note(probe(call, "ridge", session.guard).wrong)
     found = session.found.findings
@@ -274,7 +273,7 @@ def main() -> None:
     parser.add_argument("--only-replay", action="store_true")
     parser.add_argument("--seeds", type=int, default=len(SEEDS))
     asked = parser.parse_args()
-    ridge.register()
+    fake_device.register()
     if asked.only_replay:
         for form in ("fp32", "bf16"):
             replay_layers("llama3.2-1b", form)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bringup_corpus.legitimate_rows import row_variants
-from ridgeline.runtime.bringup.emulation import Alter, on, operands, partial_products, product, with_bias
+from ridgeline.runtime.bringup.fake_device import Alter, on, operands, partial_products, product, with_bias
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]

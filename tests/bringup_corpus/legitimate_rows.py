@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ridgeline.runtime.bringup.corpus.attention import BACKWARD, FORWARD, scores_of
-from ridgeline.runtime.bringup.emulation import Alter, on
+from ridgeline.runtime.bringup.fake_device import Alter, on
+from ridgeline.runtime.bringup.faults.matrix_faults import ATTENTION, ATTENTION_BACKWARD, scores_of
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -193,11 +193,14 @@ def _attentions() -> Named:
             for block in (16, 64, 4096):
                 name = f"{'stored' if is_stored else 'kept'}, {'normalised' if is_normalised else 'not'}, {block}"
                 way = partial(_attend, stored=is_stored, normalised=is_normalised, block=block)
-                yield f"{FORWARD}: {name}", on(FORWARD)(way)
+                yield f"{ATTENTION}: {name}", on(ATTENTION)(way)
     for is_stored in (False, True):
         for by_block in (False, True):
             name = f"{'stored' if is_stored else 'kept'}, {'own row sums' if by_block else 'row sums of the output'}"
-            yield f"{BACKWARD}: {name}", on(BACKWARD)(partial(_attended_back, stored=is_stored, own=by_block))
+            yield (
+                f"{ATTENTION_BACKWARD}: {name}",
+                on(ATTENTION_BACKWARD)(partial(_attended_back, stored=is_stored, own=by_block)),
+            )
 
 
 def _attend(args: Args, kwargs: Kwargs, result: Any, stored: bool, normalised: bool, block: int) -> Any:

@@ -17,13 +17,21 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ridgeline.runtime.bringup import ridge
-from ridgeline.runtime.bringup.choices import CHOICES
+from ridgeline.runtime.bringup import fake_device
+from ridgeline.runtime.bringup.arithmetic import RIGHT, OpVerdict, worse
 from ridgeline.runtime.bringup.contracts import has_contract, is_view, moves, name_of, outputs_of
-from ridgeline.runtime.bringup.emulation import Alter
-from ridgeline.runtime.bringup.judge import Expected, NoContractError, expect, judge, level, measure, unequal
-from ridgeline.runtime.bringup.outcome import RIGHT, Verdict, worse
-from ridgeline.runtime.bringup.sampling import ELEMENTS
+from ridgeline.runtime.bringup.fake_device import Alter
+from ridgeline.runtime.bringup.judge import (
+    CHOICES,
+    ELEMENTS,
+    Expected,
+    NoContractError,
+    expect,
+    judge,
+    level,
+    measure,
+    unequal,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +51,7 @@ class Answer:
 
     call: Recorded
     outputs: list[Any]
-    verdict: Verdict
+    verdict: OpVerdict
     exact: list[Any]
 
 
@@ -57,7 +65,7 @@ def record_calls(run: Callable[[], Any]) -> list[Recorded]:
         copies = tree_map(_keep_copy, (args, kwargs, result))
         calls.append(Recorded(op=op, func=func, args=copies[0], kwargs=copies[1], result=copies[2]))
 
-    with ridge.alter_results(note):
+    with fake_device.alter_results(note):
         run()
     return calls
 
@@ -98,7 +106,7 @@ class Replay:
             exact = [x.exact if isinstance(x, Expected) else x for x in self.allowed.get(index, ())]
             yield Answer(call=call, outputs=outputs, verdict=verdict, exact=exact)
 
-    def _verdict(self, index: int, call: Recorded, outputs: list[Any]) -> Verdict:
+    def _verdict(self, index: int, call: Recorded, outputs: list[Any]) -> OpVerdict:
         tensors = [x for x in tree_leaves(call.result) if isinstance(x, Tensor)]
         if is_view(call.func):
             worst = RIGHT

@@ -184,22 +184,21 @@ def _profile_of(path: Path | None, save: bool, faulted: bool) -> Profile | None:
 
 def _stored_fingerprint(profile: Profile | None) -> Fingerprint | None:
     """The fingerprint that a profile holds."""
-    from ridgeline.runtime import print_of
+    from ridgeline.runtime import Fingerprint
 
-    return print_of(profile.fingerprint) if profile is not None and profile.fingerprint else None
+    return Fingerprint.from_table(profile.fingerprint) if profile is not None and profile.fingerprint else None
 
 
 def _save_fingerprint(found: BringUp, path: Path | None, save: bool) -> BringUp:
     """The same, once what was found of the arithmetic unit is stored in the profile, where that is asked for."""
     from ridgeline.cost import save_fingerprint
-    from ridgeline.runtime import plain_print
 
     if not save or path is None:
         return found
     if found.fingerprint is None or not found.fingerprint.products:
         say("no fingerprint was stored: none could be taken", err=True)
         return found
-    save_fingerprint(path, plain_print(found.fingerprint))
+    save_fingerprint(path, found.fingerprint.as_table())
     say(f"{path}: the fingerprint is stored", err=True)
     return found
 

@@ -1,4 +1,4 @@
-"""Rounding, in 64-bit arithmetic: spacings, round to nearest, and noise where a format would round.
+"""Rounding, in 64-bit arithmetic: spacings, round to nearest, noise where a format would round; verdicts on results.
 
 An op's contract is a small program over fp64 tensors. It marks the points at which an implementation may round; a
 `Draw` puts noise of the rounding's size there, so that many draws show how far right results may lie apart.
@@ -7,9 +7,66 @@ An op's contract is a small program over fp64 tensors. It marks the points at wh
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpVerdict:
+    """What was seen of one output: a statistic, what it measured and its limit; right where it stays below."""
+
+    right: bool
+    statistic: str = ""
+    measured: float = 0.0
+    limit: float = 0.0
+
+
+RIGHT = OpVerdict(right=True)
+
+
+def wrong(statistic: str, measured: float, limit: float = 0.5) -> OpVerdict:
+    """A broken contract; what is counted breaks it from one on."""
+    return OpVerdict(right=False, statistic=statistic, measured=measured, limit=limit)
+
+
+def worse(one: OpVerdict, other: OpVerdict) -> OpVerdict:
+    """The one that is further over its limit."""
+    if other.right or one.right:
+        return one if other.right else other
+    return one if one.measured / one.limit >= other.measured / other.limit else other
+
+
+Args = tuple[Any, ...]  # of an op, in their order, as its schema names them
+Kwargs = dict[str, Any]
+Outputs = list[Any]  # of an op: tensors, and numbers or None among them
+Tensors = tuple[Tensor, ...]  # results of an op that has several
+HostCall = tuple[Args, Kwargs]  # arguments of a call, copied to the host
+
+
+def tensors_in(values: object) -> list[Tensor]:
+    """The tensors in any nest of values, in their order."""
+    return [x for x in tree_leaves(values) if isinstance(x, Tensor)]
+
+
+def clone_tensors(values: T) -> T:
+    """The same nest of values with tensors of its own."""
+    return cast(T, tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, values))
+
+
+def dtype_name(x: Tensor) -> str:
+    """`bfloat16` of a tensor of torch.bfloat16."""
+    return str(x.dtype).removeprefix("torch.")
+
+
+def error_text(error: BaseException) -> str:
+    """The type and first line of an error."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
 
 # unit roundoff of round to nearest: half the spacing of numbers at 1
 UNIT = {

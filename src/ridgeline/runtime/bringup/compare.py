@@ -14,11 +14,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_text
 
+K = TypeVar("K")
 BIGGEST_REPORT = 64 * 1024 * 1024  # bytes
 HEAD = 200  # characters in which a report says what it is
 LEAST = 0.10  # of a time: less is nobody's difference
@@ -64,8 +66,8 @@ class ReportDiff:
     devices: tuple[str, str]
     verdicts: tuple[str, str]
     environment: Mapping[str, tuple[str, str]]
-    new: tuple[Mapping[str, Any], ...]
-    gone: tuple[Mapping[str, Any], ...]
+    new: tuple[JsonMapping, ...]
+    gone: tuple[JsonMapping, ...]
     lacks: Mapping[str, tuple[str, ...]]
     regained: Mapping[str, tuple[str, ...]]
     ops: tuple[str, ...]
@@ -104,7 +106,7 @@ def is_report(path: Path) -> bool:
         return False
 
 
-def read_report(path: Path) -> dict[str, Any]:
+def read_report(path: Path) -> JsonObject:
     """A report; an `InputError` where the file is none."""
     try:
         report = json.loads(read_text(path, BIGGEST_REPORT))
@@ -123,7 +125,7 @@ def _refuse_report(path: Path, given: str) -> InputError:
     return InputError(Problem(path=path.name, given=given, expected=expected_text, todo="write it again"))
 
 
-def diff_reports(before: Mapping[str, Any], after: Mapping[str, Any]) -> ReportDiff:
+def diff_reports(before: JsonMapping, after: JsonMapping) -> ReportDiff:
     """What differs between two reports."""
     sides = (before, after)
     findings = [{_key(table): table for table in _tables(side["findings"])} for side in sides]
@@ -143,28 +145,28 @@ def diff_reports(before: Mapping[str, Any], after: Mapping[str, Any]) -> ReportD
     )  # fmt: skip
 
 
-def _pair(both: tuple[Mapping[str, Any], Mapping[str, Any]], key: str) -> tuple[str, str]:
+def _pair(both: tuple[JsonMapping, JsonMapping], key: str) -> tuple[str, str]:
     return str(both[0].get(key, "")), str(both[1].get(key, ""))
 
 
-def _table(value: Any) -> Mapping[str, Any]:
+def _table(value: object) -> JsonMapping:
     return value if isinstance(value, Mapping) else {}
 
 
-def _tables(value: Any) -> list[Mapping[str, Any]]:
+def _tables(value: object) -> list[JsonMapping]:
     return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
 
 
-def _key(one: Mapping[str, Any]) -> tuple[str, str, str]:
+def _key(one: JsonMapping) -> tuple[str, str, str]:
     """A finding is the same where op, format and phase are; its module and figures may differ."""
     return str(one.get("op")), str(one.get("dtype")), str(one.get("phase"))
 
 
-def _only(ours: Mapping[Any, Any], theirs: Mapping[Any, Any]) -> tuple[Mapping[str, Any], ...]:
+def _only(ours: Mapping[K, JsonMapping], theirs: Mapping[K, JsonMapping]) -> tuple[JsonMapping, ...]:
     return tuple(entry for key, entry in ours.items() if key not in theirs)
 
 
-def _ops(value: Any) -> list[str]:
+def _ops(value: object) -> list[str]:
     return [str(table.get("op")) for table in _tables(value)]
 
 
@@ -173,7 +175,7 @@ def _less(ours: Iterable[str], theirs: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(op for op in ours if op not in their_keys))
 
 
-def _flat(value: Any, path: str = "", depth: int = 4) -> dict[str, str]:
+def _flat(value: object, path: str = "", depth: int = 4) -> dict[str, str]:
     """A nest of tables as dotted keys."""
     if isinstance(value, Mapping) and depth:
         pairs = (_flat(part, f"{path}.{key}" if path else str(key), depth - 1) for key, part in value.items())
@@ -186,7 +188,7 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, t
     return {key: (before.get(key, "–"), after.get(key, "–")) for key in keys if before.get(key) != after.get(key)}
 
 
-def print_changes(before: Any, after: Any) -> dict[str, tuple[str, str]]:
+def print_changes(before: object, after: object) -> dict[str, tuple[str, str]]:
     """What differs of a fingerprint: measured figures by more than a tenth, and by more than a fiftieth at all."""
     return {
         key: pair
@@ -204,7 +206,7 @@ def _close(one: str, other: str) -> bool:
     return not are_integers and abs(a - b) <= max(0.02, 0.1 * max(abs(a), abs(b)))
 
 
-def _speeds(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[float | None, tuple[OpChange, ...]]:
+def _speeds(before: JsonMapping, after: JsonMapping) -> tuple[float | None, tuple[OpChange, ...]]:
     """Seconds of all ops that both timed, B over A, and those that changed beyond their spread, the most first."""
     sides = [{key: row for row in _tables(side.get("ops")) if (key := _timing_key(row))} for side in (before, after)]
     common_keys = [key for key in sides[0] if key in sides[1]]
@@ -228,7 +230,7 @@ def _speeds(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[float 
     return totals[1] / totals[0], tuple(changes)
 
 
-def _timing_key(row: Mapping[str, Any]) -> tuple[str, str, tuple[tuple[int, ...], ...]] | None:
+def _timing_key(row: JsonMapping) -> tuple[str, str, tuple[tuple[int, ...], ...]] | None:
     """What tells one signature from another; None where the row has no time."""
     shapes = row.get("shapes")
     if _number(row, "seconds") <= 0 or not isinstance(shapes, list):
@@ -237,7 +239,7 @@ def _timing_key(row: Mapping[str, Any]) -> tuple[str, str, tuple[tuple[int, ...]
     return str(row.get("op")), str(row.get("dtype")), sizes
 
 
-def _number(row: Mapping[str, Any], key: str) -> float:
+def _number(row: JsonMapping, key: str) -> float:
     value = row.get(key)
     usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return min(max(float(value), 0.0), 1e9) if usable else 0.0  # type: ignore[arg-type]

@@ -2,13 +2,276 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from sys import float_info
 from typing import Literal
 
-from ridgeline.runtime.bringup.observations import Inventory, Speed
-from ridgeline.runtime.bringup.prints import Fingerprint
+from ridgeline.core.documents import JsonMapping, JsonObject
+from ridgeline.hardware.chip import Chip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What is possible on a chip.
+
+    flops_per_s    by key of a peak: fp32, tf32, bf16, fp8
+    bytes_per_s    of its memory; None where nobody says
+    cache_bytes    what the last cache holds: smaller tensors may be faster than memory
+    source         data sheet, or the profile that measured them
+    """
+
+    name: str
+    flops_per_s: Mapping[str, float] = field(default_factory=dict)
+    bytes_per_s: float | None = None
+    cache_bytes: float = 0.0
+    source: str = ""
+
+
+def rates_of(chip: Chip) -> Rates:
+    """The data sheet's."""
+    return Rates(
+        name=chip.id, flops_per_s={key: peak.value for key, peak in chip.peak.items()},
+        bytes_per_s=chip.hbm.bandwidth.value if chip.hbm.bandwidth else None,
+        cache_bytes=chip.cache.capacity.value if chip.cache.capacity else 0.0, source="data sheet",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignatureRow:
+    """One op with the formats, shapes and strides of its tensors.
+
+    module, phase   where it was called first
+    calls           in the captured steps; model_calls: in as many layers as the model has
+    """
+
+    op: str
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    strides: tuple[tuple[int, ...], ...]
+    module: str
+    phase: str
+    calls: int
+    model_calls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remark:
+    """An op that the device runs otherwise than by a kernel of its own; `detail` says how."""
+
+    op: str
+    module: str
+    phase: str
+    calls: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """All of it.
+
+    unsupported    formats with what the device cannot do in them: hold, add, multiply
+    graph_breaks   places where a compiler would leave its graph, with why; None where nobody looked
+    """
+
+    rows: tuple[SignatureRow, ...] = ()
+    missing: tuple[Remark, ...] = ()
+    fallback: tuple[Remark, ...] = ()
+    decomposed: tuple[Remark, ...] = ()
+    synchronising: tuple[Remark, ...] = ()
+    unsupported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    graph_breaks: tuple[str, ...] | None = None
+
+    @property
+    def phases(self) -> dict[str, int]:
+        """Calls of the whole model by phase."""
+        counts: dict[str, int] = {}
+        for row in self.rows:
+            counts[row.phase] = counts.get(row.phase, 0) + row.model_calls
+        return counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpSpeed:
+    """One signature of an op.
+
+    seconds    of one call, median of rounds; spread: of the rounds, over the median
+    roof_s     at best; share: roof over seconds; None where the chip's rates do not say
+    bound      compute, memory, cache (memory's roof, which a cache may beat) or launch
+    flag       slow, impossible, or nothing
+    """
+
+    op: str
+    dtype: str
+    shapes: tuple[tuple[int, ...], ...]
+    module: str
+    phase: str
+    calls: int
+    seconds: float
+    spread: float
+    flops: float
+    bytes: float
+    bound: str = ""
+    roof_s: float | None = None
+    share: float | None = None
+    flag: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Launch-bound ops in a row: from the module of the first to that of the last."""
+
+    begin: str
+    end: str
+    phase: str
+    ops: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """A step's ops, the slowest first, and the chip they are held against.
+
+    nothing_s    an op that does nothing, as the step calls it
+    step_s       all calls, one after the other
+    """
+
+    device: str
+    rates: Rates | None
+    tokens: tuple[int, int]
+    dtype: str
+    nothing_s: float
+    ops: tuple[OpSpeed, ...]
+    stretches: tuple[Stretch, ...]
+
+    @property
+    def step_s(self) -> float:
+        return sum(op.seconds * op.calls for op in self.ops)
+
+    @property
+    def flagged(self) -> tuple[OpSpeed, ...]:
+        """Those that are slow or impossible, what costs most first."""
+        return tuple(op for op in self.ops if op.flag)
+
+
+def join_inventories(one: Inventory, other: Inventory) -> Inventory:
+    """Both, as of one run: an op that both remark on is counted once, with all its calls."""
+    return Inventory(
+        rows=(*one.rows, *other.rows), missing=remarks((*one.missing, *other.missing)),
+        fallback=remarks((*one.fallback, *other.fallback)), decomposed=remarks((*one.decomposed, *other.decomposed)),
+        synchronising=remarks((*one.synchronising, *other.synchronising)),
+        unsupported={**one.unsupported, **other.unsupported},
+        graph_breaks=one.graph_breaks if other.graph_breaks is None else other.graph_breaks,
+    )  # fmt: skip
+
+
+def remarks(found: Iterable[Remark]) -> tuple[Remark, ...]:
+    """One for each op: where it was first, and how often in all."""
+    first: dict[str, Remark] = {}
+    for remark in found:
+        previous = first.get(remark.op)
+        first[remark.op] = remark if previous is None else replace(previous, calls=previous.calls + remark.calls)
+    return tuple(first.values())
+
+
+CUT_BITS = 14  # below it is no 32-bit accumulator that cuts off, but one of fewer bits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Products:
+    """Matrix products of one format.
+
+    factor_bits    significant bits of a factor that are multiplied: 24 in fp32, 11 in TF32, 8 in bf16
+    bits           of a sum of 4,096 terms that are right: some 20 for a 32-bit accumulator, 8 for one of bf16
+    sums           how the accumulator rounds: nearest, toward zero, away from zero
+    lean           mean error of such sums, relative
+    """
+
+    factor_bits: int
+    bits: float
+    sums: str
+    lean: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rough:
+    """A function in fp32: its largest error in units in the last place, and the mean of all (too large is positive)."""
+
+    ulp: float
+    bias: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """An arithmetic unit.
+
+    cast         how fp32 becomes bf16: nearest with ties to even, away, toward zero
+    denormals    by format: kept, flushed, read only, made only
+    fma          whether addcmul adds its product unrounded; None where it cannot be asked
+    fp8          by format: its largest number, and what lies beyond
+    """
+
+    products: dict[str, Products] = field(default_factory=dict)
+    cast: str = ""
+    denormals: dict[str, str] = field(default_factory=dict)
+    fma: bool | None = None
+    functions: dict[str, Rough] = field(default_factory=dict)
+    fp8: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def cuts_off(self) -> bool:
+        """Whether accumulators of products round toward zero, as tensor cores' do."""
+        return any(product.sums == "toward zero" and product.bits >= CUT_BITS for product in self.products.values())
+
+    def notes(self, allowed: frozenset[str] = frozenset(), stored: Fingerprint | None = None) -> tuple[str, ...]:
+        """What judgements took from it, or from the one of the chip's profile, and what is unlike IEEE, in words."""
+        notes_, wide = [], (stored or self).cuts_off
+        for name, product in self.products.items():
+            if name == "fp32" and product.factor_bits < 24:
+                kept_text = "TF32" if product.factor_bits == 11 else f"{product.factor_bits} bits"
+                notes_.append(
+                    f"products of fp32 keep {kept_text} of their factors"
+                    + (": allowed, and judged so" if "tf32" in allowed else ": --allow tf32 accepts TF32")
+                )
+            if product.sums == "toward zero":
+                wider = wide and product.bits >= CUT_BITS
+                notes_.append(
+                    f"sums of {name} products are rounded toward zero"
+                    + (": contracts of products allow for it" if wider else "")
+                )
+            elif product.bits < CUT_BITS:
+                notes_.append(f"sums of {name} products keep {product.bits:.0f} bits: no 32-bit accumulator")
+        if self.cast and self.cast != "nearest, ties to even":
+            notes_.append(f"fp32 becomes bf16 by rounding {self.cast}")
+        if self.fp8.get("e4m3fn", "448").startswith("240"):
+            notes_.append("fp8 e4m3 ends at 240, not 448")
+        return tuple(notes_)
+
+    def as_table(self) -> JsonObject:
+        """The table that a profile stores; formats and functions without a finite figure are left out."""
+        table: JsonObject = asdict(self)
+        for part in ("products", "functions"):
+            figures = table[part].items()
+            table[part] = {
+                name: entry
+                for name, entry in figures
+                if all(isfinite(value) for value in entry.values() if isinstance(value, float))
+            }
+        return table
+
+    @classmethod
+    def from_table(cls, table: JsonMapping) -> Fingerprint:
+        """A fingerprint from a table that was checked; what it lacks is not known."""
+        return cls(
+            products={name: Products(**entry) for name, entry in table.get("products", {}).items()},
+            cast=table.get("cast", ""),
+            denormals=dict(table.get("denormals", {})),
+            fma=table.get("fma"),
+            functions={name: Rough(**entry) for name, entry in table.get("functions", {}).items()},
+            fp8=dict(table.get("fp8", {})),
+        )
+
 
 Told = Literal["pass", "fail", "not run"]
 

@@ -1,5 +1,6 @@
-"""A minimal reproduction of a finding: a script beside the op's inputs that fails on the device, not on the host.
+"""What all parts of a run share, and a minimal reproduction of each finding: a script beside the op's inputs.
 
+    session.note(wrong)                    wrong calls become findings with reproductions
     save(folder, recipe, args, kwargs)     repro.py, inputs.safetensors, recipe.json
     rerun(folder)                          what the script calls: 1 where the op is wrong, raises, dies or hangs
                      --device NAME         another device      --reference    the contract's own result, rounded once
@@ -17,24 +18,30 @@ import signal
 import struct
 import sys
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves, tree_map
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError
 from ridgeline.core.files import write_text
-from ridgeline.runtime.bringup import ridge
-from ridgeline.runtime.bringup.arithmetic import Draw
-from ridgeline.runtime.bringup.capture import Modules, Watch
+from ridgeline.runtime.bringup import fake_device
+from ridgeline.runtime.bringup.arithmetic import Args, Draw, HostCall, Kwargs, OpVerdict, Outputs
+from ridgeline.runtime.bringup.capture import Modules, OpPlace, Watch, WrongCall
 from ridgeline.runtime.bringup.contracts import contract_of, outputs_of
 from ridgeline.runtime.bringup.devices import open_device
+from ridgeline.runtime.bringup.fake_device import Lacks, on_device, on_host
 from ridgeline.runtime.bringup.faults import Fault, chosen, read_faults
+from ridgeline.runtime.bringup.findings import BringUp, OpFinding, Rates, unheard
+from ridgeline.runtime.bringup.guard import Guard, OpEntry
 from ridgeline.runtime.bringup.judge import judge, widen_value
-from ridgeline.runtime.bringup.tensors import on_device, on_host
+from ridgeline.runtime.bringup.target import Target
 
 MOST_BYTES = 100_000_000  # that all reproductions of a run may take
 ANSWERED = 60  # an op that ends its process with 0 is not right
@@ -79,7 +86,7 @@ class Recipe:
     limit_s: float = 60.0
 
 
-def save(folder: Path, recipe: Recipe, args: tuple[Any, ...], kwargs: dict[str, Any], room: int = MOST_BYTES) -> int:
+def save(folder: Path, recipe: Recipe, args: Args, kwargs: Kwargs, room: int = MOST_BYTES) -> int:
     """Write a reproduction; the bytes it took, 0 where there is not so much room."""
     tensors: list[Tensor] = []
     call_table = {
@@ -105,7 +112,7 @@ def save(folder: Path, recipe: Recipe, args: tuple[Any, ...], kwargs: dict[str, 
     return needed_bytes + 8192
 
 
-def _describe_argument(value: Any, tensors: list[Tensor]) -> Any:
+def _describe_argument(value: object, tensors: list[Tensor]) -> object:
     """A value as JSON; tensors become their place in the file."""
     if isinstance(value, Tensor):
         dense = value.layout == torch.strided and value.numel()
@@ -125,7 +132,7 @@ def _describe_argument(value: Any, tensors: list[Tensor]) -> Any:
     return value if isinstance(value, int | str | bool) or value is None else {"said": repr(value)}
 
 
-def _read(value: Any, tensors: dict[str, Tensor]) -> Any:
+def _read(value: object, tensors: dict[str, Tensor]) -> Any:
     if not isinstance(value, dict):
         return value
     if "tensor" in value:
@@ -196,7 +203,7 @@ def rerun(folder: Path, argv: list[str] | None = None) -> int:
     return _await_child(child, recipe)
 
 
-def _await_child(child: int, recipe: dict[str, Any]) -> int:
+def _await_child(child: int, recipe: JsonObject) -> int:
     until = time.monotonic() + float(recipe["limit_s"])
     while time.monotonic() < until:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -214,7 +221,7 @@ def _await_child(child: int, recipe: dict[str, Any]) -> int:
     return 1
 
 
-def _judge_reproduction(folder: Path, recipe: dict[str, Any], asked: argparse.Namespace) -> int:
+def _judge_reproduction(folder: Path, recipe: JsonObject, asked: argparse.Namespace) -> int:
     func = find_op(recipe["op"])
     tensors = read_safetensors(folder / INPUTS)
     args = tuple(_read(x, tensors) for x in recipe["args"])
@@ -224,14 +231,14 @@ def _judge_reproduction(folder: Path, recipe: dict[str, Any], asked: argparse.Na
         return _report_verdict(recipe["op"], "the reference", verdict)
     device = asked.device or recipe["device"]
     open_device(device)
-    if device.partition(":")[0] != ridge.NAME or not recipe["faults"]:
+    if device.partition(":")[0] != fake_device.NAME or not recipe["faults"]:
         return _try_call(func, args, kwargs, device, asked.times)
     ((name, alter),) = chosen(read_faults(Path(recipe["faults"])), recipe["fault"]).items()
-    with ridge.alter_results(Fault(name, alter)):
+    with fake_device.alter_results(Fault(name, alter)):
         return _try_call(func, args, kwargs, device, asked.times)
 
 
-def _try_call(func: Any, args: Any, kwargs: Any, device: str, times: int) -> int:
+def _try_call(func: OpOverload, args: Args, kwargs: Kwargs, device: str, times: int) -> int:
     for _ in range(max(1, times)):
         watch = Watch(Modules())
         there = tree_map(lambda x: on_device(x, device), (args, kwargs))
@@ -248,7 +255,7 @@ def _try_call(func: Any, args: Any, kwargs: Any, device: str, times: int) -> int
     return 0
 
 
-def _reference(func: Any, args: Any, kwargs: Any) -> list[Any]:
+def _reference(func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
     """The contract's exact result in the formats that the host's kernel gives."""
     wide = tree_map(lambda x: widen_value(x.clone() if isinstance(x, Tensor) else x), (args, kwargs))
     exact = contract_of(func)(Draw(), func, *wide)
@@ -260,7 +267,7 @@ def _reference(func: Any, args: Any, kwargs: Any) -> list[Any]:
     ]
 
 
-def _report_verdict(op: str, device: str, verdict: Any) -> int:
+def _report_verdict(op: str, device: str, verdict: OpVerdict) -> int:
     if verdict.right:
         print(f"{op} on {device}: right")
         return 0
@@ -268,7 +275,102 @@ def _report_verdict(op: str, device: str, verdict: Any) -> int:
     return 1
 
 
-def find_op(name: str) -> Any:
+def find_op(name: str) -> OpOverload:
     """`aten.mm.default` as torch has it."""
     space, packet, overload = name.split(".")
     return getattr(getattr(getattr(torch.ops, space), packet), overload)
+
+
+WHOLE = "model"  # the module of what the model itself calls, outside of its parts
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """One run.
+
+    folder      where reproductions go; None: nowhere
+    faults      the file that the fault came from, for reproductions to load it again
+    position    where a part that was interrupted goes on
+    kept        is called when something is known that must not be lost
+    personality    whose arithmetic the fake device has
+    room        bytes that reproductions may still take
+    lacks       kernels that the fake device does without
+    rates       what is possible on the chip; graph_breaks: whether dynamo is asked where it would leave its graph
+    """
+
+    target: Target
+    device: str
+    found: BringUp
+    seed: int = 0
+    fault: Fault | None = None
+    faults: str = ""
+    guard: Guard = field(default_factory=Guard)
+    folder: Path | None = None
+    position: int = 0
+    kept: Callable[[], None] = lambda: None
+    tell: Callable[[str], None] = unheard
+    room: int = MOST_BYTES
+    personality: str = ""
+    lacks: Lacks = Lacks()
+    rates: Rates | None = None
+    graph_breaks: bool = False
+    testbeds: dict[str, Any] = field(default_factory=dict)
+
+    def note(self, wrong: list[WrongCall]) -> None:
+        """Take wrong calls in: one finding for each op and format, with the smallest inputs that show it."""
+        by_key: dict[tuple[str, str], list[WrongCall]] = {}
+        for wrong_call in wrong:
+            by_key.setdefault((wrong_call.op, wrong_call.dtype), []).append(wrong_call)
+        for calls in by_key.values():
+            first, smallest = calls[0], min(calls, key=_bytes)
+            new = self.found.add(OpFinding(
+                op=first.op, module=first.place.module or WHOLE, phase=first.place.phase, dtype=first.dtype,
+                statistic=first.verdict.statistic, measured=first.verdict.measured, limit=first.verdict.limit,
+                times=len(calls), message=first.message,
+            ))  # fmt: skip
+            if new:
+                self.reproduce(first.op, first.dtype, smallest)
+
+    def reproduce(self, op: str, dtype: str, wrong: WrongCall) -> None:
+        """Save the inputs of a call beside a script, and name it in the finding of its op and format."""
+        if self.folder is None:
+            return
+        place = (
+            self.folder / f"{len(self.found.findings):02d}-{op.replace('.', '-').replace(':', '-')}-{dtype or 'any'}"
+        )
+        verdict = wrong.verdict
+        recipe = Recipe(
+            op=op, device=self.device, module=wrong.place.module, phase=wrong.place.phase, statistic=verdict.statistic,
+            measured=verdict.measured, limit=verdict.limit, faults=self.faults,
+            fault="" if self.fault is None else self.fault.name,
+        )  # fmt: skip
+        try:
+            folder = save(place, recipe, wrong.args, wrong.kwargs, self.room)
+        except OSError as error:
+            self.found.not_run["repro"] = str(error)
+            return
+        self.room -= folder
+        if not folder:
+            self.found.not_run[f"repro of {op}"] = f"its inputs take more than the {self.room:,} bytes that are left"
+            return
+        self.found.findings = tuple(
+            replace(finding, repro=str(place / SCRIPT)) if (finding.op, finding.dtype) == (op, dtype) else finding
+            for finding in self.found.findings
+        )
+
+    def saw(self, func: OpOverload, host: HostCall, entry: OpEntry) -> None:
+        """A call that ended the process before, now computed by the host: its inputs are the reproduction."""
+        previous = next(
+            (f for f in self.found.findings if (f.op, f.dtype) == (entry.op, entry.dtype) and not f.repro), None
+        )
+        if previous is None or previous.statistic not in ("died", "hung"):
+            return
+        verdict = OpVerdict(right=False, statistic=previous.statistic, measured=previous.measured, limit=previous.limit)
+        place = OpPlace(module=previous.module, phase=previous.phase)
+        wrong = WrongCall(op=str(func), place=place, dtype=entry.dtype, verdict=verdict, args=host[0], kwargs=host[1])
+        self.reproduce(entry.op, entry.dtype, wrong)
+        self.kept()
+
+
+def _bytes(wrong: WrongCall) -> int:
+    return sum(x.numel() * x.element_size() for x in tree_leaves((wrong.args, wrong.kwargs)) if isinstance(x, Tensor))

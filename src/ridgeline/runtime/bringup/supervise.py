@@ -3,8 +3,9 @@
     bringup(model, device)      a catalog id, a config.json, `module:function`, or a torch module with example inputs
     fault_names(file, name)     the faults of a file
 
-After a death the journal says which op was under way. The next process has the host compute that signature (and, if the
-op kills again with another one, every call of it), and goes on with the part that was interrupted.
+Jobs and answers go pickled over pipes. After a death the journal says which op was under way. The next process has the
+host compute that signature (and, if the op kills again with another one, every call of it), and goes on with the part
+that was interrupted.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import pickle
 import queue
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -24,22 +27,68 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ridgeline.core.errors import InputError, Problem, not_among
-from ridgeline.runtime.bringup.cut import one_of_each
-from ridgeline.runtime.bringup.faults import CORPUS
-from ridgeline.runtime.bringup.findings import BringUp, OpFinding, unheard
-from ridgeline.runtime.bringup.journal import Entry, Journal
-from ridgeline.runtime.bringup.observations import Rates
-from ridgeline.runtime.bringup.personality import split
-from ridgeline.runtime.bringup.prints import Fingerprint
-from ridgeline.runtime.bringup.target import OwnModule, Target, target_of
-from ridgeline.runtime.bringup.wire import Job, put, take
+from ridgeline.runtime.bringup.faults import CORPUS, split
+from ridgeline.runtime.bringup.findings import BringUp, Fingerprint, OpFinding, Rates, unheard
+from ridgeline.runtime.bringup.guard import OpEntry, OpJournal
+from ridgeline.runtime.bringup.target import OwnModule, Target, one_of_each, target_of
+
+LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptJob:
+    """An attempt: from which part and position on, with what is known so far; without a target only faults are named.
+
+    healed    ops and signatures that the host computes, since they ended an earlier attempt
+    personality    whose arithmetic the fake device has
+    only      kinds of parts; empty: all of them
+    rates     what is possible on the chip, for the speed of its ops; graph_breaks: ask dynamo too
+    cwd       the folder of whoever asks, and the modules that it finds (paths)
+    """
+
+    target: Target | None = None
+    device: str = ""
+    journal: str = ""
+    found: BringUp | None = None
+    at: int = 0
+    position: int = 0
+    room: int = 0
+    seed: int = 0
+    faults: str = ""
+    fault: str = ""
+    folder: str = ""
+    healed: frozenset[str] = frozenset()
+    only: tuple[str, ...] = ()
+    rates: Rates | None = None
+    graph_breaks: bool = False
+    cwd: str = ""
+    paths: tuple[str, ...] = ()
+    personality: str = ""
+
+
+def put(stream: BinaryIO, value: object) -> None:
+    """Write one value."""
+    payload = pickle.dumps(value)
+    stream.write(LENGTH.pack(len(payload)) + payload)
+    stream.flush()
+
+
+def take(stream: BinaryIO) -> Any:
+    """Read one value; None at the end."""
+    head = stream.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    (length,) = LENGTH.unpack(head)
+    payload = stream.read(length)
+    return pickle.loads(payload) if len(payload) == length else None
+
 
 ENTRY = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from ridgeline.runtime.bringup.worker import main; sys.exit(main())"
+    "from ridgeline.runtime.bringup.run_parts import main; sys.exit(main())"
 )
 OP_LIMIT_S = {"cpu": 10.0, "ridge": 10.0}  # how long one op may take
 OTHER_LIMIT_S = 180.0  # the first call of a device may compile
@@ -68,7 +117,7 @@ class Server:
             self.answers.put(answer)
         self.answers.put(("gone",))
 
-    def send(self, job: Job) -> None:
+    def send(self, job: AttemptJob) -> None:
         """Start an attempt."""
         assert self.process.stdin is not None
         put(self.process.stdin, job)  # type: ignore[arg-type]
@@ -96,7 +145,7 @@ def server() -> Server:
 class Attempts:
     """A run over several processes: what is known, and where the next one goes on."""
 
-    job: Job
+    job: AttemptJob
     limit_s: float
     tell: Callable[[str], None] = unheard
     deaths: Counter[str] = field(default_factory=Counter)
@@ -153,7 +202,7 @@ class Attempts:
         """End a process whose op does not come back."""
         if not self.job.journal or not self.pid:
             return False
-        glimpse = Journal(Path(self.job.journal)).read()
+        glimpse = OpJournal(Path(self.job.journal)).read()
         if max(glimpse.running_s - self.limit_s, silent_s - SILENT_LIMIT_S) <= 0:
             return False
         os.kill(self.pid, signal.SIGKILL)
@@ -164,7 +213,7 @@ class Attempts:
         bring_up = self.job.found
         if bring_up is None or not self.job.journal:
             return code
-        glimpse = Journal(Path(self.job.journal)).read()
+        glimpse = OpJournal(Path(self.job.journal)).read()
         entry = glimpse.entry
         self.deaths[entry.op] += 1
         if not glimpse.running:
@@ -179,11 +228,11 @@ class Attempts:
             limit=0.5, statistic="hung" if hung else "died", message=message,
         ))  # fmt: skip
         self.job = replace(self.job, healed=self.job.healed | {_healed_text(entry, self.deaths[entry.op])})
-        Journal(Path(self.job.journal), create=True)
+        OpJournal(Path(self.job.journal), create=True)
         return code
 
 
-def _healed_text(entry: Entry, deaths: int) -> str:
+def _healed_text(entry: OpEntry, deaths: int) -> str:
     """One signature at first, then every call of the op."""
     return f"{entry.op}|{entry.signature}" if deaths < 2 else entry.op
 
@@ -195,9 +244,9 @@ def _how(code: int) -> str:
 
 
 def bringup(
-    model: Any, device: str, *, example_inputs: Any = None, faults: Path | str = "", fault: str = "", seed: int = 0,
-    folder: Path | str = "", tell: Callable[[str], None] = unheard, limit_s: float = 0.0, only: tuple[str, ...] = (),
-    rates: Rates | None = None, graph_breaks: bool = False, allow: tuple[str, ...] = (),
+    model: object, device: str, *, example_inputs: object = None, faults: Path | str = "", fault: str = "",
+    seed: int = 0, folder: Path | str = "", tell: Callable[[str], None] = unheard, limit_s: float = 0.0,
+    only: tuple[str, ...] = (), rates: Rates | None = None, graph_breaks: bool = False, allow: tuple[str, ...] = (),
     stored: Fingerprint | None = None,
 ) -> BringUp:  # fmt: skip
     """Judge every op of a model on a device, climb the ladder, try the invariances; say what is wrong.
@@ -222,8 +271,8 @@ def bringup(
     kind = device.partition(":")[0]
     with tempfile.TemporaryDirectory(prefix="ridgeline-bringup-") as scratch:
         journal = Path(scratch) / "journal"
-        Journal(journal, create=True)
-        job = Job(
+        OpJournal(journal, create=True)
+        job = AttemptJob(
             target=replace(target, held=None) if isinstance(target, OwnModule) else target, device=device, seed=seed,
             found=BringUp(model=target.id, device=device_text, isolated=True, allowed=allow, stored=stored),
             journal=str(journal), room=MOST_BYTES,
@@ -240,7 +289,7 @@ def bringup(
 def fault_names(file: Path, name: str = "") -> list[str]:
     """The faults of a file, or the one of that name; the file is run in another process."""
     attempts = Attempts(
-        job=Job(faults=_file(file), fault=name, cwd=str(Path.cwd()), paths=tuple(sys.path)), limit_s=60.0
+        job=AttemptJob(faults=_file(file), fault=name, cwd=str(Path.cwd()), paths=tuple(sys.path)), limit_s=60.0
     )
     attempts.run()
     return attempts.names
@@ -261,7 +310,7 @@ def _file(faults: Path | str) -> str:
 
 def _here(target: Target, device: str, seed: int, tell: Callable[[str], None], stored: Fingerprint | None) -> BringUp:
     """In this process: a module that no other one could make."""
-    from ridgeline.runtime.bringup.verdict import bringup as unguarded
+    from ridgeline.runtime.bringup.run_parts import bringup as unguarded
 
     return unguarded(target, device, seed=seed, tell=tell, stored=stored)
 

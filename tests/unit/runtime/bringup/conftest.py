@@ -5,6 +5,6 @@ from __future__ import annotations
 import contextlib
 
 with contextlib.suppress(ImportError):
-    from ridgeline.runtime.bringup import ridge
+    from ridgeline.runtime.bringup import fake_device
 
-    ridge.register()
+    fake_device.register()

@@ -11,10 +11,13 @@ from command import run
 
 torch = pytest.importorskip("torch")
 
-from ridgeline.runtime.bringup import ridge  # noqa: E402
-from ridgeline.runtime.bringup.capture import Modules, Watch  # noqa: E402
-from ridgeline.runtime.bringup.probing import probe  # noqa: E402
-from ridgeline.runtime.bringup.standing import standing_calls  # noqa: E402
+from ridgeline.runtime.bringup import fake_device  # noqa: E402
+from ridgeline.runtime.bringup.capture import (  # noqa: E402
+    Modules,
+    Watch,
+    probe,
+)
+from ridgeline.runtime.bringup.op_suite import suite_calls  # noqa: E402
 
 FAULTS = '''
 import torch
@@ -36,7 +39,7 @@ def fault_never(op, args, kwargs, result):
 
 
 def test_a_layer_trains_on_the_device_and_places_are_known() -> None:
-    ridge.register()
+    fake_device.register()
     torch.manual_seed(0)
     host = torch.nn.Sequential(torch.nn.Linear(24, 40), torch.nn.SiLU(), torch.nn.Linear(40, 8))
     x = torch.randn(6, 24)
@@ -56,7 +59,7 @@ def test_a_layer_trains_on_the_device_and_places_are_known() -> None:
 
 
 def test_an_op_in_place_is_altered_in_place() -> None:
-    ridge.register()
+    fake_device.register()
     seen = []
 
     def doubled(op: str, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> object:
@@ -66,15 +69,15 @@ def test_an_op_in_place_is_altered_in_place() -> None:
         return result * 2
 
     x = torch.ones(3).to("ridge")
-    with ridge.alter_results(doubled):
+    with fake_device.alter_results(doubled):
         x.add_(1.0)
     assert x.cpu().tolist() == [4.0, 4.0, 4.0]
     assert seen[0].tolist() == [1.0, 1.0, 1.0]
 
 
 def test_the_standing_set_is_right_on_the_fake_device() -> None:
-    ridge.register()
-    for call in islice(standing_calls(seed=3), 0, None, 5):
+    fake_device.register()
+    for call in islice(suite_calls(seed=3), 0, None, 5):
         watch = probe(call, "ridge")
         assert not watch.wrong, (str(call.op), call.why, watch.wrong[0].verdict)
 
@@ -138,7 +141,7 @@ def test_refusals(
         code, _, err = run(capsys, monkeypatch, "bringup", str(small), *args)
         assert code == 2
         assert said in err
-    monkeypatch.setattr("ridgeline.runtime.bringup.cut.BYTES_PER_PARAMETER", 1 << 40)
+    monkeypatch.setattr("ridgeline.runtime.bringup.target.BYTES_PER_PARAMETER", 1 << 40)
     for model, said in (("mamba2-2.7b", "mamba2"), (str(small), "memory can hold")):
         code, _, err = run(capsys, monkeypatch, "bringup", model, "--device", "ridge")
         assert code == 2

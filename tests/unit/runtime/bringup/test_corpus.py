@@ -6,24 +6,25 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from bringup_corpus.frozen import FROZEN  # noqa: E402
 from bringup_corpus.legitimate import VARIANTS  # noqa: E402
 from bringup_corpus.replay import Replay, record_calls  # noqa: E402
 
 from ridgeline.core.errors import InputError  # noqa: E402
-from ridgeline.runtime.bringup import ridge  # noqa: E402
+from ridgeline.runtime.bringup import fake_device  # noqa: E402
 from ridgeline.runtime.bringup.arithmetic import Unit  # noqa: E402
-from ridgeline.runtime.bringup.calls import Call, Numbers  # noqa: E402
-from ridgeline.runtime.bringup.capture import Watch  # noqa: E402
-from ridgeline.runtime.bringup.corpus import FAULTS, FROZEN  # noqa: E402
-from ridgeline.runtime.bringup.faults import CORPUS, chosen, read_faults  # noqa: E402
-from ridgeline.runtime.bringup.fingerprint import fingerprint, unit_of  # noqa: E402
+from ridgeline.runtime.bringup.capture import (  # noqa: E402
+    Watch,
+    collect,
+    hard_variants,
+    probe,
+    there,
+)
+from ridgeline.runtime.bringup.devices import fingerprint, unit_of  # noqa: E402
+from ridgeline.runtime.bringup.faults import CORPUS, FAULTS, PERSONALITIES, chosen, read_faults, split  # noqa: E402
 from ridgeline.runtime.bringup.judge import judge  # noqa: E402
-from ridgeline.runtime.bringup.personality import PERSONALITIES, split  # noqa: E402
-from ridgeline.runtime.bringup.probing import probe, there  # noqa: E402
-from ridgeline.runtime.bringup.standing import losses, norms, products  # noqa: E402
-from ridgeline.runtime.bringup.standing_moves import rearrangements  # noqa: E402
-from ridgeline.runtime.bringup.standing_training import lists  # noqa: E402
-from ridgeline.runtime.bringup.variants import collect, hard_variants  # noqa: E402
+from ridgeline.runtime.bringup.op_calls import Numbers, OpCall, lists, rearrangements  # noqa: E402
+from ridgeline.runtime.bringup.op_suite import losses, norms, products  # noqa: E402
 
 A = torch.ops.aten
 BUILT = (
@@ -41,7 +42,7 @@ def called() -> None:
 
 @pytest.fixture(scope="module")
 def replay() -> Replay:
-    ridge.register()
+    fake_device.register()
     return Replay(record_calls(called))
 
 
@@ -89,7 +90,7 @@ def test_one_miss_of_a_small_tensor_is_chance_and_many_are_not() -> None:
 
 
 def test_a_view_that_shows_other_numbers_is_wrong() -> None:
-    ridge.register()
+    fake_device.register()
     x = torch.arange(12.0).reshape(3, 4).to("ridge")
 
     def late(op: str, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> object:
@@ -97,13 +98,13 @@ def test_a_view_that_shows_other_numbers_is_wrong() -> None:
 
     for alter, expected in ((None, []), (late, ["aten.slice.Tensor"])):
         watch = Watch()
-        with ridge.alter_results(alter or (lambda *_: None)), watch:
+        with fake_device.alter_results(alter or (lambda *_: None)), watch:
             A.slice.Tensor(x, 1, 1, 3)
         assert [one.op for one in watch.wrong] == expected
 
 
 def test_what_is_wrong_the_second_time_is_wrong_and_so_is_a_written_argument() -> None:
-    ridge.register()
+    fake_device.register()
     seen: list[str] = []
 
     def second(op: str, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> object:
@@ -115,9 +116,9 @@ def test_what_is_wrong_the_second_time_is_wrong_and_so_is_a_written_argument() -
             args[0].add_(1.0)
 
     x = Numbers(torch.float32, 0).normal(8, 16)
-    call = Call(op=A.mul.Tensor, args=(x, x))
+    call = OpCall(op=A.mul.Tensor, args=(x, x))
     for alter, statistic in ((second, ("beyond", "power", "bias")), (scribbles, ("argument",))):
-        with ridge.alter_results(alter):
+        with fake_device.alter_results(alter):
             wrong = probe(call, "ridge").wrong
         assert len(wrong) == 1
         assert wrong[0].verdict.statistic in statistic
@@ -136,7 +137,7 @@ def test_dropout_and_random_numbers_keep_their_share() -> None:
 
 
 def test_hard_variants_of_a_call() -> None:
-    samples: dict[object, Call] = {}
+    samples: dict[object, OpCall] = {}
     x = Numbers(torch.float32, 0).normal(4, 200)
     for _ in range(2):
         collect(samples, A.mul.Tensor, ((x, x), {}), "layers.0", "forward")
@@ -145,12 +146,12 @@ def test_hard_variants_of_a_call() -> None:
     assert len(samples) == 2
     assert {one.why.partition(", ")[2] for one in calls if one.op is A.embedding.default} >= {"indices that meet"}
     assert all(size <= 96 for one in calls for x in one.args for size in x.shape)
-    ridge.register()
+    fake_device.register()
     assert not any(probe(one, "ridge").wrong for one in calls)
 
 
 def test_the_fingerprint_tells_the_personalities_apart() -> None:
-    ridge.register()
+    fake_device.register()
     plain = fingerprint("ridge")
     assert plain.products["fp32"].factor_bits == 24
     assert plain.products["bf16"].sums == "nearest"
@@ -160,7 +161,7 @@ def test_the_fingerprint_tells_the_personalities_apart() -> None:
     assert plain.notes() == ()
     found = {}
     for name, alter in PERSONALITIES.items():
-        with ridge.alter_results(alter):
+        with fake_device.alter_results(alter):
             found[name] = fingerprint("ridge")
     assert found["tf32"].products["fp32"].factor_bits == 11
     assert found["bf16-sums"].products["bf16"].bits < 12
@@ -172,7 +173,7 @@ def test_the_fingerprint_tells_the_personalities_apart() -> None:
 
 
 def test_an_accumulator_that_cuts_off_is_seen_and_allowed_for() -> None:
-    ridge.register()
+    fake_device.register()
 
     def cuts(op: str, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> object:
         if op != "aten.mm.default" or result.dtype != torch.bfloat16:
@@ -185,7 +186,7 @@ def test_an_accumulator_that_cuts_off_is_seen_and_allowed_for() -> None:
             total = torch.where(over, (near.view(torch.int32) - 1).view(torch.float32), near).double()
         return total.to(result.dtype)
 
-    with ridge.alter_results(cuts):
+    with fake_device.alter_results(cuts):
         found = fingerprint("ridge")
     assert found.products["bf16"].sums == "toward zero"
     assert unit_of(found).cuts_off

@@ -17,14 +17,22 @@ from ridgeline.core.encode import to_json  # noqa: E402
 from ridgeline.core.errors import InputError  # noqa: E402
 from ridgeline.hardware.load import chip  # noqa: E402
 from ridgeline.report.bringup import bringup_page, draw_bringup  # noqa: E402
-from ridgeline.runtime.bringup import dispatcher, ridge  # noqa: E402
+from ridgeline.runtime.bringup import devices, fake_device  # noqa: E402
 from ridgeline.runtime.bringup.capture import Modules, Watch  # noqa: E402
 from ridgeline.runtime.bringup.devices import open_device  # noqa: E402
-from ridgeline.runtime.bringup.inventory import Recorder, decomposed_ops, inventory_of, unsupported_formats  # noqa: E402
-from ridgeline.runtime.bringup.observations import Rates, rates_of  # noqa: E402
-from ridgeline.runtime.bringup.speed import Timer, call_kernel, seconds_at_best, speed_of  # noqa: E402  # noqa: E402
+from ridgeline.runtime.bringup.findings import Rates, rates_of  # noqa: E402
+from ridgeline.runtime.bringup.inventory import (  # noqa: E402
+    OpRecorder,
+    Timer,
+    call_kernel,
+    collect_warnings,
+    decomposed_ops,
+    inventory_of,
+    seconds_at_best,
+    speed_of,
+    unsupported_formats,
+)
 from ridgeline.runtime.bringup.supervise import bringup  # noqa: E402
-from ridgeline.runtime.bringup.survey import collect_warnings  # noqa: E402
 
 A = torch.ops.aten
 
@@ -55,19 +63,19 @@ def trained(mode: object, modules: Modules, device: str) -> None:
 
 
 def test_private_parts_of_torch_are_there() -> None:
-    assert dispatcher.missing_parts() == ()
-    assert dispatcher.key_of("cuda") == "CUDA"
-    assert dispatcher.kernel_of("aten.mm.default", "CPU") == "own"
-    assert dispatcher.kernel_of("aten.embedding.default", "CPU") == "composite"
-    assert dispatcher.kernel_of("aten.mm.default", "Vulkan") in ("none", "fallback")
+    assert devices.missing_parts() == ()
+    assert devices.dispatch_key("cuda") == "CUDA"
+    assert devices.kernel_of("aten.mm.default", "CPU") == "own"
+    assert devices.kernel_of("aten.embedding.default", "CPU") == "composite"
+    assert devices.kernel_of("aten.mm.default", "Vulkan") in ("none", "fallback")
 
 
 def test_the_inventory_of_a_step() -> None:
-    ridge.register()
+    fake_device.register()
     modules = Modules()
     watch = Watch(modules, None, {"first": 5})
-    lacks = ridge.Lacks(missing=frozenset({"aten.silu.default"}), fallback=frozenset({"aten.mean.default"}))
-    with ridge.lacking(lacks), collect_warnings() as messages:
+    lacks = fake_device.Lacks(missing=frozenset({"aten.silu.default"}), fallback=frozenset({"aten.mean.default"}))
+    with fake_device.lacking(lacks), collect_warnings() as messages:
         trained(watch, modules, "ridge")
     held = inventory_of(watch, "ridge", messages)
     assert [(one.op, one.module, one.phase) for one in held.missing] == [("aten.silu.default", "", "forward")]
@@ -83,9 +91,9 @@ def test_the_inventory_of_a_step() -> None:
 
 
 def test_an_op_that_is_several_on_the_device_is_named() -> None:
-    ridge.register()
+    fake_device.register()
     q = torch.randn(1, 2, 8, 16)
-    watch, host = Watch(Modules()), Recorder(Modules())
+    watch, host = Watch(Modules()), OpRecorder(Modules())
     for mode, device in ((watch, "ridge"), (host, "cpu")):
         there = q.to(device)
         with mode:

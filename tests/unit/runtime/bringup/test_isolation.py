@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ridgeline.runtime.bringup import supervise  # noqa: E402
-from ridgeline.runtime.bringup.journal import Entry, Journal  # noqa: E402
+from ridgeline.runtime.bringup.guard import OpEntry, OpJournal  # noqa: E402
 from ridgeline.runtime.bringup.repro import read_safetensors, write_safetensors  # noqa: E402
 
 MODULE = """
@@ -89,25 +89,25 @@ def test_an_op_that_fails_is_a_finding(file: Path, tmp_path: Path, fault: str, s
 
 
 def test_the_journal_tells_another_process_what_runs(tmp_path: Path) -> None:
-    ours = Journal(tmp_path / "journal", create=True)
-    theirs = Journal(tmp_path / "journal")
+    ours = OpJournal(tmp_path / "journal", create=True)
+    theirs = OpJournal(tmp_path / "journal")
     assert not theirs.read().running
-    entry = Entry(op="aten.mm.default", module="layers.0", phase="forward", dtype="float32", signature="x" * 100)
+    entry = OpEntry(op="aten.mm.default", module="layers.0", phase="forward", dtype="float32", signature="x" * 100)
     ours.begin(entry)
     seen = theirs.read()
     assert seen.running
     assert seen.entry == entry
     ours.end()
     assert not theirs.read().running
-    ours.begin(Entry(op="aten.cat.default", signature="x" * 1_000_000))
+    ours.begin(OpEntry(op="aten.cat.default", signature="x" * 1_000_000))
     assert theirs.read().entry.op == "aten.cat.default"
 
 
 def test_an_op_that_begins_while_the_journal_is_read_does_not_hang(tmp_path: Path) -> None:
-    ours = Journal(tmp_path / "journal", create=True)
+    ours = OpJournal(tmp_path / "journal", create=True)
     beginning = (
-        "import sys; from pathlib import Path; from ridgeline.runtime.bringup.journal import Entry, Journal\n"
-        "ours, entry = Journal(Path(sys.argv[1])), Entry(op='aten.mm.default')\n"
+        "import sys; from pathlib import Path; from ridgeline.runtime.bringup.guard import OpEntry, OpJournal\n"
+        "ours, entry = OpJournal(Path(sys.argv[1])), OpEntry(op='aten.mm.default')\n"
         "while True: ours.begin(entry); ours.end()"
     )
     writer = subprocess.Popen([sys.executable, "-c", beginning, str(tmp_path / "journal")])

@@ -10,12 +10,18 @@ torch = pytest.importorskip("torch")
 
 from ridgeline.models.load import model  # noqa: E402
 from ridgeline.runtime.bringup import supervise  # noqa: E402
-from ridgeline.runtime.bringup.cut import narrow_model, one_of_each, two_layers  # noqa: E402
-from ridgeline.runtime.bringup.generation import decode, prefill  # noqa: E402
-from ridgeline.runtime.bringup.noise import Spread  # noqa: E402
-from ridgeline.runtime.bringup.reference import Exact, grouped_product  # noqa: E402
-from ridgeline.runtime.bringup.rig import bisect_ops  # noqa: E402
-from ridgeline.runtime.bringup.subject import stage_subject  # noqa: E402
+from ridgeline.runtime.bringup.subject import (  # noqa: E402
+    decode,
+    prefill,
+    stage_subject,
+)
+from ridgeline.runtime.bringup.target import narrow_model, one_of_each, two_layers  # noqa: E402
+from ridgeline.runtime.bringup.testbed import (  # noqa: E402
+    DrawSpread,
+    Exact,
+    bisect_ops,
+    grouped_product,
+)
 
 FAULTS = """
 import torch
@@ -106,10 +112,10 @@ def test_limits_grow_with_the_spread_of_right_devices() -> None:
     source = torch.Generator().manual_seed(0)
     exact = torch.randn(32, 64, generator=source, dtype=torch.float64)
     noise = lambda size: exact + size * torch.randn(exact.shape, generator=source, dtype=torch.float64)  # noqa: E731
-    spread = Spread(exact={"y": exact}, draws=[{"y": noise(1e-3)} for _ in range(6)])
+    spread = DrawSpread(exact={"y": exact}, draws=[{"y": noise(1e-3)} for _ in range(6)])
     assert spread.judge_value("y", noise(1e-3)).right
     assert not spread.judge_value("y", noise(1e-2)).right
-    wide = Spread(exact={"y": exact}, draws=[{"y": noise(1e-2)} for _ in range(6)])
+    wide = DrawSpread(exact={"y": exact}, draws=[{"y": noise(1e-2)} for _ in range(6)])
     assert wide.judge_value("y", noise(1e-2)).right
 
 

@@ -13,9 +13,8 @@ from command import run
 torch = pytest.importorskip("torch")
 
 from ridgeline.core.errors import InputError  # noqa: E402
-from ridgeline.runtime.bringup.msprobe.dump import TensorNote, read_dump  # noqa: E402
-from ridgeline.runtime.bringup.msprobe.imported import bringup_msprobe  # noqa: E402
-from ridgeline.runtime.bringup.msprobe.tensor_files import UnreadableError, read_tensor  # noqa: E402
+from ridgeline.runtime.bringup.msprobe.dump import TensorNote, UnreadableError, read_dump, read_tensor  # noqa: E402
+from ridgeline.runtime.bringup.msprobe.replay import bringup_msprobe  # noqa: E402
 
 DUMPS = Path(__file__).parents[3] / "data" / "msprobe" / "dumps.zip"
 

@@ -8,21 +8,20 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ridgeline.runtime.bringup import ridge  # noqa: E402
+from ridgeline.runtime.bringup import fake_device  # noqa: E402
 from ridgeline.runtime.bringup.arithmetic import PLAIN, Unit  # noqa: E402
-from ridgeline.runtime.bringup.calls import Call, Numbers  # noqa: E402
+from ridgeline.runtime.bringup.capture import probe  # noqa: E402
+from ridgeline.runtime.bringup.fake_device import Lacks  # noqa: E402
 from ridgeline.runtime.bringup.inventory import unsupported_formats  # noqa: E402
 from ridgeline.runtime.bringup.judge import judge  # noqa: E402
-from ridgeline.runtime.bringup.probing import probe  # noqa: E402
-from ridgeline.runtime.bringup.ridge import Lacks  # noqa: E402
-from ridgeline.runtime.bringup.standing_narrow import scaled_products  # noqa: E402
+from ridgeline.runtime.bringup.op_calls import Numbers, OpCall, scaled_products  # noqa: E402
 
 OP = "aten._scaled_mm.default"
 CALLS = tuple(scaled_products(Numbers(torch.bfloat16)))
 TENSOR_CORE = Unit(cuts_off=True)
 
 
-def statistics(device: str, calls: tuple[Call, ...] = CALLS) -> dict[str, str]:
+def statistics(device: str, calls: tuple[OpCall, ...] = CALLS) -> dict[str, str]:
     found = {}
     for call in calls:
         watch = probe(call, device)
@@ -74,7 +73,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_are_caught(name: str) -> None:
-    with ridge.alter_results(lambda op, args, kwargs, result: FAULTS[name](args) if op == OP else None):
+    with fake_device.alter_results(lambda op, args, kwargs, result: FAULTS[name](args) if op == OP else None):
         found = statistics("ridge")
     expected = {
         "a scale of the other e4m3": len(CALLS) - 1,  # all but the sums that cancel
@@ -85,7 +84,7 @@ def test_faults_are_caught(name: str) -> None:
     assert len(found) == expected[name]
 
 
-def tensor_core(call: Call, promoted: int) -> Any:
+def tensor_core(call: OpCall, promoted: int) -> Any:
     """Thirty-two products aligned to the largest of them or the sum, thirteen bits behind its first kept."""
     a, b = call.args[0].double(), call.args[1].double()
     total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64)
@@ -121,8 +120,8 @@ def test_a_device_without_them_lacks_a_format_and_is_not_wrong() -> None:
         if op == OP:
             raise RuntimeError("torch._scaled_mm is only supported on newer devices")
 
-    with ridge.alter_results(refuses):
+    with fake_device.alter_results(refuses):
         assert statistics("ridge", CALLS[:2]) == {}
         assert unsupported_formats("ridge")["float8_e4m3fn"] == ("multiply",)
-    with ridge.lacking(Lacks(missing=frozenset({OP}))):
+    with fake_device.lacking(Lacks(missing=frozenset({OP}))):
         assert probe(CALLS[0], "ridge").missing == {OP: 1}

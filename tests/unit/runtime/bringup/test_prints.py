@@ -11,14 +11,17 @@ from command import run
 
 torch = pytest.importorskip("torch")
 
-from ridgeline.runtime.bringup import supervise  # noqa: E402
-from ridgeline.runtime.bringup.findings import BringUp  # noqa: E402
+from ridgeline.runtime.bringup.faults import split  # noqa: E402
+from ridgeline.runtime.bringup.findings import (  # noqa: E402
+    BringUp,
+    Fingerprint,
+    Products,
+    Rough,
+)
 from ridgeline.runtime.bringup.guard import Guard  # noqa: E402
-from ridgeline.runtime.bringup.personality import split  # noqa: E402
-from ridgeline.runtime.bringup.prints import Fingerprint, Products, Rough, plain_print, print_of  # noqa: E402
-from ridgeline.runtime.bringup.session import Session  # noqa: E402
+from ridgeline.runtime.bringup.repro import Session  # noqa: E402
+from ridgeline.runtime.bringup.run_parts import run_parts  # noqa: E402
 from ridgeline.runtime.bringup.target import target_of  # noqa: E402
-from ridgeline.runtime.bringup.verdict import go_on  # noqa: E402
 
 PROFILE = {
     "ridgeline_profile": 1, "chip": None, "device": {"name": "x"}, "minutes": 2.5,
@@ -34,7 +37,7 @@ def printed(device: str, stored: Fingerprint | None) -> Session:
     session = Session(
         target=target_of("qwen3-0.6b"), device=name, found=found, guard=Guard(), personality=personality
     )  # fmt: skip
-    go_on(session, only=("fingerprint",))
+    run_parts(session, only=("fingerprint",))
     return session
 
 
@@ -43,7 +46,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     def taken(_target: Any, device: str, *, stored: Fingerprint | None = None, **_others: Any) -> BringUp:
         return printed(device, stored).found
 
-    monkeypatch.setattr(supervise, "bringup", taken)
+    monkeypatch.setattr("ridgeline.runtime.bring_up", taken)
 
 
 @pytest.mark.usefixtures("quick")
@@ -112,7 +115,7 @@ def test_a_table_and_back() -> None:
         products={"bf16": CUTS}, cast="down", denormals={"fp32": "kept"}, fma=False, fp8={"e5m2": "57344"},
         functions={"exp": Rough(ulp=1.0, bias=0.1), "sin": Rough(ulp=float("nan"), bias=0.0)},
     )  # fmt: skip
-    table = json.loads(json.dumps(plain_print(found), allow_nan=False))
+    table = json.loads(json.dumps(found.as_table(), allow_nan=False))
     assert "sin" not in table["functions"]
-    assert plain_print(print_of(table)) == table
-    assert print_of({}) == Fingerprint()
+    assert Fingerprint.from_table(table).as_table() == table
+    assert Fingerprint.from_table({}) == Fingerprint()

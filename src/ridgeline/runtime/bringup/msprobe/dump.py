@@ -3,20 +3,28 @@
     dump.json         task, level, framework; data: {"Functional.linear.0.forward": {input_args, input_kwargs, output}}
     construct.json    the module of each call (levels L0 and mix); empty at L1
     stack.json        the lines of code of groups of calls, which name the place where construct.json does not
+    a tensor's file   .pt, a zip archive with a pickle, read with `weights_only` by a torch in which its known holes are
+                      closed and only where nothing in it is compressed, so that it cannot grow; .npy: header and bytes
 
-Input is hostile: sizes are capped, names are text of a stranger, files of tensors are looked for inside the folder.
+Input is hostile: sizes are capped, names are text of a stranger, files of tensors are looked for inside the folder, and
+nothing in them is run.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+import torch
+from torch import Tensor
+
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import path_within, read_text
 
@@ -62,9 +70,9 @@ class ApiCall:
     api: str
     index: int
     phase: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    outputs: tuple[Any, ...]
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
+    outputs: tuple[object, ...]
     module: str = ""
 
 
@@ -125,7 +133,7 @@ def read_dump(folder: Path, label: str = "") -> Dump:
     )
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path) -> JsonObject:
     try:
         table = json.loads(read_text(path, BIGGEST))
     except (ValueError, RecursionError) as error:
@@ -139,7 +147,7 @@ def _refuse_dump(path: Path, given: str, todo: str) -> InputError:
     return InputError(Problem(path=f"--msprobe {path}", given=given, expected="a dump of msprobe", todo=todo))
 
 
-def _call(found: re.Match[str], value: dict[str, Any], tensors: Path, module: str) -> ApiCall:
+def _call(found: re.Match[str], value: JsonObject, tensors: Path, module: str) -> ApiCall:
     inputs = value.get("input_args", value.get("input", value.get("grad_input", ())))
     keywords = value.get("input_kwargs")
     outputs = value.get("output", value.get("grad_output", ()))
@@ -156,7 +164,7 @@ def _call(found: re.Match[str], value: dict[str, Any], tensors: Path, module: st
     )
 
 
-def _value(one: Any, tensors: Path) -> Any:
+def _value(one: object, tensors: Path) -> object:
     """A note of a tensor, or the plain value that was told; what is neither is None."""
     if isinstance(one, list):
         return [_value(part, tensors) for part in one[:256]]
@@ -173,7 +181,7 @@ def _value(one: Any, tensors: Path) -> Any:
     return value if isinstance(value, bool | int | float | str) else None
 
 
-def _note(one: dict[str, Any], tensors: Path) -> TensorNote:
+def _note(one: JsonObject, tensors: Path) -> TensorNote:
     shape = one.get("shape")
     sizes = tuple(int(n) for n in shape) if isinstance(shape, list) and _is_shape(shape) else (-1,)
     name = one.get("data_name")
@@ -185,11 +193,11 @@ def _note(one: dict[str, Any], tensors: Path) -> TensorNote:
     )  # fmt: skip
 
 
-def _is_shape(shape: list[Any]) -> bool:
+def _is_shape(shape: list[object]) -> bool:
     return len(shape) <= 16 and all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**40 for n in shape)
 
 
-def _figure(value: Any) -> float | None:
+def _figure(value: object) -> float | None:
     """A number; NaN and infinities are written as words."""
     if isinstance(value, bool) or value is None:
         return None
@@ -201,7 +209,7 @@ def _figure(value: Any) -> float | None:
         return None
 
 
-def _module(name: str, parents: Mapping[str, Any], lines: Mapping[str, str]) -> str:
+def _module(name: str, parents: JsonMapping, lines: Mapping[str, str]) -> str:
     """The path of the nearest module above a call, or the line of code that made it."""
     above = parents.get(name)
     if isinstance(above, list):  # newer versions add the pipeline's step
@@ -212,7 +220,7 @@ def _module(name: str, parents: Mapping[str, Any], lines: Mapping[str, str]) -> 
     return lines.get(name) or lines.get(name.replace(".backward", ".forward")) or ""
 
 
-def _stacks(told: Mapping[str, Any]) -> dict[str, str]:
+def _stacks(told: JsonMapping) -> dict[str, str]:
     """The first line outside torch and msprobe, for each call."""
     lines: dict[str, str] = {}
     for group in told.values():
@@ -228,3 +236,81 @@ def _line(text: str) -> str:
     """`model.py:23 in forward` of a line of a stack."""
     match = re.match(r"File (?P<file>[^,]{1,400}), line (?P<line>\d+), in (?P<name>\w+)", text)
     return f"{Path(match['file']).name}:{match['line']} in {match['name']}" if match else ""
+
+
+BIGGEST_TENSOR = 1 << 30  # bytes of a file
+SAFE = (2, 10)  # the first torch whose weights_only has no hole that is known
+NUMPY = {
+    "f8": torch.float64, "f4": torch.float32, "f2": torch.float16, "i8": torch.int64, "i4": torch.int32,
+    "i2": torch.int16, "i1": torch.int8, "u1": torch.uint8, "b1": torch.bool,
+}  # fmt: skip
+
+
+class UnreadableError(Exception):
+    """A file whose values are not used, and why."""
+
+
+def read_tensor(note: TensorNote) -> Tensor:
+    """The values of a note; an `UnreadableError` where they are not what the note says."""
+    path = note.file
+    if path is None:
+        raise UnreadableError("not dumped")
+    if path.stat().st_size > BIGGEST_TENSOR:
+        raise UnreadableError(f"{path.name} is larger than {BIGGEST_TENSOR} bytes")
+    tensor = _npy(path) if path.suffix == ".npy" else _pt(path)
+    if tuple(tensor.shape) != note.shape:
+        raise UnreadableError(f"{path.name} has the shape {tuple(tensor.shape)}, dump.json says {note.shape}")
+    form = getattr(torch, note.dtype, None)
+    if isinstance(form, torch.dtype) and form != tensor.dtype and tensor.is_floating_point():
+        tensor = tensor.to(form)  # bfloat16 is dumped as float32 by some
+    return tensor
+
+
+def _pt(path: Path) -> Tensor:
+    version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+    if version < SAFE:
+        raise UnreadableError(f"torch {torch.__version__} does not read .pt files safely; {SAFE[0]}.{SAFE[1]} does")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            parts = archive.infolist()
+        if len(parts) > 64 or any(part.compress_type != zipfile.ZIP_STORED for part in parts):
+            raise UnreadableError(f"{path.name} is not as torch.save writes it")
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except UnreadableError:
+        raise
+    except Exception as error:  # a damaged or hostile archive raises whatever it likes
+        raise UnreadableError(f"{path.name}: {type(error).__name__}") from error
+    if not isinstance(content, Tensor) or content.layout != torch.strided:
+        raise UnreadableError(f"{path.name} holds a {type(content).__name__}")
+    return content.detach()
+
+
+def _npy(path: Path) -> Tensor:
+    with path.open("rb") as file:
+        head = file.read(10)
+        if head[:6] != b"\x93NUMPY" or head[6] not in (1, 2, 3):
+            raise UnreadableError(f"{path.name} is no .npy file")
+        wide = head[6] > 1
+        length = int.from_bytes((head[8:10] + file.read(2)) if wide else head[8:10], "little")
+        if length > 10_000:
+            raise UnreadableError(f"{path.name} has a header of {length} bytes")
+        try:
+            header = ast.literal_eval(file.read(length).decode("latin-1"))
+            shape = tuple(int(n) for n in header["shape"])
+            dtype = NUMPY[str(header["descr"]).lstrip("<|=")]
+        except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError) as error:
+            raise UnreadableError(f"{path.name} holds values that are not read") from error
+        data = bytearray(file.read(BIGGEST_TENSOR))
+    count = 1
+    for size in shape:
+        count *= max(size, 0)
+    if count * dtype.itemsize != len(data):
+        raise UnreadableError(f"{path.name} has {len(data)} bytes for the shape {shape}")
+    if not count:
+        return torch.empty(shape, dtype=dtype)
+    flat = torch.frombuffer(data, dtype=dtype)
+    return (
+        flat.view(*reversed(shape)).permute(*reversed(range(len(shape))))
+        if header.get("fortran_order")
+        else flat.view(shape)
+    )

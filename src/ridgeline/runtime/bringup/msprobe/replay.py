@@ -1,31 +1,150 @@
-"""Replay an API call whose tensors were dumped: in fp64, with noise where its ops may round, forward and backward.
+"""Judge every call of a dump: by its contract where tensors were dumped, else by what its statistics may be.
 
-An API is several ops. Each runs as its contract's program; what one op hands to the next may be stored in the tensors'
-format. The exact run and the draws judge the dumped outputs as they judge an op's: see `judge`.
+    bringup_msprobe(folder)       findings with API, module and phase, and how each call was judged
+
+An API is several ops. Each runs as its contract's program in fp64, with noise where it may round; what one op hands to
+the next may be stored in the tensors' format. The exact run and the draws judge the dumped outputs as they judge an
+op's: see `judge`. A stranger's name calls nothing that is not in the lists of FUNCTIONS.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._ops import OpOverload
+from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ridgeline.runtime.bringup.arithmetic import UNIT, Draw
+from ridgeline.runtime.bringup.arithmetic import UNIT, Args, Draw, HostCall, Kwargs, OpVerdict, Outputs, tensors_in
 from ridgeline.runtime.bringup.contracts import contract_of, has_contract, is_view, outputs_of
+from ridgeline.runtime.bringup.devices import OpMode
+from ridgeline.runtime.bringup.findings import OpFinding, unheard
 from ridgeline.runtime.bringup.judge import DRAWS, judge_output, widen_value
-from ridgeline.runtime.bringup.msprobe.dump import ApiCall, TensorNote
-from ridgeline.runtime.bringup.msprobe.functions import CASTS, FUNCTIONS
-from ridgeline.runtime.bringup.msprobe.tensor_files import UnreadableError, read_tensor
-from ridgeline.runtime.bringup.outcome import Verdict
+from ridgeline.runtime.bringup.msprobe.dump import ApiCall, Dump, TensorNote, UnreadableError, read_dumps, read_tensor
+from ridgeline.runtime.bringup.msprobe.statistics import judge_statistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedDump:
+    """What a folder of msprobe holds.
+
+    replayed         calls that their contract judged; by_statistics: calls of which only figures were judged
+    unjudged         APIs that nothing judged, with how often they were called
+    unreadable       why tensors were not used, with how often
+    """
+
+    folder: str
+    framework: str
+    tasks: tuple[str, ...]
+    dumps: int
+    calls: int
+    findings: tuple[OpFinding, ...]
+    replayed: int
+    by_statistics: int
+    unjudged: dict[str, int]
+    unreadable: dict[str, int]
+
+    JSON = """
+        kind='bringup-msprobe' folder framework tasks dumps calls verdict findings replayed by_statistics unjudged
+        unreadable
+    """
+
+    @property
+    def verdict(self) -> Literal["right", "wrong"]:
+        """Whether there is no finding."""
+        return "wrong" if self.findings else "right"
+
+    @property
+    def right(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+
+@dataclass(slots=True)
+class _Ledger:
+    replayed: int = 0
+    by_statistics: int = 0
+    unjudged: dict[str, int] | None = None
+    unreadable: dict[str, int] | None = None
+
+    def count(self, name: str, key: str) -> None:
+        table = getattr(self, name) or {}
+        table[key] = table.get(key, 0) + 1
+        setattr(self, name, table)
+
+
+def bringup_msprobe(folder: Path, tell: Callable[[str], None] = unheard) -> ImportedDump:
+    """Judge what another machine dumped."""
+    dumps = read_dumps(folder)
+    ledger = _Ledger()
+    wrong: list[tuple[ApiCall, str, OpVerdict]] = []
+    for dump in dumps:
+        tell(f"{dump.label or folder.name}: {len(dump.calls)} calls of {dump.framework} at level {dump.level}")
+        wrong += _judge(dump, ledger, f"{dump.label}: " if len(dumps) > 1 else "")
+    return ImportedDump(
+        folder=str(folder), framework=dumps[0].framework, tasks=tuple(dict.fromkeys(dump.task for dump in dumps)),
+        dumps=len(dumps), calls=sum(len(dump.calls) for dump in dumps), findings=tuple(_findings(wrong)),
+        replayed=ledger.replayed, by_statistics=ledger.by_statistics, unjudged=ledger.unjudged or {},
+        unreadable=ledger.unreadable or {},
+    )  # fmt: skip
+
+
+def _judge(dump: Dump, ledger: _Ledger, prefix: str) -> Iterator[tuple[ApiCall, str, OpVerdict]]:
+    forwards = {(call.api, call.index): call for call in dump.calls if call.phase == "forward"}
+    for call in dump.calls:
+        verdict = _replay_call(call, forwards.get((call.api, call.index)), ledger)
+        if verdict is not None:
+            ledger.replayed += 1
+        else:
+            verdict = judge_statistics(call)
+            if verdict is None:
+                ledger.count("unjudged", call.api)
+                continue
+            ledger.by_statistics += 1
+        if not verdict.right:
+            yield call, prefix + call.module, verdict
+
+
+def _replay_call(call: ApiCall, forward: ApiCall | None, ledger: _Ledger) -> OpVerdict | None:
+    """The contract's verdict; None where the call cannot be replayed."""
+    if forward is None or not replayable(call) or not replayable(forward):
+        return None
+    try:
+        return replay_forward(call) if call.phase == "forward" else replay_backward(call, forward)
+    except UnreadableError as error:
+        ledger.count("unreadable", str(error))
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, KeyError, AttributeError) as error:
+        ledger.count("unreadable", f"{call.api} does not take what was dumped: {type(error).__name__}")
+    return None
+
+
+def _findings(wrong: list[tuple[ApiCall, str, OpVerdict]]) -> Iterator[OpFinding]:
+    """One for each API, phase and format: where it was first, and how often."""
+    first: dict[tuple[str, str, str], tuple[str, OpVerdict]] = {}
+    times: dict[tuple[str, str, str], int] = {}
+    for call, module, verdict in wrong:
+        form = next((note.dtype for note in call.outputs if isinstance(note, TensorNote)), "")
+        key = call.api, call.phase, form
+        first.setdefault(key, (module, verdict))
+        times[key] = times.get(key, 0) + 1
+    for (api, phase, form), (module, verdict) in first.items():
+        yield OpFinding(
+            op=api, module=module, phase=phase, dtype=form, statistic=verdict.statistic, measured=verdict.measured,
+            limit=verdict.limit, times=times[api, phase, form],
+        )  # fmt: skip
+
 
 LARGEST = 1 << 22  # elements of a tensor that is replayed
-RIGHT = Verdict(right=True)
+RIGHT = OpVerdict(right=True)
 
 
-class Rounding(TorchDispatchMode):  # type: ignore[misc]
+class Rounding(OpMode):
     """Every op as its contract's program with one draw; what an op takes from another one may have been stored."""
 
     def __init__(self, draw: Draw) -> None:
@@ -33,8 +152,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         self.draw = draw
         self.made: dict[int, Tensor] = {}  # results of ops, held so that their identities stay theirs
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def see(self, func: OpOverload, args: Args, kwargs: Kwargs) -> object:
         if self.draw.source is not None and not is_view(func) and not func._schema.is_mutable:
             args, kwargs = tree_map(self._taken, (args, kwargs))
         result = func(*args, **kwargs)
@@ -46,7 +164,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         self.made |= {id(x): x for x in tree_leaves(result) if isinstance(x, Tensor)}
         return result
 
-    def _taken(self, value: Any) -> Any:
+    def _taken(self, value: object) -> object:
         if isinstance(value, Tensor) and value.is_floating_point() and id(value) in self.made:
             return self.draw.stored(value)
         return value
@@ -59,7 +177,7 @@ def replayable(call: ApiCall) -> bool:
     return is_known and bool(notes) and all(note.file is not None and 0 <= note.size <= LARGEST for note in notes)
 
 
-def replay_forward(call: ApiCall) -> Verdict:
+def replay_forward(call: ApiCall) -> OpVerdict:
     """A forward call against its contract; `UnreadableError` where its tensors cannot be had."""
     args, kwargs, outputs = _load_tensors(call)
     if call.api in CASTS:
@@ -68,17 +186,17 @@ def replay_forward(call: ApiCall) -> Verdict:
     return _judge_call(call, args, kwargs, outputs, None)
 
 
-def replay_backward(call: ApiCall, forward: ApiCall) -> Verdict:
+def replay_backward(call: ApiCall, forward: ApiCall) -> OpVerdict:
     """A backward call against the vector-Jacobian product of its forward."""
     args, kwargs, _ = _load_tensors(forward)
     come, _, went = _load_tensors(call)
     return _judge_call(forward, args, kwargs, went, [x for x in come if isinstance(x, Tensor)])
 
 
-def _load_tensors(call: ApiCall) -> tuple[tuple[Any, ...], dict[str, Any], list[Any]]:
+def _load_tensors(call: ApiCall) -> tuple[Args, Kwargs, Outputs]:
     """Arguments and outputs with their values."""
 
-    def value(x: Any) -> Any:
+    def value(x: object) -> object:
         if isinstance(x, TensorNote):
             return read_tensor(x)
         if isinstance(x, str) and x.startswith("torch."):
@@ -89,9 +207,7 @@ def _load_tensors(call: ApiCall) -> tuple[tuple[Any, ...], dict[str, Any], list[
     return tuple(args), kwargs, list(outputs)
 
 
-def _judge_call(
-    call: ApiCall, args: tuple[Any, ...], kwargs: dict[str, Any], got: list[Any], come: list[Tensor] | None
-) -> Verdict:
+def _judge_call(call: ApiCall, args: Args, kwargs: Kwargs, got: Outputs, come: list[Tensor] | None) -> OpVerdict:
     """Dumped results against exact ones and draws; of several readings of a dump the one that fits is meant."""
     form = next((x.dtype for x in got if isinstance(x, Tensor) and x.is_floating_point()), torch.float32)
     form = form if form in UNIT else torch.float32
@@ -111,15 +227,15 @@ def _judge_call(
     return worst
 
 
-def _outputs(call: ApiCall, own: Any) -> list[list[Tensor]]:
+def _outputs(call: ApiCall, own: HostCall) -> list[list[Tensor]]:
     y = FUNCTIONS[call.api](*own[0], **own[1])
-    return [[x for x in tree_leaves(y) if isinstance(x, Tensor)]]
+    return [tensors_in(y)]
 
 
-def _gradients(call: ApiCall, own: Any, come: list[Tensor], got: list[Tensor]) -> list[list[Tensor]]:
+def _gradients(call: ApiCall, own: HostCall, come: list[Tensor], got: list[Tensor]) -> list[list[Tensor]]:
     """Gradients as msprobe may mean them: of every input that wants one, or of the last of several ops."""
     notes = [x for x in tree_leaves((call.args, dict(call.kwargs))) if isinstance(x, TensorNote)]
-    tensors = [x for x in tree_leaves(own) if isinstance(x, Tensor)]
+    tensors = tensors_in(own)
     leaves = [
         x.requires_grad_() for x, note in zip(tensors, notes, strict=True) if note.wants_grad and x.is_floating_point()
     ]
@@ -127,7 +243,7 @@ def _gradients(call: ApiCall, own: Any, come: list[Tensor], got: list[Tensor]) -
     y = y[0] if isinstance(y, tuple) else y
     if not leaves or y.grad_fn is None or not come or come[0].shape != y.shape:
         raise UnreadableError("its gradients do not fit its outputs")
-    last: list[Any] = []
+    last: Outputs = []
     y.grad_fn.register_hook(lambda grads, _given: last.extend(grads))
     gradients = torch.autograd.grad(y, leaves, widen_value(come[0]), allow_unused=True)
     shapes = [x.shape for x in got]
@@ -138,10 +254,66 @@ def _gradients(call: ApiCall, own: Any, come: list[Tensor], got: list[Tensor]) -
     return fitting
 
 
-def _worst(got: list[Any], exact: list[Any], draws: list[list[Any]]) -> Verdict:
+def _worst(got: Outputs, exact: Outputs, draws: list[Outputs]) -> OpVerdict:
     worst = RIGHT
     for index, output in enumerate(got):
         verdict = judge_output(output, exact[index].detach(), [draw[index].detach() for draw in draws])
         if not verdict.right and (worst.right or verdict.measured / verdict.limit > worst.measured / worst.limit):
             worst = verdict
     return worst
+
+
+Function = Callable[..., Any]  # of torch: whatever a dump names
+FUNCTIONAL = (
+    "linear", "embedding", "layer_norm", "rms_norm", "softmax", "log_softmax", "silu", "gelu", "relu", "sigmoid",
+    "tanh", "softplus", "leaky_relu", "elu", "mish", "cross_entropy", "nll_loss", "mse_loss",
+    "scaled_dot_product_attention", "logsigmoid", "hardtanh", "group_norm", "normalize", "glu",
+)  # fmt: skip
+TORCH = (
+    "matmul", "mm", "bmm", "addmm", "baddbmm", "add", "sub", "mul", "div", "true_divide", "exp", "exp2", "expm1", "log",
+    "log2", "log1p", "sqrt", "rsqrt", "square", "pow", "sum", "mean", "softmax", "log_softmax", "cat", "stack", "where",
+    "outer", "sin", "cos", "sigmoid", "tanh", "relu", "abs", "neg", "cumsum", "gather", "index_select", "clamp", "tril",
+    "triu", "masked_fill", "rsub", "reciprocal", "erf", "maximum", "minimum", "amax", "amin", "layer_norm", "rms_norm",
+    "einsum", "logsumexp", "scatter_add", "index_add", "embedding", "lerp", "addcmul", "addcdiv", "var", "norm",
+)  # fmt: skip
+TENSOR = (
+    *TORCH[:-1], "norm", "__add__", "__radd__", "__iadd__", "__sub__", "__rsub__", "__isub__", "__mul__", "__rmul__",
+    "__imul__", "__truediv__", "__rtruediv__", "__itruediv__", "__matmul__", "__pow__", "__neg__", "add_", "sub_",
+    "mul_", "div_", "neg_", "exp_", "sqrt_", "masked_fill_", "clamp_", "silu_", "contiguous", "clone",
+)  # fmt: skip
+CASTS = frozenset(f"Tensor.{name}" for name in ("float", "half", "bfloat16", "double", "to", "type", "type_as"))
+
+
+def _rms_norm(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
+    """torch_npu.npu_rms_norm: the rows over their root mean square, times gamma, and the reciprocal root."""
+    reciprocal = (x.square().mean(-1, keepdim=True) + epsilon).rsqrt()
+    return x * reciprocal * gamma, reciprocal
+
+
+def _swiglu(x: Tensor, dim: int = -1) -> Tensor:
+    """torch_npu.npu_swiglu: silu of the first half times the second."""
+    gate, up = x.chunk(2, dim)
+    return functional.silu(gate) * up
+
+
+def _rotary(x: Tensor, cosines: Tensor, sines: Tensor, rotary_mode: str = "half") -> Tensor:
+    """torch_npu.npu_rotary_mul: x cos + turned(x) sin, halves or neighbours turned."""
+    if rotary_mode == "half":
+        first, second = x.chunk(2, -1)
+        rotated_half = torch.cat((-second, first), -1)
+    else:
+        rotated_half = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+    return x * cosines + rotated_half * sines
+
+
+def _functions_by_name() -> dict[str, Function]:
+    functions: dict[str, Function] = {}
+    for prefix, owner, names in (
+        ("Functional", functional, FUNCTIONAL), ("Torch", torch, TORCH), ("Tensor", Tensor, TENSOR),
+    ):  # fmt: skip
+        functions |= {f"{prefix}.{name}": getattr(owner, name) for name in names if hasattr(owner, name)}
+    functions |= {"NPU.npu_rms_norm": _rms_norm, "NPU.npu_swiglu": _swiglu, "NPU.npu_rotary_mul": _rotary}
+    return functions
+
+
+FUNCTIONS: Mapping[str, Function] = MappingProxyType(_functions_by_name())

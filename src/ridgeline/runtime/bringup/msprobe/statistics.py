@@ -14,12 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
 
+from ridgeline.runtime.bringup.arithmetic import OpVerdict
 from ridgeline.runtime.bringup.msprobe.dump import ApiCall, TensorNote
-from ridgeline.runtime.bringup.outcome import Verdict
 
-RIGHT = Verdict(right=True)
+RIGHT = OpVerdict(right=True)
 UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 SUMMED = 2.0**-20  # how far a mean or a norm in 32 bits may be off, of its scale
 UNBOUNDED = frozenset((
@@ -35,7 +34,7 @@ def last(api: str) -> str:
     return api.rpartition(".")[2]
 
 
-def judge_statistics(call: ApiCall) -> Verdict | None:
+def judge_statistics(call: ApiCall) -> OpVerdict | None:
     """A verdict; None where nothing is known of the op, or of its figures."""
     inputs = [x for x in _notes((call.args, tuple(call.kwargs.values()))) if _floats(x)]
     outputs = [x for x in _notes(call.outputs) if _floats(x)]
@@ -50,11 +49,11 @@ def judge_statistics(call: ApiCall) -> Verdict | None:
         statistics += 1
         beyond = measurement > limit or math.isnan(measurement)
         if beyond and (worst.right or measurement / limit > worst.measured / worst.limit):
-            worst = Verdict(right=False, statistic=statistic, measured=measurement, limit=limit)
+            worst = OpVerdict(right=False, statistic=statistic, measured=measurement, limit=limit)
     return worst if statistics else None
 
 
-def _notes(value: Any) -> list[TensorNote]:
+def _notes(value: object) -> list[TensorNote]:
     if isinstance(value, TensorNote):
         return [value]
     return [x for part in value for x in _notes(part)] if isinstance(value, tuple | list) else []

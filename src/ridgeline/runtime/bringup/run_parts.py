@@ -1,37 +1,45 @@
-"""Bring a model up on a device: steps with every op judged, the standing set, the ladder, invariances, repeated runs.
+"""Bring a model up on a device: steps with every op judged, the op suite, the ladder, invariances, repeated runs.
 
-bringup(model, device)                       an architecture, or a torch module, on a torch device, in this process
-bringup(model, "ridge", fault=f)             the same on the fake device with a fault in it
-go_on(session, at, kept)                     the same from a part on, as a process that may die runs it
+    bringup(model, device)           an architecture, or a torch module, on a torch device, in this process
+    bringup(model, "ridge", fault=f) the same on the fake device with a fault in it
+    run_parts(session, at, kept)     the same from a part on, as a process that may die runs it
+    main()                           a process that only forks, and for each attempt one that runs ops and may die:
+        stdin    jobs
+        stdout   ("pid", n), ("tell", line), ("kept", at, position, BringUp, room), ("faults", names), ("refused", why),
+                 ("done",) where nothing is left, and last ("ended", exit code, or minus the signal)
+
+The process that forks has imported torch and called nothing of it: a fork of it has neither threads nor a device yet.
 """
 
 from __future__ import annotations
 
+import os
+import resource
+import sys
+import traceback
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, nullcontext
 from functools import partial
+from pathlib import Path
+from typing import BinaryIO
 
 from ridgeline.core.errors import InputError
-from ridgeline.runtime.bringup import ridge
-from ridgeline.runtime.bringup.calls import Call
-from ridgeline.runtime.bringup.capture import Modules, Watch
-from ridgeline.runtime.bringup.determinism import repeat_runs
-from ridgeline.runtime.bringup.devices import open_device
-from ridgeline.runtime.bringup.faults import Fault
-from ridgeline.runtime.bringup.findings import BringUp, OpFinding, unheard
-from ridgeline.runtime.bringup.fingerprint import fingerprint, unit_of
-from ridgeline.runtime.bringup.guard import Guard
+from ridgeline.runtime.bringup import fake_device
+from ridgeline.runtime.bringup.capture import PROBE, Modules, Watch, hard_variants, probe
+from ridgeline.runtime.bringup.devices import fingerprint, open_device, unit_of
+from ridgeline.runtime.bringup.fake_device import Lacks
+from ridgeline.runtime.bringup.faults import PERSONALITIES, Fault, chosen, read_faults, read_lacks
+from ridgeline.runtime.bringup.findings import BringUp, Fingerprint, OpFinding, unheard
+from ridgeline.runtime.bringup.guard import Guard, OpJournal
 from ridgeline.runtime.bringup.invariances import check_invariances
-from ridgeline.runtime.bringup.ladder import run_rungs
-from ridgeline.runtime.bringup.personality import PERSONALITIES
-from ridgeline.runtime.bringup.prints import Fingerprint
-from ridgeline.runtime.bringup.probing import PROBE, probe
-from ridgeline.runtime.bringup.session import Session
-from ridgeline.runtime.bringup.standing import standing_calls
+from ridgeline.runtime.bringup.inventory import add_inventory, collect_warnings, look_around, step_under, time_ops
+from ridgeline.runtime.bringup.ladder import repeat_runs, run_rungs
+from ridgeline.runtime.bringup.op_calls import OpCall
+from ridgeline.runtime.bringup.op_suite import suite_calls
+from ridgeline.runtime.bringup.repro import Session
 from ridgeline.runtime.bringup.subject import subject_of
-from ridgeline.runtime.bringup.survey import collect_warnings, look_around, step_under, time_ops, took
+from ridgeline.runtime.bringup.supervise import AttemptJob, put, take
 from ridgeline.runtime.bringup.target import Target
-from ridgeline.runtime.bringup.variants import hard_variants
 
 FORMATS = ("fp32", "bf16")
 KEEP_EVERY = 40  # calls of the standing set after which what is known is kept
@@ -45,22 +53,24 @@ def bringup(
 ) -> BringUp:  # fmt: skip
     """Judge every op of a training step of a model, and the standing set, on a device, in this process."""
     bring_up = BringUp(model=model.id, device=device, stored=stored)
-    return go_on(Session(target=model, device=device, found=bring_up, seed=seed, fault=fault, tell=tell))
+    return run_parts(Session(target=model, device=device, found=bring_up, seed=seed, fault=fault, tell=tell))
 
 
 def unkept(at: int) -> None:
     """Nobody keeps what is known before the end."""
 
 
-def go_on(session: Session, at: int = 0, kept: Callable[[int], None] = unkept, only: tuple[str, ...] = ()) -> BringUp:
+def run_parts(
+    session: Session, at: int = 0, kept: Callable[[int], None] = unkept, only: tuple[str, ...] = ()
+) -> BringUp:
     """Run every part from one on; `kept` hears how many parts are behind it whenever something is known."""
     open_device(session.device, faulted=session.fault is not None)
     session.guard.saw = session.saw
     session.guard.samples = {}
     fired_before = session.found.fired or 0
-    as_other = ridge.alter_results(PERSONALITIES[session.personality]) if session.personality else nullcontext()
-    alteration = ridge.alter_results(session.fault) if session.fault is not None else nullcontext()
-    with as_other, alteration, ridge.lacking(session.lacks):
+    as_other = fake_device.alter_results(PERSONALITIES[session.personality]) if session.personality else nullcontext()
+    alteration = fake_device.alter_results(session.fault) if session.fault is not None else nullcontext()
+    with as_other, alteration, fake_device.lacking(session.lacks):
         for index, (kind, name, part) in enumerate(PARTS):
             if index < at or (only and kind not in only):
                 continue
@@ -101,8 +111,8 @@ def step(session: Session, format: str) -> None:
             step_under(watch, watch.modules, subject)
     finally:
         session.found.cut = subject.cut
-        _took(session, watch)
-        took(session, watch, messages)
+        _add_calls(session, watch)
+        add_inventory(session, watch, messages)
 
 
 def generation(session: Session, format: str) -> None:
@@ -119,14 +129,14 @@ def generation(session: Session, format: str) -> None:
             stack.enter_context(watch)
             subject.generate(watch.modules.inside)
     finally:
-        _took(session, watch)
-        took(session, watch)
+        _add_calls(session, watch)
+        add_inventory(session, watch)
 
 
 def standing(session: Session) -> None:
     """Every call of the standing set."""
     session.tell("the standing set")
-    _probe_calls(session, standing_calls(session.seed, session.device), f"{PROBE}: ")
+    _probe_calls(session, suite_calls(session.seed, session.device), f"{PROBE}: ")
 
 
 def capture_ops(session: Session) -> None:
@@ -136,7 +146,7 @@ def capture_ops(session: Session) -> None:
     _probe_calls(session, hard_variants(samples), "")
 
 
-def _probe_calls(session: Session, calls: Iterable[Call], within: str) -> None:
+def _probe_calls(session: Session, calls: Iterable[OpCall], within: str) -> None:
     for index, call in enumerate(calls):
         if index < session.position:
             continue
@@ -182,7 +192,7 @@ PARTS: tuple[tuple[str, str, Part], ...] = (
 )
 
 
-def _took(session: Session, watch: Watch) -> None:
+def _add_calls(session: Session, watch: Watch) -> None:
     """What a watch saw, into the run's account."""
     bring_up = session.found
     bring_up.signatures += len(watch.calls)
@@ -200,4 +210,67 @@ def _took(session: Session, watch: Watch) -> None:
             ))  # fmt: skip
 
 
-__all__ = ["PARTS", "BringUp", "Guard", "OpFinding", "bringup", "go_on", "unheard"]
+__all__ = ["PARTS", "BringUp", "Guard", "OpFinding", "bringup", "run_parts", "unheard"]
+
+
+BROKEN = 70  # exit code of an error that is nobody's op
+
+
+def main() -> int:
+    """Fork for every job until the pipe closes."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries and faults print must not be taken for an answer
+    jobs = os.fdopen(os.dup(0), "rb")
+    while (job := take(jobs)) is not None:
+        child = os.fork()
+        if child == 0:
+            code = BROKEN
+            try:
+                resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+                code = attempt(job, answers)
+                put(answers, ("done",))
+            except BaseException:
+                traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(code)
+        _, status = os.waitpid(child, 0)
+        put(answers, ("ended", os.waitstatus_to_exitcode(status)))
+    return 0
+
+
+def attempt(job: AttemptJob, answers: BinaryIO) -> int:
+    """One job, in a process that may die of it."""
+    put(answers, ("pid", os.getpid()))
+    sys.path[:] = job.paths
+    os.chdir(job.cwd)
+    try:
+        faults = read_faults(Path(job.faults)) if job.faults else {}
+        if job.target is None:
+            put(answers, ("faults", list(chosen(faults, job.fault))))
+            return 0
+        fault = None
+        if faults:
+            ((name, alter),) = chosen(faults, job.fault).items()
+            fault = Fault(name, alter)
+        run(job, fault, answers)
+    except InputError as error:
+        put(answers, ("refused", error.problems or str(error)))
+    return 0
+
+
+def run(job: AttemptJob, fault: Fault | None, answers: BinaryIO) -> None:
+    """Every part that is left; what is known is sent as it comes."""
+    assert job.target is not None
+    assert job.found is not None
+    session = Session(
+        target=job.target, device=job.device, found=job.found, seed=job.seed, fault=fault, faults=job.faults,
+        guard=Guard(journal=OpJournal(Path(job.journal)), healed=set(job.healed)), position=job.position,
+        folder=Path(job.folder) if job.folder else None, room=job.room, personality=job.personality,
+        tell=lambda line: put(answers, ("tell", line)), rates=job.rates, graph_breaks=job.graph_breaks,
+        lacks=read_lacks(Path(job.faults)) if job.faults else Lacks(),
+    )  # fmt: skip
+
+    def checkpoint(at: int) -> None:
+        put(answers, ("kept", at, session.position, session.found, session.room))
+
+    run_parts(session, job.at, checkpoint, job.only)

@@ -1,31 +1,36 @@
 """A fake accelerator: the torch device `ridge`, whose ops are the host's and may be made to misbehave.
 
-    torch.device("ridge")        a tensor there wraps one on the host; every op that reaches the device unwraps its
-                                 arguments, runs the host's kernel, and wraps the result
-    with altered(f): ...         f(op, args, kwargs, result) sees each op with host tensors and may answer for it
-    with lacking(l): ...         ops that the device does not have, or leaves to the host with torch's usual warning
+    torch.device("ridge")            a tensor there wraps one on the host; every op that reaches the device unwraps its
+                                     arguments, runs the host's kernel, and wraps the result
+    with alter_results(f): ...       f(op, args, kwargs, result) sees each op with host tensors and may answer for it
+    with lacking(l): ...             ops that the device does not have, or leaves to the host with torch's usual warning
+    on_host, on_device               copies of tensors between host and any device, with their strides and offsets
+    equal_bits(ours, theirs)         whether two lists of results are the same numbers, NaNs included
+    on, cut, added_in, ...           arithmetic of other machines on the host, for faults and personalities
 
-Private parts of torch are used here and nowhere else: the Python backend of torch 2.13
-(`_setup_privateuseone_for_python_backend`, experimental) and wrapper subclasses with a dispatch of their own.
+Private parts of torch are used: the Python backend of torch 2.13 (`_setup_privateuseone_for_python_backend`,
+experimental) and wrapper subclasses with a dispatch of their own.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ridgeline.core.errors import InputError
+from ridgeline.runtime.bringup.arithmetic import Args, HostCall, Kwargs, Outputs, T, clone_tensors
 
 NAME = "ridge"
 
-Alter = Callable[[str, tuple[Any, ...], dict[str, Any], Any], Any]
+Alter = Callable[[str, Args, Kwargs, Any], object]  # an op, its arguments and result; None: the op's own
 
 _FACTORIES = (
     "empty.memory_format", "empty_strided", "arange", "arange.start", "arange.start_step", "zeros", "ones", "full",
@@ -70,14 +75,16 @@ class RidgeTensor(torch.Tensor):  # type: ignore[misc]
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        cls, func: OpOverload, types: object, args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
         return _run(func, args, kwargs or {})
 
-    def tolist(self) -> Any:
+    def tolist(self) -> object:
         """The numbers; torch refuses to list those of a subclass."""
         return self.raw.tolist()
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: object = None) -> str:
         return f"RidgeTensor({self.raw!r})"
 
 
@@ -102,15 +109,15 @@ class _Backend:
     def _is_in_bad_fork(self) -> bool:
         return False
 
-    def get_rng_state(self, device: Any = None) -> Tensor:  # noqa: ARG002
+    def get_rng_state(self, device: object = None) -> Tensor:  # noqa: ARG002
         """Random numbers are the host's."""
         return torch.get_rng_state()
 
-    def set_rng_state(self, state: Tensor, device: Any = None) -> None:  # noqa: ARG002
+    def set_rng_state(self, state: Tensor, device: object = None) -> None:  # noqa: ARG002
         """Random numbers are the host's."""
         torch.set_rng_state(state)
 
-    def device(self, device: Any) -> AbstractContextManager[None]:  # noqa: ARG002
+    def device(self, device: object) -> AbstractContextManager[None]:  # noqa: ARG002
         """There is one device."""
         return nullcontext()
 
@@ -170,12 +177,13 @@ def _without_kernel(op: str) -> None:
             warnings.warn(message + "run on the CPU. This may have performance implications.", stacklevel=2)
 
 
-def to_host(value: Any) -> Any:
+def to_host(value: T) -> T:
     """The host tensors behind the device's, in any nest of arguments."""
-    return tree_map(_unwrap, value)
+    host_value: T = tree_map(_unwrap, value)
+    return host_value
 
 
-def _kernel(op: Any) -> Callable[..., Any]:
+def _kernel(op: OpOverload) -> Callable[..., object]:
     return lambda *args, **kwargs: _run(op, args, kwargs)
 
 
@@ -184,7 +192,7 @@ def _copy_from(source: Tensor, target: Tensor, _non_blocking: bool = False) -> T
     return target
 
 
-def _unwrap(value: Any) -> Any:
+def _unwrap(value: object) -> Any:
     if isinstance(value, RidgeTensor):
         return value.raw
     if isinstance(value, torch.device) and value.type == NAME:
@@ -192,7 +200,7 @@ def _unwrap(value: Any) -> Any:
     return value
 
 
-def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def _run(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """One op of the device: the host's kernel, then whoever alters it."""
     if _lacks:
         _without_kernel(str(func))
@@ -212,7 +220,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return tree_map(lambda x: _wrap(x, wrappers) if isinstance(x, Tensor) else x, result)
 
 
-def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def _written(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """What an op without a result wrote: its lists of tensors."""
     names = [a.name for a in func._schema.arguments]
     written = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
@@ -226,7 +234,9 @@ def _wrap(raw: Tensor, wrappers: dict[int, RidgeTensor]) -> RidgeTensor:
     return RidgeTensor(raw) if wrapper is None else wrapper
 
 
-def _rms_norm_backward(g: Tensor, x: Tensor, shape: Any, rstd: Tensor, w: Tensor | None, mask: Any) -> Any:
+def _rms_norm_backward(
+    g: Tensor, x: Tensor, shape: Sequence[int], rstd: Tensor, w: Tensor | None, mask: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
     """The host has none: in 32 bits, row by row."""
     wide, dims = x.float(), tuple(range(-len(shape), 0))
     hat, scaled_gradient = wide * rstd.float(), g.float() if w is None else g.float() * w.float()
@@ -238,7 +248,7 @@ def _rms_norm_backward(g: Tensor, x: Tensor, shape: Any, rstd: Tensor, w: Tensor
 _OWN = {"aten._fused_rms_norm_backward.default": _rms_norm_backward}
 
 
-def _kernel_result(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def _kernel_result(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     if str(func) in _OWN:
         return _OWN[str(func)](*args, **kwargs)
     narrow = next((x.dtype for x in tree_leaves(args) if _floats(x)), None)
@@ -249,25 +259,21 @@ def _kernel_result(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return tree_map(lambda x: x.to(narrow) if isinstance(x, Tensor) else x, result)
 
 
-def _floats(value: Any) -> bool:
+def _floats(value: object) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def _before(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _before(func: OpOverload, args: Args, kwargs: Kwargs) -> HostCall:
     """The arguments as they were: what an in-place op is about to write is copied."""
     if not func._schema.is_mutable:
         return args, kwargs
     written = [a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments]
-    copies = tuple(tree_map(_clone, a) if w else a for a, w in zip(args, written, strict=False))
+    copies = tuple(clone_tensors(a) if w else a for a, w in zip(args, written, strict=False))
     names = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
-    return copies, {k: tree_map(_clone, v) if k in names else v for k, v in kwargs.items()}
+    return copies, {k: clone_tensors(v) if k in names else v for k, v in kwargs.items()}
 
 
-def _clone(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else value
-
-
-def _put(other: Any, result: Any, func: Any) -> Any:
+def _put(other: object, result: object, func: OpOverload) -> object:
     """The other result; into the same memory where the op writes in place."""
     if not func._schema.is_mutable:
         return other
@@ -275,3 +281,155 @@ def _put(other: Any, result: Any, func: Any) -> Any:
         if isinstance(old, Tensor) and isinstance(new, Tensor) and old is not new:
             old.copy_(new)
     return result
+
+
+MOST_OFFSET = 4096  # elements before a view that are kept
+
+
+def on_host(value: object) -> Any:
+    """A copy of a tensor in the host's memory; devices become the host."""
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    if not isinstance(value, Tensor):
+        return value
+    raw_value = value.raw if isinstance(value, RidgeTensor) else value  # no op of the fake device is needed to read it
+    return _move_tensor(raw_value.detach(), torch.device("cpu"))
+
+
+def on_device(value: object, device: torch.device | str) -> Any:
+    """A copy of a host tensor on a device."""
+    if not isinstance(value, Tensor):
+        return value
+    if torch.device(device).type == NAME:
+        return RidgeTensor(on_host(value))
+    return _move_tensor(value.detach(), torch.device(device))
+
+
+def _move_tensor(x: Tensor, device: torch.device) -> Tensor:
+    """The memory that a view spans, copied as it lies, and the same view of it."""
+    if x.layout != torch.strided or x.numel() == 0 or (x.is_contiguous() and x.storage_offset() == 0):
+        return x.to(device, copy=True)
+    span = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    before = min(x.storage_offset(), MOST_OFFSET)
+    if span > 4 * x.numel() + MOST_OFFSET:  # a few rows of much: their neighbours are not worth a copy
+        return x.to(device, copy=True)
+    flat = x.as_strided((before + span,), (1,), x.storage_offset() - before)
+    return flat.to(device, copy=True).as_strided(x.shape, x.stride(), before)
+
+
+def floating_dtype(values: object) -> torch.dtype | None:
+    """The format of the first floating tensor in any nest of values."""
+    dtypes = (x.dtype for x in tree_leaves(values) if isinstance(x, Tensor) and x.is_floating_point())
+    return next(dtypes, None)
+
+
+def equal_bits(ours: Outputs, theirs: Outputs | None) -> bool:
+    """Whether two lists of results are the same; NaNs compare as what they are."""
+    if theirs is None or len(ours) != len(theirs):
+        return False
+    pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if isinstance(a, Tensor)]
+    return all(
+        isinstance(b, Tensor) and a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bits(a), _bits(b))
+        for a, b in pairs
+    )
+
+
+def _bits(x: Tensor) -> Tensor:
+    sizes = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return x.contiguous().view(sizes[x.element_size()]) if x.is_floating_point() else x
+
+
+def on(*packets: str, dtype: torch.dtype | None = None) -> Callable[[Callable[..., Any]], Alter]:
+    """Turn f(args, kwargs, result) into what answers for these ops alone (`mm` is any overload), in one format.
+
+    The first floating output decides the format.
+    """
+
+    def wrap(alter: Callable[..., Any]) -> Alter:
+        def answer(op: str, args: Args, kwargs: Kwargs, result: object) -> object:
+            if packet(op) not in packets or (dtype is not None and _format(result) != dtype):
+                return None
+            return alter(args, kwargs, result)
+
+        answer.__doc__ = alter.__doc__
+        answer.packets = packets  # type: ignore[attr-defined]
+        return answer
+
+    return wrap
+
+
+def packet(op: str) -> str:
+    """`mm` of `aten.mm.default`."""
+    return op.split(".")[1] if op.count(".") else op
+
+
+def _format(result: object) -> torch.dtype | None:
+    parts = result if isinstance(result, tuple | list) else (result,)
+    return next((x.dtype for x in parts if isinstance(x, Tensor)), None)
+
+
+def rounded_bits(x: Tensor, bits: int) -> Tensor:
+    """An fp32 tensor rounded to nearest even with so many of its low bits gone."""
+    whole = x.float().contiguous().view(torch.int32)
+    half = (1 << (bits - 1)) - 1 + ((whole >> bits) & 1)
+    near = ((whole + half) & ~((1 << bits) - 1)).view(torch.float32)
+    return torch.where(x.float().isfinite(), near, x.float())
+
+
+def tf32(x: Tensor) -> Tensor:
+    """fp32 with the ten fraction bits of TF32."""
+    return rounded_bits(x, 13)
+
+
+def cut(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x stored in a format by cutting off what does not fit (round toward zero)."""
+    near = x.to(dtype)
+    wide = x.to(torch.float64)
+    over = near.to(torch.float64).abs() > wide.abs()
+    return torch.where(over & near.isfinite(), _toward_zero(near), near)
+
+
+def _toward_zero(x: Tensor) -> Tensor:
+    """The neighbour nearer to zero: one less in the bits of its magnitude."""
+    words = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    return (x.contiguous().view(words) - 1).view(x.dtype)
+
+
+def ties_away(x: Tensor) -> Tensor:
+    """fp32 rounded to bf16, ties away from zero."""
+    bits = x.float().contiguous().view(torch.int32)
+    near = ((bits + (1 << 15)) & ~0xFFFF).view(torch.float32)
+    return torch.where(x.float().isfinite(), near, x.float()).to(torch.bfloat16)
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a b of any two formats, in fp32."""
+    return a.float() @ b.float()
+
+
+def partial_products(a: Tensor, b: Tensor, parts: int) -> list[Tensor]:
+    """Products of so many stretches of the summed dim, in fp32."""
+    size = -(-a.shape[-1] // parts)
+    return [product(a[..., k : k + size], b[..., k : k + size, :]) for k in range(0, a.shape[-1], size)]
+
+
+def added_in(terms: Iterable[Tensor], dtype: torch.dtype) -> Tensor:
+    """Terms added one after another, each sum stored in a format."""
+    total: Tensor | None = None
+    for term in terms:
+        total = term.to(dtype) if total is None else (total.float() + term.float()).to(dtype)
+    if total is None:
+        raise ValueError("no terms")
+    return total
+
+
+def operands(op_args: Args) -> tuple[Tensor | None, Tensor, Tensor]:
+    """Bias and factors of mm, bmm (two tensors), addmm, baddbmm (three)."""
+    tensors = [x for x in op_args if isinstance(x, Tensor)]
+    return (tensors[0], tensors[1], tensors[2]) if len(tensors) == 3 else (None, tensors[0], tensors[1])
+
+
+def with_bias(y: Tensor, bias: Tensor | None, kwargs: Kwargs) -> Tensor:
+    """alpha y + beta bias in fp32."""
+    scaled_product = y if kwargs.get("alpha", 1) == 1 else y * kwargs["alpha"]
+    return scaled_product if bias is None else scaled_product + kwargs.get("beta", 1) * bias.float()
