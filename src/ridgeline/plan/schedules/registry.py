@@ -7,11 +7,16 @@ from typing import Any, TypeAlias
 
 from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.core.records import dataclass
-from ridgeline.plan.schedules.dualpipe_v import dualpipe_v_rows
-from ridgeline.plan.schedules.one_f_one_b import gpipe_rows, interleaved_rows, one_f_one_b_rows
+from ridgeline.plan.schedules.rows import (
+    dualpipe_v_rows,
+    gpipe_rows,
+    interleaved_rows,
+    one_f_one_b_rows,
+    zbv_rows,
+    zero_bubble_h1_rows,
+)
 from ridgeline.plan.schedules.table import Row, ScheduleTable, loop_placement, v_placement
 from ridgeline.plan.schedules.transport import Transport
-from ridgeline.plan.schedules.zero_bubble import zbv_rows, zero_bubble_h1_rows
 
 RowsBuilder: TypeAlias = Callable[[int, int, int], tuple[Row, ...]]
 """(stages, microbatches, chunks) -> rows"""

@@ -5,13 +5,13 @@ Communication takes no time, ranks are alike, and every chunk costs the same: th
 literature states its bubbles, so this executor can be held against it.
 """
 
-from collections.abc import Iterator
-from typing import assert_never
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TypeVar, assert_never
 
 from ridgeline.core.records import dataclass
 from ridgeline.plan.schedules.flow import Token, step_makes, step_needs
-from ridgeline.plan.schedules.in_order import drive
-from ridgeline.plan.schedules.table import Overlap, Phase, ScheduleTable, Step
+from ridgeline.plan.schedules.table import Overlap, Phase, ScheduleTable, Step, flatten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,3 +121,55 @@ def run_in_order(table: ScheduleTable, costs: Costs | None = None) -> Run:
     stuck = drive([execute(rank) for rank in range(len(table.rows))], done_tokens)
     waits = tuple((rank, len(times[rank]), stuck[rank]) for rank in sorted(stuck))
     return Run(times=tuple(map(tuple, times)), stuck=waits)
+
+
+Event = TypeVar("Event", bound=Hashable)
+
+
+def drive(workers: Sequence[Iterator[Event]], happened: list[Event]) -> dict[int, Event]:
+    """Resume each worker until it yields an event that it must wait for; resume it again once that event has happened.
+
+    A worker appends what it brings about to ``happened`` and never yields something that already happened. The result
+    maps each worker that never finished to the event it still waits for; empty means all finished. Every event wakes
+    only those who wait for it, so the cost is linear in the number of events.
+    """
+    waiting: dict[Event, list[int]] = {}
+    ready = deque(range(len(workers)))
+    while ready:
+        worker = ready.popleft()
+        wanted_token = next(workers[worker], None)
+        if wanted_token is not None:
+            waiting.setdefault(wanted_token, []).append(worker)
+        while happened:
+            ready.extend(waiting.pop(happened.pop(), ()))
+    return {worker: event for event, stuck in waiting.items() for worker in stuck}
+
+
+def peak_in_flight(table: ScheduleTable, *, released_by: Phase = Phase.BACKWARD_WEIGHT) -> tuple[int, ...]:
+    """Most activations held at once, per rank.
+
+    A full backward B always releases. Where the backward is split, ``released_by`` says which half does:
+
+        W (default)   nothing is given back before the weight gradient is done: the safe count
+        I             all is given back at the input gradient: what a schedule would hold if W needed no activation
+
+    The truth of a split backward lies between, since W reads only the inputs of the matrix multiplications. The
+    forward of an overlapped pair counts as held before its backward releases.
+
+    >>> from ridgeline.plan.schedules import build
+    >>> table = build("zero-bubble-h1", stages=4, microbatches=8)
+    >>> peak_in_flight(table), peak_in_flight(table, released_by=Phase.BACKWARD_INPUT)
+    ((4, 4, 4, 4), (4, 3, 2, 1))
+    """
+    releasing = (Phase.BACKWARD, released_by)
+    peaks = []
+    for row in table.rows:
+        in_flight = peak = 0
+        for action in flatten(row):
+            if action.phase is Phase.FORWARD:
+                in_flight += 1
+                peak = max(peak, in_flight)
+            elif action.phase in releasing:
+                in_flight -= 1
+        peaks.append(peak)
+    return tuple(peaks)

@@ -25,9 +25,8 @@ from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from ridgeline.plan.schedules.flow import Message, Token, messages, step_makes, step_needs
-from ridgeline.plan.schedules.in_order import drive
 from ridgeline.plan.schedules.table import ScheduleTable
-from ridgeline.plan.schedules.timing import Run, run_in_order
+from ridgeline.plan.schedules.timing import Run, drive, run_in_order
 
 
 class Transport(StrEnum):
