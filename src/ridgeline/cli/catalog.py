@@ -59,34 +59,34 @@ def show(
     ] = None,
 ) -> None:
     """Show what the catalogs know: chips and models side by side, systems, engines, schedules, files."""
-    from ridgeline.report.catalog_sheets import Detail
+    from ridgeline.report.catalog import Detail
+    from ridgeline.report.show import entries
 
     detail = Detail(seq=seq, batch=batch, stages=stages, microbatches=microbatches, chunks=chunks, dtype=dtype)
-    sheets = ridgeline.show(*map(named_model, names), detail=detail, settings=tuple(settings or ()))
+    shown = entries(*map(named_model, names), detail=detail, settings=tuple(settings or ()))
     if json:
-        print_json(sheets)
+        print_json(shown)
         return
     from ridgeline.report.catalog_tables import draw
     from ridgeline.report.catalog_tables import sources as draw_sources
 
     screen = console()
-    draw(sheets, screen)
-    chips = [sheet for sheet in sheets if sheet["kind"] == "chip"]
-    if sources and chips:
-        screen.print(draw_sources(chips))
+    draw(shown, screen)
+    if sources:
+        draw_sources(shown, screen)
 
 
 def check(scenario: ScenarioFile, settings: Settings = None, json: Json = False) -> None:
     """Check a scenario file: print it as understood, or every reason why it cannot run (exit code 2)."""
-    from ridgeline.report.catalog_sheets import scenario_sheet
+    from ridgeline.report.catalog import CheckedScenario, ScenarioEntry
 
-    sheet = scenario_sheet(ridgeline.read_scenario(scenario, settings or ()))
+    entry = ScenarioEntry(scenario=ridgeline.read_scenario(scenario, settings or ()))
     if json:
-        print_json({"possible": True, "problems": [], "scenario": sheet})
+        print_json(CheckedScenario(scenario=entry))
         return
     from ridgeline.report.catalog_tables import draw
 
-    draw([sheet], console())
+    draw([entry], console())
 
 
 def schema(
@@ -116,20 +116,20 @@ def capture(
     json: Json = False,
 ) -> None:
     """Record one forward of a model without its weights, and describe it: layers, flops, parameters, cache."""
-    from ridgeline.report.catalog_sheets import Detail, model_sheet
+    from ridgeline.report.catalog import Detail, model_entry
     from ridgeline.report.catalog_tables import draw
 
     if output is not None and output.suffix.lower() != ".toml":
         raise InputError(Problem(path="-o", given=str(output), expected="a model file, FILE.toml"))
     check_outputs(output)
     spec = _capture_model(model)
-    sheet = model_sheet(spec, Detail(seq=seq))
+    entry = model_entry(spec, Detail(seq=seq))
     if output is not None:
         _save(spec, output)
     if json:
-        print_json(sheet)
+        print_json(entry)
         return
-    draw([sheet], console())
+    draw([entry], console())
     if output is not None:
         say(f"wrote {output}: ridgeline predict {output} --on SYSTEM takes it, without torch")
 

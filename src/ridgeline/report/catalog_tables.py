@@ -1,168 +1,203 @@
-"""Turn sheets of the catalogs into terminal tables and grids. Nothing is computed here."""
+"""Turn entries of the catalogs into terminal tables and grids. Nothing is computed here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from itertools import groupby
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.text import Text
 
+from ridgeline.core.encode import to_json
+from ridgeline.core.evidence import Evidence
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_count, format_quantity
 from ridgeline.hardware.chip import PEAK_KEYS
+from ridgeline.hardware.facts import Ratio
 from ridgeline.hardware.load import sources as known_sources
-from ridgeline.report.catalog_sheets import NUMBERS, Sheet
+from ridgeline.plan.workload import Workload
+from ridgeline.report.catalog import (
+    CONVENTION,
+    NUMBERS,
+    ChipEntry,
+    ChipNumber,
+    EngineEntry,
+    Entry,
+    Listing,
+    MediaSize,
+    ModelEntry,
+    ScenarioEntry,
+    ScheduleEntry,
+    ScheduleStep,
+    SystemEntry,
+)
 from ridgeline.report.cells import DASH, WEAK, clean, facts, header_table, list_lines
 
 COLOURS = {"F": "white on blue", "B": "black on green", "I": "black on cyan", "W": "black on yellow"}
 
 
-def draw(sheets: Sequence[Sheet], console: Console) -> None:
-    """Print the sheets; neighbours of one kind that compare well stand side by side."""
-    index = 0
-    while index < len(sheets):
-        kind = sheets[index]["kind"]
-        end = index + 1
-        while kind in SIDE_BY_SIDE and end < len(sheets) and sheets[end]["kind"] == kind:
-            end += 1
-        if kind in SIDE_BY_SIDE:
-            console.print(SIDE_BY_SIDE[kind](sheets[index:end]))
+def draw(entries: Sequence[Entry], console: Console) -> None:
+    """Print the entries; neighbours of one kind that compare well stand side by side."""
+    for kind, group in groupby(entries, type):
+        if kind is ChipEntry:
+            console.print(chips([entry for entry in group if isinstance(entry, ChipEntry)]))
+        elif kind is ModelEntry:
+            console.print(models([entry for entry in group if isinstance(entry, ModelEntry)]))
         else:
-            console.print(ALONE[kind](sheets[index]))
-        index = end
+            for entry in group:
+                console.print(_page(entry))
+
+
+def _page(entry: Entry) -> RenderableType:
+    match entry:
+        case SystemEntry():
+            return system(entry)
+        case EngineEntry():
+            return engine(entry)
+        case ScheduleEntry():
+            return schedule(entry)
+        case ScenarioEntry():
+            return scenario(entry)
+        case Listing():
+            return listing(entry)
+        case ChipEntry():
+            return chips([entry])
+        case ModelEntry():
+            return models([entry])
 
 
 # -- chips ------------------------------------------------------------------------------------------------------------
 
 
-def chips(sheets: Sequence[Sheet]) -> RenderableType:
+def chips(entries: Sequence[ChipEntry]) -> RenderableType:
     """Chips side by side: quoted numbers, ridge points, bytes per flop; weaker evidence is coloured."""
-    table = header_table(["", *(sheet["id"] for sheet in sheets)], title=", ".join(sheet["name"] for sheet in sheets))
+    columns = ["", *(entry.chip.id for entry in entries)]
+    table = header_table(columns, title=", ".join(entry.chip.name for entry in entries))
     for path in NUMBERS:
-        if any(path in sheet["numbers"] for sheet in sheets):
-            table.add_row(Text(path), *(_side_note(sheet, path) for sheet in sheets))
+        if any(path in entry.numbers for entry in entries):
+            table.add_row(Text(path), *(_side_note(entry, path) for entry in entries))
     table.add_section()
     for key in PEAK_KEYS:
-        cells = [sheet["ridge_flops_per_byte"].get(key) for sheet in sheets]
-        if not any(cells):
-            continue
-        table.add_row(
-            f"ridge {key}", *(_graded_text(cell, f"{cell['value']:.0f} FLOP/B" if cell else DASH) for cell in cells)
-        )
+        ridges = [entry.ridge_flops_per_byte.get(key) for entry in entries]
+        if any(ridges):
+            table.add_row(f"ridge {key}", *(_ratio_text(ridge, 1, "{:.0f} FLOP/B") for ridge in ridges))
     table.add_section()
     for link in ("hbm", "scaleup", "scaleout", "host"):
-        cells = [sheet["bytes_per_flop"].get(_main_peak(sheet), {}).get(link) for sheet in sheets]
-        table.add_row(
-            f"{link} B/kFLOP", *(_graded_text(cell, f"{cell['value'] * 1000:.3g}" if cell else DASH) for cell in cells)
-        )
+        ratios = [entry.bytes_per_flop.get(_main_peak(entry), {}).get(link) for entry in entries]
+        table.add_row(f"{link} B/kFLOP", *(_ratio_text(ratio, 1000, "{:.3g}") for ratio in ratios))
     legend = Text.assemble(("analytic", "cyan"), "  ", ("assumed", "yellow"), "  * sources differ", style="dim")
-    if any("measured" in sheet for sheet in sheets):
-        legend.append("  measured", "green").append(
-            ": best of the shipped profile, beside the data sheet's number", "dim"
-        )
-    under = Text(
-        "B/kFLOP: bytes one way per thousand flops at the bf16 peak (fp16, fp8 where there is none)", style="dim"
-    )
-    return Group(table, legend, under, *_missing(sheets))
-
-
-def _missing(sheets: Sequence[Sheet]) -> list[RenderableType]:
-    return [
-        Text.assemble((f"{sheet['id']}: not published: ", "dim"), ", ".join(sheet["missing"]))
-        for sheet in sheets
-        if sheet["missing"]
+    if any(entry.measured for entry in entries):
+        note = ": best of the shipped profile, beside the data sheet's number"
+        legend.append("  measured", "green").append(note, "dim")
+    under = "B/kFLOP: bytes one way per thousand flops at the bf16 peak (fp16, fp8 where there is none)"
+    missing = [
+        Text.assemble((f"{entry.chip.id}: not published: ", "dim"), ", ".join(entry.missing))
+        for entry in entries
+        if entry.missing
     ]
+    return Group(table, legend, Text(under, style="dim"), *missing)
 
 
-def _main_peak(sheet: Sheet) -> str:
-    return next((key for key in ("bf16", "fp16", "fp8") if key in sheet["bytes_per_flop"]), "")
+def _main_peak(entry: ChipEntry) -> str:
+    return next((key for key in ("bf16", "fp16", "fp8") if key in entry.bytes_per_flop), "")
 
 
-def _side_note(sheet: Sheet, path: str) -> Text:
+def _side_note(entry: ChipEntry, path: str) -> Text:
     """A number, and what was measured of it."""
-    made, found = _number(sheet["numbers"].get(path)), sheet.get("measured", {}).get(path)
-    if found is None:
-        return made
-    share = f", {found['share']:.0%}" if found["share"] else ""
-    return Text.assemble(made, (f"  {format_quantity(found['value'], found['unit'], 4)} measured{share}", "green"))
+    number, best = _number(entry.numbers.get(path)), entry.measured.get(path)
+    if best is None:
+        return number
+    share = f", {best['share']:.0%}" if best["share"] else ""
+    return Text.assemble(number, (f"  {format_quantity(best['value'], best['unit'], 4)} measured{share}", "green"))
 
 
-def _number(number: Sheet | None) -> Text:
+def _number(number: ChipNumber | None) -> Text:
     if number is None:
         return Text(DASH, style="dim")
-    value = f"{number['value']:g}" if not number["unit"] else format_quantity(number["value"], number["unit"])
-    return _graded_text(number, value + ("*" if "conflicts" in number else ""))
+    text = _in_unit(number.quoted.value, number.unit) + ("*" if number.quoted.conflicts else "")
+    return Text(text, style=_colour(number.quoted.evidence))
 
 
-def _graded_text(number: Sheet | None, text: str) -> Text:
-    return Text(text, style=WEAK.get(number["evidence"], "") if number else "dim")
+def _in_unit(value: float, unit: str) -> str:
+    return format_quantity(value, unit) if unit else f"{value:g}"
 
 
-def sources(sheets: Sequence[Sheet]) -> RenderableType:
-    """Where every number of the chips comes from, and who disagrees."""
+def _colour(evidence: Evidence) -> str:
+    return WEAK.get(evidence.label, "")
+
+
+def _ratio_text(ratio: Ratio | None, factor: float, form: str) -> Text:
+    if ratio is None:
+        return Text(DASH, style="dim")
+    return Text(form.format(ratio.value * factor), style=_colour(ratio.evidence))
+
+
+def sources(entries: Sequence[Entry], console: Console) -> None:
+    """Print where every number of the chips comes from, and who disagrees."""
     known = known_sources()
-    parts: list[RenderableType] = []
-    for sheet in sheets:
-        table = header_table(("number", "value", "evidence", "source", "note"), title=f"{sheet['id']}: sources")
-        for path, number in sheet["numbers"].items():
-            source = clean(known.get(number["source"], number["source"]))
-            table.add_row(path, _number(number), number["evidence"], source, clean(number.get("note", "")))
-            for other in number.get("conflicts", ()):
-                value = format_quantity(other["value"], number["unit"]) if number["unit"] else f"{other['value']:g}"
-                name = clean(known.get(other["source"], other["source"]))
-                table.add_row("", Text(value, style="red"), "differs", name, clean(other.get("note", "")))
-        parts.append(table)
-    return Group(*parts)
+    for entry in (entry for entry in entries if isinstance(entry, ChipEntry)):
+        table = header_table(("number", "value", "evidence", "source", "note"), title=f"{entry.chip.id}: sources")
+        for path, number in entry.numbers.items():
+            quoted = number.quoted
+            source = clean(known.get(quoted.source, quoted.source))
+            table.add_row(path, _number(number), quoted.evidence.label, source, clean(quoted.note))
+            for dissent in quoted.conflicts:
+                value = Text(_in_unit(dissent.value, number.unit), style="red")
+                name = clean(known.get(dissent.source, dissent.source))
+                table.add_row("", value, "differs", name, clean(dissent.note))
+        console.print(table)
 
 
 # -- the rest ---------------------------------------------------------------------------------------------------------
 
 
-def system(sheet: Sheet) -> RenderableType:
+def system(entry: SystemEntry) -> RenderableType:
     """A sized system: its tiers from the inside out, and its totals."""
-    heads = ("tier", "topology", "chips", "instances", "per chip, one way", "bisection", "hops")
-    tiers = header_table(heads, title=sheet["name"])
-    for tier in sheet["tiers"]:
-        rate = tier["bandwidth"]
+    about, totals = entry.system, entry.totals
+    tiers = header_table(
+        ("tier", "topology", "chips", "instances", "per chip, one way", "bisection", "hops"), title=about.name
+    )
+    for tier in entry.tiers:
+        rate = tier.tier.bandwidth
         tiers.add_row(
-            clean(tier["name"]),
-            clean(tier["topology"]),
-            str(tier["chips"]),
-            str(tier["instances"]),
-            _graded_text(rate, format_quantity(rate["value"], "B/s"))
+            clean(tier.tier.name),
+            clean(tier.topology),
+            str(tier.tier.chips),
+            str(tier.instances),
+            Text(format_quantity(rate.value, "B/s"), style=_colour(rate.evidence))
             if rate
             else Text("not published", style="yellow"),
-            format_quantity(tier["bisection_bytes_per_s"], "B/s") if tier["bisection_bytes_per_s"] else DASH,
-            str(tier["diameter_hops"]),
+            format_quantity(tier.bisection_bytes_per_s, "B/s") if tier.bisection_bytes_per_s else DASH,
+            str(tier.diameter_hops),
         )
-    totals = sheet["totals"]
-    peaks = ", ".join(f"{key} {format_quantity(value, 'FLOP/s')}" for key, value in totals["peak_flops_per_s"].items())
-    about = facts(
-        ("chips", f"{sheet['chips']} x {sheet['chip']}, {sheet['node']} per host ({sheet['template']})"),
+    peaks = ", ".join(f"{key} {format_quantity(value, 'FLOP/s')}" for key, value in totals.peak_flops_per_s.items())
+    rows = facts(
+        ("chips", f"{about.chips} x {about.chip.id}, {about.node} per host ({about.template})"),
         ("peak", peaks),
-        ("memory", format_quantity(totals["memory_bytes"], "B") if totals["memory_bytes"] else DASH),
-        ("power", format_quantity(totals["power_w"], "W") if totals["power_w"] else DASH),
-        ("price", f"{totals['price_usd_per_hour']:.2f} USD/h" if totals["price_usd_per_hour"] else DASH),
+        ("memory", format_quantity(totals.memory_bytes, "B") if totals.memory_bytes else DASH),
+        ("power", format_quantity(totals.power_w, "W") if totals.power_w else DASH),
+        ("price", f"{totals.price_usd_per_hour:.2f} USD/h" if totals.price_usd_per_hour else DASH),
     )
-    return Group(tiers, about, *list_lines("assumed", sheet["assumptions"]))
+    return Group(tiers, rows, *list_lines("assumed", about.assumptions))
 
 
-def engine(sheet: Sheet) -> RenderableType:
+def engine(entry: EngineEntry) -> RenderableType:
     """A training software."""
-    supports = sheet["supports"]
-    about = facts(
-        ("engine", f"{sheet['id']}: {sheet['name']}"),
-        ("launch", sheet["launch"]["mode"]),
-        ("attention", sheet["attention"]),
-        ("gradients", sheet["gradients"]),
-        *((key.replace("_", " "), _words(value)) for key, value in supports.items()),
-        ("evidence", f"{sheet['evidence']}: {sheet['source']}"),
-        ("notes", sheet["notes"]),
+    about = entry.engine
+    rows = facts(
+        ("engine", f"{about.id}: {about.name}"),
+        ("launch", about.launch.mode),
+        ("attention", about.attention),
+        ("gradients", about.gradients),
+        *((key.replace("_", " "), _words(value)) for key, value in to_json(about.supports).items()),
+        ("evidence", f"{about.evidence.label}: {about.source}"),
+        ("notes", about.notes),
     )
-    fuses = [f"{word}: {meaning}" for word, meaning in sheet["fuses"].items()]
-    overlaps = [f"{word}: {meaning}" for word, meaning in sheet["overlaps"].items()]
-    return Group(about, *list_lines("fuses", fuses), *list_lines("overlaps", overlaps))
+    lists = (
+        list_lines(name, [f"{word}: {meaning}" for word, meaning in words.items()])
+        for name, words in (("fuses", entry.fuses), ("overlaps", entry.overlaps))
+    )
+    return Group(rows, *(line for lines in lists for line in lines))
 
 
 def _words(value: str | bool | Sequence[str | Sequence[str]]) -> str:
@@ -175,27 +210,28 @@ def _words(value: str | bool | Sequence[str | Sequence[str]]) -> str:
         return "yes" if value else "no"
     if isinstance(value, str):
         return value
-    return ", ".join(one if isinstance(one, str) else "+".join(one) for one in value)
+    return ", ".join(word if isinstance(word, str) else "+".join(word) for word in value)
 
 
-def schedule(sheet: Sheet) -> RenderableType:
+def schedule(entry: ScheduleEntry) -> RenderableType:
     """A schedule as a coloured grid: a row a rank, as wide as each action takes, phase and microbatch inside."""
-    wide = len(str(sheet["microbatches"] - 1)) + 1
+    table = entry.table
+    wide = len(str(table.microbatches - 1)) + 1
     grid = []
-    for rank, row in enumerate(sheet["rows"]):
+    for rank, row in enumerate(entry.rows):
         line, clock = Text(), 0.0
         for step in row:
-            line.append(" " * round((step["start"] - clock) * wide))
+            line.append(" " * round((step.start - clock) * wide))
             line.append_text(_cells(step, wide))
-            clock = step["end"]
+            clock = step.end
         grid.append((f"rank {rank:<3}", line))
-    size = f"{sheet['stages']} stages, {sheet['microbatches']} microbatches, {sheet['chunks']} chunk(s) per rank"
+    size = f"{table.stages} stages, {table.microbatches} microbatches, {table.chunks} chunk(s) per rank"
     about = facts(
-        (sheet["id"], sheet["meaning"]),
+        (table.name, entry.meaning),
         ("size", size),
-        ("bubble", f"{sheet['bubble_fraction']:.1%} of {sheet['makespan']:g} units, every F, I and W costing one"),
-        ("held", f"{' '.join(map(str, sheet['peak_in_flight']))} chunk activations at most, by rank"),
-        ("source", sheet["source"]),
+        ("bubble", f"{entry.bubble_fraction:.1%} of {entry.makespan:g} units, every F, I and W costing one"),
+        ("held", f"{' '.join(map(str, entry.peak_in_flight))} chunk activations at most, by rank"),
+        ("source", entry.source),
     )
     legend = Text.assemble(
         ("F forward", COLOURS["F"]), " ", ("B backward", COLOURS["B"]), " ",
@@ -222,67 +258,59 @@ class _Bands:
                 yield Text(name.ljust(label)) + line[start : start + wide]
 
 
-def _cells(step: Sheet, wide: int) -> Text:
+def _cells(step: ScheduleStep, wide: int) -> Text:
     """One step: its actions share its time, each drawn in its colour."""
-    drawn = Text()
-    width = round((step["end"] - step["start"]) * wide)
-    shares = [width * (index + 1) // len(step["actions"]) for index in range(len(step["actions"]))]
-    for action, begin, end in zip(step["actions"], [0, *shares], shares, strict=False):
+    line = Text()
+    width = round((step.end - step.start) * wide)
+    shares = [width * (index + 1) // len(step.actions) for index in range(len(step.actions))]
+    for action, begin, end in zip(step.actions, [0, *shares], shares, strict=False):
         number, _, chunk = action[1:].partition("@")
         style = COLOURS[action[0]] + (" underline" if chunk not in ("", "0") else "")
-        drawn.append((action[0] + number).ljust(end - begin)[: end - begin], style=style)
-    return drawn
+        line.append((action[0] + number).ljust(end - begin)[: end - begin], style=style)
+    return line
 
 
-def _phase_text(work: Sheet, batch: str) -> str:
+def _load_text(work: Workload) -> str:
     """What a workload asks."""
-    if work["kind"] != "serve":
-        return f"{work['kind']}, {work.get('seq') or work.get('context')} tokens, {batch}"
-    arrivals = work["arrivals"]
-    rate = f" at {arrivals['rate']:g}/s" if arrivals.get("rate") else ""
-    lengths = f", {work['isl']} + {work['osl']} tokens" if work["isl"] else ""
-    return f"serve, {arrivals['kind']} arrivals{rate}{lengths}"
+    if work.kind != "serve":
+        return f"{work.kind}, {work.seq} tokens, {work.sequences} sequences a step"
+    rate = getattr(work.arrivals, "rate", None)
+    speed = f" at {rate:g}/s" if rate else ""
+    lengths = f", {work.isl} + {work.osl} tokens" if work.isl else ""
+    return f"serve, {work.arrivals.kind} arrivals{speed}{lengths}"
 
 
-def scenario(sheet: Sheet) -> RenderableType:
+def scenario(entry: ScenarioEntry) -> RenderableType:
     """A scenario as it was understood."""
-    work, plan = sheet["workload"], sheet["plan"]
-    degrees = {axis: degree for axis, degree in plan["mesh"].items() if axis != "order"}
-    mesh = " ".join(f"{axis}={degree}" for axis, degree in degrees.items() if degree > 1) or "one rank"
-    batch = f"{sheet['sequences']} sequences a step"
-    about = facts(
-        ("scenario", sheet["name"]),
-        ("model", sheet["model"]),
-        ("system", f"{sheet['system']} ({sheet['chips']} chips)"),
-        ("workload", _phase_text(work, batch)),
-        ("mesh", mesh),
-        ("microbatches", f"{sheet['microbatches']} of {plan['microbatch']} sequence(s)"),
-        (
-            "schedule",
-            f"{plan['schedule']['name']}, {plan['schedule']['chunks']} chunk(s)" if plan["mesh"]["pp"] > 1 else "",
-        ),
-        ("layers by stage", " ".join(map(str, sheet["placement"])) if plan["mesh"]["pp"] > 1 else ""),
-        ("sharding", plan["sharding"]["shard"]),
-        ("recompute", sheet["recompute"]),
-        ("precision", plan["precision"]["compute"]),
-        ("engine", plan["engine"]),
+    about, plan = entry.scenario, entry.scenario.plan
+    mesh = " ".join(f"{axis}={degree}" for axis, degree in to_json(plan.mesh).items() if axis != "order" and degree > 1)
+    is_pipelined = plan.mesh.pp > 1
+    rows = facts(
+        ("scenario", about.name),
+        ("model", about.model.id),
+        ("system", f"{about.system.name} ({about.system.chips} chips)"),
+        ("workload", _load_text(about.workload)),
+        ("mesh", mesh or "one rank"),
+        ("microbatches", f"{about.microbatches} of {plan.microbatch} sequence(s)"),
+        ("schedule", f"{plan.schedule.name}, {plan.schedule.chunks} chunk(s)" if is_pipelined else ""),
+        ("layers by stage", " ".join(map(str, about.placement)) if is_pipelined else ""),
+        ("sharding", plan.sharding.shard),
+        ("recompute", entry.recompute),
+        ("precision", plan.precision.compute.id),
+        ("engine", plan.engine),
     )
-    return Group(about, *list_lines("assumed", sheet["assumptions"]))
+    return Group(rows, *list_lines("assumed", about.assumptions))
 
 
-def listing(sheet: Sheet) -> RenderableType:
+def listing(entry: Listing) -> RenderableType:
     """A catalog as one table."""
-    rows = sheet["rows"]
-    columns = list(rows[0]) if rows else []
-    numbers = [key for key in columns if any(isinstance(row[key], (int, float)) for row in rows)]
-    table = header_table(
-        [key.replace("_", " ") for key in columns],
-        right=[key.replace("_", " ") for key in numbers],
-        title=f"{len(rows)} {sheet['of']}",
+    names = {key: key.replace("_", " ") for key in entry.rows[0]} if entry.rows else {}
+    return header_table(
+        names.values(),
+        ([clean(_cell(key, row[key])) for key in names] for row in entry.rows),
+        right=[names[key] for key in names if any(isinstance(row[key], (int, float)) for row in entry.rows)],
+        title=f"{len(entry.rows)} {entry.of}",
     )
-    for row in rows:
-        table.add_row(*(clean(_cell(key, row[key])) for key in columns))
-    return table
 
 
 def _cell(key: str, value: object) -> str:
@@ -303,142 +331,115 @@ PARTS = (
     "embedding", "attention", "mlp", "experts", "shared_experts", "router", "norms", "head", "vision", "audio",
     "encoder", "companions", "extra",
 )  # fmt: skip
-Row = tuple[str, Callable[[Sheet], str], str]  # its name, what stands there for a sheet, its style
+Row = tuple[str, Callable[[ModelEntry], str]]  # its name, and what stands there for a model
+HEADS = ("parameters", "forward")  # rows that others follow as parts
 
 
-def models(sheets: Sequence[Sheet]) -> RenderableType:
+def models(entries: Sequence[ModelEntry]) -> RenderableType:
     """Models side by side: parameters by part, flops, cache, intensity."""
-    table = header_table(["", *(sheet["id"] for sheet in sheets)], title=", ".join(sheet["name"] for sheet in sheets))
-    for section in (_shape_rows(), _param_rows(), _flop_rows(sheets), media_rows(sheets), _cache_rows()):
-        for name, cell, style in section:
-            cells = [cell(sheet) for sheet in sheets]
+    columns = ["", *(entry.spec.id for entry in entries)]
+    table = header_table(columns, title=", ".join(entry.spec.name for entry in entries))
+    for section in (SHAPE_ROWS, _param_rows(), _flop_rows(entries), _media_rows(entries), CACHE_ROWS):
+        for name, cell in section:
+            cells = [cell(entry) for entry in entries]
             if any(text not in ("", "0", DASH) for text in cells):
-                table.add_row(Text(name, style=style), *(clean(text) for text in cells))
+                table.add_row(Text(name, style="bold" if name in HEADS else ""), *(clean(text) for text in cells))
         table.add_section()
     untold = [
-        f"{sheet['id']}: {line}" for sheet in sheets if sheet["capture"] for line in sheet["capture"]["untold"]
-    ]  # fmt: skip
-    convention = Text(sheets[0]["flops_per_token"]["convention"], style="dim")
-    return Group(table, convention, *list_lines("captured; could not be told", untold))
-
-
-def _shape_rows() -> list[Row]:
-    return [
-        ("layers x hidden", lambda sheet: f"{sheet['layers']} x {sheet['hidden']}", ""),
-        ("captured", lambda sheet: f"by {sheet['capture']['by']}" if sheet["capture"] else DASH, ""),
-        ("attention", lambda sheet: str(sheet["attention"]), ""),
-        ("experts", lambda sheet: str(sheet["experts"] or DASH), ""),
-        ("vocabulary", lambda sheet: f"{sheet['vocab']:,}", ""),
-        ("context", lambda sheet: f"{sheet['context']:,}" if sheet["context"] else DASH, ""),
+        f"{entry.spec.id}: {line}" for entry in entries if entry.spec.capture for line in entry.spec.capture.untold
     ]
+    return Group(table, Text(CONVENTION, style="dim"), *list_lines("captured; could not be told", untold))
 
 
-def _param_rows() -> list[Row]:
-    def counted(key: str) -> Callable[[Sheet], str]:
-        return lambda sheet: format_count(sheet["params"][key], 4) if sheet["params"][key] else "0"
-
-    def exact(sheet: Sheet) -> str:
-        return f"{format_count(sheet['params']['total'], 4)}  ({sheet['params']['total']:,})"
-
-    return [
-        ("parameters", exact, "bold"),
-        ("  active per token", counted("active"), ""),
-        *((f"  {part.replace('_', ' ')}", partial(_share, part=part), "") for part in PARTS),
-        ("  mtp, beside the total", counted("mtp"), ""),
-        ("weights", lambda sheet: f"{format_quantity(sheet['weight_bytes'], 'B')} in {sheet['dtype']}", ""),
-    ]
-
-
-def _flop_rows(sheets: Sequence[Sheet]) -> list[Row]:
-    def per_token(key: str) -> Callable[[Sheet], str]:
-        return lambda sheet: f"{format_quantity(sheet['flops_per_token'][key], 'FLOP')}/token"
-
-    parts = dict.fromkeys(part for sheet in sheets for part in sheet["flops_per_token"]["parts"])
-    return [
-        ("forward", lambda sheet: f"{per_token('forward')(sheet)} at {sheet['seq']:,}", "bold"),
-        *((f"  {part.replace('_', ' ')}", partial(_flops, part=part), "") for part in parts),
-        ("training", per_token("training"), ""),
-    ]
+SHAPE_ROWS: tuple[Row, ...] = (
+    ("layers x hidden", lambda entry: f"{entry.spec.layers} x {entry.spec.hidden}"),
+    ("captured", lambda entry: f"by {entry.spec.capture.by}" if entry.spec.capture else DASH),
+    ("attention", lambda entry: entry.attention),
+    ("experts", lambda entry: entry.experts or DASH),
+    ("vocabulary", lambda entry: f"{entry.spec.vocab:,}"),
+    ("context", lambda entry: f"{entry.spec.context:,}" if entry.spec.context else DASH),
+)
+CACHE_ROWS: tuple[Row, ...] = (
+    ("KV cache", lambda entry: f"{format_quantity(entry.kv_cache_bytes_per_token, 'B')}/token"),
+    ("  at this length", lambda entry: f"{format_quantity(entry.kv_cache_bytes_per_sequence, 'B')}/sequence"),
+    ("recurrent state", lambda entry: _state(entry.state_bytes_per_sequence)),
+    ("intensity, prefill", lambda entry: f"{entry.arithmetic_intensity['prefill']:.4g} FLOP/B"),
+    ("intensity, decode", lambda entry: _decode_intensity(entry)),
+)
 
 
-def _cache_rows() -> list[Row]:
-    return [
-        ("KV cache", lambda sheet: f"{format_quantity(sheet['kv_cache_bytes_per_token'], 'B')}/token", ""),
-        (
-            "  at this length",
-            lambda sheet: f"{format_quantity(sheet['kv_cache_bytes_per_sequence'], 'B')}/sequence",
-            "",
-        ),
-        ("recurrent state", lambda sheet: _bytes(sheet["state_bytes_per_sequence"]), ""),
-        ("intensity, prefill", lambda sheet: f"{sheet['arithmetic_intensity']['prefill']:.4g} FLOP/B", ""),
-        (
-            "intensity, decode",
-            lambda sheet: f"{sheet['arithmetic_intensity']['decode']:.3g} FLOP/B at batch {sheet['batch']}",
-            "",
-        ),
-    ]
+def _decode_intensity(entry: ModelEntry) -> str:
+    return f"{entry.arithmetic_intensity['decode']:.3g} FLOP/B at batch {entry.detail.batch}"
 
 
-def _bytes(value: float) -> str:
-    return f"{format_quantity(value, 'B')}/sequence" if value else "0"
+def _state(size: float) -> str:
+    return f"{format_quantity(size, 'B')}/sequence" if size else "0"
 
 
-def _share(sheet: Sheet, part: str) -> str:
-    value = sheet["params"][part]
-    return f"{format_count(value, 4)}  {value / sheet['params']['total']:.1%}" if value else "0"
+def _param_rows() -> Iterator[Row]:
+    def share_of(part: str) -> Callable[[ModelEntry], str]:
+        def cell(entry: ModelEntry) -> str:
+            value = entry.params[part]
+            return f"{format_count(value, 4)}  {value / entry.params['total']:.1%}" if value else "0"
+
+        return cell
+
+    def count_of(key: str) -> Callable[[ModelEntry], str]:
+        return lambda entry: format_count(entry.params[key], 4) if entry.params[key] else "0"
+
+    yield "parameters", lambda entry: f"{format_count(entry.params['total'], 4)}  ({entry.params['total']:,})"
+    yield "  active per token", count_of("active")
+    yield from ((f"  {part.replace('_', ' ')}", share_of(part)) for part in PARTS)
+    yield "  mtp, beside the total", count_of("mtp")
+    yield "weights", lambda entry: f"{format_quantity(entry.weight_bytes, 'B')} in {entry.dtype.id}"
 
 
-def _flops(sheet: Sheet, part: str) -> str:
-    value = sheet["flops_per_token"]["parts"].get(part, 0)
-    return f"{value / sheet['flops_per_token']['forward']:.1%}" if value else "0"
+def _flop_rows(entries: Sequence[ModelEntry]) -> Iterator[Row]:
+    def per_token(entry: ModelEntry, key: str) -> str:
+        return f"{format_quantity(entry.flops_per_token[key], 'FLOP')}/token"
+
+    def share_of(part: str) -> Callable[[ModelEntry], str]:
+        def cell(entry: ModelEntry) -> str:
+            value = entry.flops_per_token["parts"].get(part, 0)
+            return f"{value / entry.flops_per_token['forward']:.1%}" if value else "0"
+
+        return cell
+
+    parts = dict.fromkeys(part for entry in entries for part in entry.flops_per_token["parts"])
+    yield "forward", lambda entry: f"{per_token(entry, 'forward')} at {entry.detail.seq:,}"
+    yield from ((f"  {part.replace('_', ' ')}", share_of(part)) for part in parts)
+    yield "training", lambda entry: per_token(entry, "training")
 
 
-# -- media rows -------------------------------------------------------------------------------------------------------
-
-
-def media_rows(sheets: Sequence[Sheet]) -> Iterator[tuple[str, Callable[[Sheet], str], str]]:
+def _media_rows(entries: Sequence[ModelEntry]) -> Iterator[Row]:
     """A row for each size of image, video and clip that any of the models reads, or makes."""
-    for kind, told in (("image", _pixels), ("audio", _seconds), ("latents", _pixels)):
-        for name in dict.fromkeys(told(one) for sheet in sheets for one in _sizes(sheet, kind)):
-            yield name, _media_rows_cell(kind, told, name), ""
-    yield "encoder of a source", _source, ""
-    yield "beside it", lambda sheet: ", ".join(one["name"] for one in sheet["media"]["companions"]) or DASH, ""
+
+    def flops_of(kind: str, name: str) -> Callable[[ModelEntry], str]:
+        def cell(entry: ModelEntry) -> str:
+            size = next((size for size in _sizes(entry, kind) if _size_name(size) == name), None)
+            return DASH if size is None else f"{format_quantity(size.flops, 'FLOP')}, {size.tokens:,.0f} tokens"
+
+        return cell
+
+    for kind in ("image", "audio", "latents"):
+        for name in dict.fromkeys(_size_name(size) for entry in entries for size in _sizes(entry, kind)):
+            yield name, flops_of(kind, name)
+    yield "encoder of a source", _source
+    yield "beside it", lambda entry: ", ".join(one.name for one in entry.spec.companions) or DASH
 
 
-def _sizes(sheet: Sheet, kind: str) -> list[Sheet]:
-    part = sheet["media"][kind]
-    return part["sizes"] if part else []
+def _sizes(entry: ModelEntry, kind: str) -> tuple[MediaSize, ...]:
+    part = entry.media[kind]
+    return part.sizes if part else ()
 
 
-def _pixels(one: Sheet) -> str:
-    what = f"video of {one['frames']} frames, " if one["frames"] > 1 else "image of "
-    return f"{what}{one['height']} x {one['width']}"
+def _size_name(size: MediaSize) -> str:
+    if size.seconds is not None:
+        return f"sound of {size.seconds} s"
+    what = f"video of {size.frames} frames, " if (size.frames or 1) > 1 else "image of "
+    return f"{what}{size.height} x {size.width}"
 
 
-def _seconds(one: Sheet) -> str:
-    return f"sound of {one['seconds']} s"
-
-
-def _media_rows_cell(kind: str, told: Callable[[Sheet], str], name: str) -> Callable[[Sheet], str]:
-    def cell(sheet: Sheet) -> str:
-        found = next((one for one in _sizes(sheet, kind) if told(one) == name), None)
-        if found is None:
-            return DASH
-        return f"{format_quantity(found['flops'], 'FLOP')}, {found['tokens']:,.0f} tokens"
-
-    return cell
-
-
-def _source(sheet: Sheet) -> str:
-    part = sheet["media"]["source"]
-    return f"{format_quantity(part['flops'], 'FLOP')} of {part['positions']:,}" if part else DASH
-
-
-SIDE_BY_SIDE: dict[str, Callable[[Sequence[Sheet]], RenderableType]] = {"chip": chips, "model": models}
-ALONE: dict[str, Callable[[Sheet], RenderableType]] = {
-    "system": system,
-    "engine": engine,
-    "schedule": schedule,
-    "scenario": scenario,
-    "list": listing,
-}
+def _source(entry: ModelEntry) -> str:
+    part = entry.media["source"]
+    return f"{format_quantity(part.flops or 0.0, 'FLOP')} of {part.positions:,}" if part else DASH

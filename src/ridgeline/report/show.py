@@ -1,12 +1,13 @@
-"""Turn names into sheets of facts: catalog words, ids, system names, schedules and files."""
+"""Turn names into entries of the catalogs: catalog words, ids, system names, schedules and files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.dtype import DTYPES
+from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.core.files import SUFFIXES, read_table
 from ridgeline.hardware.load import CHIPS, SYSTEMS, chip, system
@@ -14,34 +15,102 @@ from ridgeline.models.load import MODELS, model
 from ridgeline.models.params import count
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.scenario_file import read_scenario
-from ridgeline.plan.schedules import SCHEDULES, build, requirement
+from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.settings import apply_settings
-from ridgeline.report.catalog_sheets import (
+from ridgeline.report.catalog import (
     Detail,
-    Sheet,
-    chip_sheet,
-    engine_sheet,
+    Entry,
+    Listing,
+    ScenarioEntry,
+    chip_entry,
+    engine_entry,
     experts_label,
     mixer_label,
-    model_sheet,
-    scenario_sheet,
-    schedule_sheet,
-    system_sheet,
+    model_entry,
+    schedule_entry,
+    system_entry,
 )
 
 
-def show(*names: str, detail: Detail | None = None, settings: tuple[str, ...] = ()) -> list[Sheet]:
-    """A sheet for each name, in order. A catalog's word (`chips`, `models`, ...) gives one sheet that lists it.
+def _chip_rows() -> Iterator[JsonObject]:
+    for item in CHIPS.values():
+        peaks = {key: number.value for key, number in item.peak.items()}
+        numbers = {
+            "memory_bytes": item.hbm.capacity, "memory_bytes_per_s": item.hbm.bandwidth,
+            "scaleup_bytes_per_s": item.scaleup.bandwidth, "tdp_w": item.tdp,
+        }  # fmt: skip
+        yield {
+            "id": item.id, "vendor": item.vendor, "name": item.name,
+            "bf16_flops_per_s": peaks.get("bf16", peaks.get("fp16")), "fp8_flops_per_s": peaks.get("fp8"),
+            **{key: number.value if number else None for key, number in numbers.items()},
+        }  # fmt: skip
 
-    >>> sheet = show("h100-sxm")[0]
-    >>> sheet["kind"], sheet["numbers"]["peak.bf16"]["value"]
+
+def _system_rows() -> Iterator[JsonObject]:
+    for id, template in SYSTEMS.items():
+        tiers = " > ".join(f"{tier.name} ({tier.topology.kind})" for tier in template.tier)
+        yield {"id": id, "name": template.name, "chip": template.chip, "node": template.node, "tiers": tiers}
+
+
+def _model_rows() -> Iterator[JsonObject]:
+    for spec in MODELS.values():
+        params = count(spec)
+        yield {
+            "id": spec.id, "params": params.total, "active": params.active, "layers": spec.layers,
+            "hidden": spec.hidden, "attention": mixer_label(spec), "experts": experts_label(spec),
+        }  # fmt: skip
+
+
+def _engine_rows() -> Iterator[JsonObject]:
+    for engine in ENGINES.values():
+        yield {
+            "id": engine.id, "name": engine.name, "launch": engine.launch.mode,
+            "shard": " ".join(engine.supports.shard), "overlaps": " ".join(engine.overlaps),
+            "evidence": engine.evidence.label,
+        }  # fmt: skip
+
+
+def _schedule_rows() -> Iterator[JsonObject]:
+    for kind in SCHEDULES.values():
+        yield {"id": kind.id, "meaning": kind.meaning, "source": kind.source}
+
+
+def _dtype_rows() -> Iterator[JsonObject]:
+    for item in DTYPES.values():
+        yield {
+            "id": item.id, "bits_per_element": float(item.bits_per_element), "block": item.block, "peak": item.peak,
+        }  # fmt: skip
+
+
+LISTS: Mapping[str, Callable[[], Iterator[JsonObject]]] = {
+    "chips": _chip_rows,
+    "systems": _system_rows,
+    "models": _model_rows,
+    "engines": _engine_rows,
+    "schedules": _schedule_rows,
+    "dtypes": _dtype_rows,
+}
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def show(*names: str, detail: Detail | None = None, settings: tuple[str, ...] = ()) -> list[JsonObject]:
+    """The facts of each name as `ridgeline show --json` prints them, in order; see `entries`.
+
+    >>> facts = show("h100-sxm")[0]
+    >>> facts["kind"], facts["numbers"]["peak.bf16"]["value"]
     ('chip', 989000000000000.0)
     """
-    asked = detail or Detail()
-    wrong = list(asked.problems())
-    if wrong:
+    return [to_json(entry) for entry in entries(*names, detail=detail, settings=settings)]
+
+
+def entries(*names: str, detail: Detail | None = None, settings: tuple[str, ...] = ()) -> list[Entry]:
+    """An entry for each name, in order. A catalog's word (`chips`, `models`, ...) gives one that lists it."""
+    detail = detail or Detail()
+    if wrong := list(detail.problems()):
         raise InputError(wrong)
-    return [_entry_sheet(name, asked, settings) for name in names]
+    return [_entry(name, detail, settings) for name in names]
 
 
 def known_names() -> list[str]:
@@ -49,25 +118,25 @@ def known_names() -> list[str]:
     return [*LISTS, *CHIPS, *MODELS, *SYSTEMS, *ENGINES, *SCHEDULES]
 
 
-def _entry_sheet(name: str, detail: Detail, settings: tuple[str, ...]) -> Sheet:
+def _entry(name: str, detail: Detail, settings: tuple[str, ...]) -> Entry:
     if name in LISTS:
         _refuse(settings, name)
-        return {"kind": "list", "of": name, "rows": LISTS[name]()}
+        return Listing(of=name, rows=tuple(LISTS[name]()))
     if name.endswith(SUFFIXES) or _is_path(name):
-        return _file(Path(name), detail, settings)
+        return _file_entry(Path(name), detail, settings)
     if name in SCHEDULES:
         _refuse(settings, name)
-        return _schedule(name, detail)
+        return schedule_entry(name, detail)
     if name in CHIPS:
-        return _sheet_of_kind("chip", name, detail, settings)
+        return _entry_of_kind("chip", name, detail, settings)
     if name in MODELS:
-        return _sheet_of_kind("model", name, detail, settings)
+        return _entry_of_kind("model", name, detail, settings)
     if name in ENGINES:
         _refuse(settings, name)
-        return engine_sheet(ENGINES[name])
+        return engine_entry(ENGINES[name])
     for kind in ("system", "model"):
         try:
-            return _sheet_of_kind(kind, name, detail, settings)
+            return _entry_of_kind(kind, name, detail, settings)
         except UnknownId:
             continue
     raise UnknownId("name", name, known_names(), todo="`ridgeline show models` and its kin list what there is")
@@ -80,19 +149,18 @@ def _is_path(name: str) -> bool:
         return False
 
 
-def _sheet_of_kind(kind: str, name: str, detail: Detail, settings: tuple[str, ...]) -> Sheet:
-    """The sheet of one chip, system or model with the settings that concern it."""
-    concerned = {"chip": ("chip",), "system": ("system", "chip"), "model": ("model",)}[kind]
-    _refuse(tuple(setting for setting in settings if setting.split(".")[0].strip() not in concerned), name)
+def _entry_of_kind(kind: str, name: str, detail: Detail, settings: tuple[str, ...]) -> Entry:
+    """The entry of one chip, system or model with the settings that concern it."""
+    own_keys = {"chip": ("chip",), "system": ("system", "chip"), "model": ("model",)}[kind]
+    _refuse(tuple(setting for setting in settings if setting.split(".")[0].strip() not in own_keys), name)
     data: JsonObject = {kind: name}
-    problems = apply_settings(data, settings)
-    if problems:
+    if problems := apply_settings(data, settings):
         raise InputError(problems)
     if kind == "chip":
-        return chip_sheet(chip(data["chip"]))
+        return chip_entry(chip(data["chip"]))
     if kind == "system":
-        return system_sheet(system(data["system"], data.get("chip")))
-    return model_sheet(model(data["model"]), detail)
+        return system_entry(system(data["system"], data.get("chip")))
+    return model_entry(model(data["model"]), detail)
 
 
 def _refuse(settings: tuple[str, ...], name: str) -> None:
@@ -101,113 +169,18 @@ def _refuse(settings: tuple[str, ...], name: str) -> None:
         raise InputError(Problem(path="--set", given=repr(settings[0]), expected=f"a key of {name}", todo=todo))
 
 
-def _file(path: Path, detail: Detail, settings: tuple[str, ...]) -> Sheet:
+def _file_entry(path: Path, detail: Detail, settings: tuple[str, ...]) -> Entry:
     """A scenario, a chip, a system or a model, told apart by the keys only one of them has."""
     if path.is_dir() or path.suffix.lower() not in SUFFIXES:
-        return model_sheet(model(path), detail)
+        return model_entry(model(path), detail)
     keys = read_table(path).data
     if {"workload", "plan"} & keys.keys():
-        return scenario_sheet(read_scenario(path, settings))
-    base = str(keys.get("base", ""))
+        return ScenarioEntry(scenario=read_scenario(path, settings))
+    base, kind = str(keys.get("base", "")), "model"
     if {"tier", "chips", "domain"} & keys.keys():
-        return _sheet_of_kind("system", str(path), detail, settings)
-    if "peak" in keys or base in CHIPS:
-        return _sheet_of_kind("chip", str(path), detail, settings)
-    if base and base not in MODELS:
-        return _sheet_of_kind("system", str(path), detail, settings)
-    return _sheet_of_kind("model", str(path), detail, settings)
-
-
-def _schedule(name: str, detail: Detail) -> Sheet:
-    reason = requirement(name, detail.stages, detail.microbatches, detail.chunks)
-    if reason:
-        size = f"{detail.stages} stages, {detail.microbatches} microbatches, {detail.chunks or 'its own'} chunks"
-        raise InputError(Problem(path=name, given=size, expected=reason, todo="set --stages, --microbatches, --chunks"))
-    return schedule_sheet(build(name, stages=detail.stages, microbatches=detail.microbatches, chunks=detail.chunks))
-
-
-def _chips() -> list[Sheet]:
-    rows = []
-    for item in CHIPS.values():
-        peaks = {key: number.value for key, number in item.peak.items()}
-        memory, power = item.hbm, item.tdp
-        rows.append(
-            {
-                "id": item.id,
-                "vendor": item.vendor,
-                "name": item.name,
-                "bf16_flops_per_s": peaks.get("bf16", peaks.get("fp16")),
-                "fp8_flops_per_s": peaks.get("fp8"),
-                "memory_bytes": memory.capacity.value if memory.capacity else None,
-                "memory_bytes_per_s": memory.bandwidth.value if memory.bandwidth else None,
-                "scaleup_bytes_per_s": item.scaleup.bandwidth.value if item.scaleup.bandwidth else None,
-                "tdp_w": power.value if power else None,
-            }
-        )
-    return rows
-
-
-def _systems() -> list[Sheet]:
-    return [
-        {
-            "id": id,
-            "name": template.name,
-            "chip": template.chip,
-            "node": template.node,
-            "tiers": " > ".join(f"{tier.name} ({tier.topology.kind})" for tier in template.tier),
-        }
-        for id, template in SYSTEMS.items()
-    ]
-
-
-def _models() -> list[Sheet]:
-    rows = []
-    for spec in MODELS.values():
-        params = count(spec)
-        rows.append(
-            {
-                "id": spec.id,
-                "params": params.total,
-                "active": params.active,
-                "layers": spec.layers,
-                "hidden": spec.hidden,
-                "attention": mixer_label(spec),
-                "experts": experts_label(spec),
-            }
-        )
-    return rows
-
-
-def _engines() -> list[Sheet]:
-    return [
-        {
-            "id": engine.id,
-            "name": engine.name,
-            "launch": engine.launch.mode,
-            "shard": " ".join(engine.supports.shard),
-            "overlaps": " ".join(engine.overlaps),
-            "evidence": engine.evidence.label,
-        }
-        for engine in ENGINES.values()
-    ]
-
-
-def _schedules() -> list[Sheet]:
-    return [{"id": kind.id, "meaning": kind.meaning, "source": kind.source} for kind in SCHEDULES.values()]
-
-
-def _dtypes() -> list[Sheet]:
-    return [
-        {"id": item.id, "bits_per_element": float(item.bits_per_element), "block": item.block, "peak": item.peak}
-        for item in DTYPES.values()
-    ]
-
-
-LISTS: Mapping[str, Callable[[], list[Sheet]]] = {
-    "chips": _chips,
-    "systems": _systems,
-    "models": _models,
-    "engines": _engines,
-    "schedules": _schedules,
-    "dtypes": _dtypes,
-}
+        kind = "system"
+    elif "peak" in keys or base in CHIPS:
+        kind = "chip"
+    elif base and base not in MODELS:
+        kind = "system"
+    return _entry_of_kind(kind, str(path), detail, settings)

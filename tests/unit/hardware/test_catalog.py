@@ -14,7 +14,7 @@ from ridgeline.core.evidence import Evidence
 from ridgeline.hardware.chip import Chip
 from ridgeline.hardware.facts import link_bytes_per_flop, ridge_points
 from ridgeline.hardware.load import CHIPS, FOLDER, SYSTEMS, chip, sources, system
-from ridgeline.report.catalog_sheets import chip_numbers
+from ridgeline.report.catalog import chip_numbers
 
 TRUTH = Path(__file__).parents[4] / "shared" / "truth" / "hardware.csv"
 # where the catalog deliberately says something else than the table, and why
