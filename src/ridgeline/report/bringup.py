@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.report.cells import DASH, blocks, clean, facts, header_table, list_lines, percent
 from ridgeline.report.html import HOUSE, document, escape_text, svg, table
@@ -257,9 +257,11 @@ def _pairs(changes: Mapping[str, tuple[str, str]]) -> list[str]:
     return [f"{name}: {before} -> {after}" for name, (before, after) in changes.items()]
 
 
-def _finding(one: Any) -> str:
-    told = {key: one.get(key, "") for key in ("op", "dtype", "phase", "module", "statistic")}
-    return f"{told['op']} {told['dtype']}, {told['phase']} of {told['module']}: {told['statistic']}"
+def _finding(finding: JsonMapping) -> str:
+    op, dtype, phase, module, statistic = (
+        finding.get(key, "") for key in ("op", "dtype", "phase", "module", "statistic")
+    )
+    return f"{op} {dtype}, {phase} of {module}: {statistic}"
 
 
 def _bringup_diff_speed(diff: ReportDiff) -> list[RenderableType]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import base64
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +45,7 @@ HALF = 2**32
 TYPES = {"<u2": "u16", "<u4": "u32", "<i4": "i32", "<f8": "f64"}
 
 Rows = NDArray[np.intp]
+Columns = dict[str, NDArray[np.generic]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Packed:
 
 def pack(
     line: Timeline, counted: Mask, wanted: Sequence[int] = (), most: int = MOST,
-    layers: Mapping[str, NDArray[Any]] | None = None,
+    layers: Columns | None = None,
 ) -> Packed:  # fmt: skip
     """The spans of a timeline as a page takes them; `wanted` rows are kept whatever their length.
 
@@ -76,7 +76,7 @@ def pack(
     kept = kept[np.lexsort((-duration[kept], start[kept]))]
     track, tracks = _tracks(line)
     paint, paints = _paints(line)
-    columns: dict[str, NDArray[Any]] = _times(start[kept] - first, duration[kept])
+    columns: Columns = _times(start[kept] - first, duration[kept])
     columns["track"] = track[kept].astype(np.uint32)
     columns["paint"] = paint[kept].astype(np.uint32)
     columns["step"] = line.step[kept].astype(np.int32)
@@ -118,7 +118,7 @@ def kept_rows(line: Timeline, counted: Mask, wanted: Sequence[int], most: int) -
     return found
 
 
-def _times(start: Index, duration: Index) -> dict[str, NDArray[Any]]:
+def _times(start: Index, duration: Index) -> Columns:
     step = np.diff(start, prepend=np.int64(0))
     return {
         "start": (step % HALF).astype(np.uint32),
@@ -160,7 +160,7 @@ def _paints(line: Timeline) -> tuple[Index, list[JsonObject]]:
     return paint.astype(np.int64), found
 
 
-def _places(rows: NDArray[Any], kept: Rows, count: int) -> NDArray[np.int32]:
+def _places(rows: NDArray[np.integer], kept: Rows, count: int) -> NDArray[np.int32]:
     """Rows of the timeline as places among the kept: -1 stays, -2 for one that was not kept."""
     place = np.full(count + 1, -2, np.int32)
     place[kept] = np.arange(len(kept), dtype=np.int32)
@@ -169,14 +169,14 @@ def _places(rows: NDArray[Any], kept: Rows, count: int) -> NDArray[np.int32]:
     return found
 
 
-def _texts(codes: NDArray[Any], table: tuple[str, ...]) -> tuple[NDArray[np.uint32], list[str]]:
+def _texts(codes: NDArray[np.integer], table: tuple[str, ...]) -> tuple[NDArray[np.uint32], list[str]]:
     distinct, place = np.unique(codes, return_inverse=True)
     return place.astype(np.uint32), [printable(table[code]) for code in distinct.tolist()]
 
 
-def _details(line: Timeline, kept: Rows) -> tuple[dict[str, NDArray[Any]], JsonObject]:
+def _details(line: Timeline, kept: Rows) -> tuple[Columns, JsonObject]:
     """Operands and the op that launched, bytes, collectives: as few columns as the trace has."""
-    found: dict[str, NDArray[Any]] = {}
+    found: Columns = {}
     tables: JsonObject = {"operands": [], "collectives": []}
     op = launching_ops(line, kept) if (line.launch[kept] >= 0).any() else np.full(len(kept), -1, np.int32)
     if (op >= 0).any():
@@ -195,7 +195,7 @@ def _details(line: Timeline, kept: Rows) -> tuple[dict[str, NDArray[Any]], JsonO
     return found, tables
 
 
-def _sparse_texts(codes: NDArray[Any], table: tuple[str, ...]) -> tuple[NDArray[np.int32], list[str]]:
+def _sparse_texts(codes: NDArray[np.integer], table: tuple[str, ...]) -> tuple[NDArray[np.int32], list[str]]:
     """Codes into a table of the texts that occur; -1 stays -1."""
     distinct, place = np.unique(codes, return_inverse=True)
     none = int(len(distinct) > 0 and distinct[0] < 0)
@@ -235,9 +235,7 @@ def _bins(tracks: int) -> int:
     return min(8192, max(64, 1 << ((BLOCKS // max(1, tracks)).bit_length() - 1)))
 
 
-def _blocks(
-    start: Index, duration: Index, track: Index, paint: Index, grid: tuple[int, int]
-) -> dict[str, NDArray[Any]]:
+def _blocks(start: Index, duration: Index, track: Index, paint: Index, grid: tuple[int, int]) -> Columns:
     """What is not kept, by track and part of the time: how many spans, how much they cover, what most of it is."""
     if not len(start):
         return {}
@@ -261,7 +259,7 @@ def _blocks(
     }
 
 
-def _counters(line: Timeline, columns: dict[str, NDArray[Any]], first: int) -> list[JsonObject]:
+def _counters(line: Timeline, columns: Columns, first: int) -> list[JsonObject]:
     """Counters, thinned to the largest value of equal parts where they change too often."""
     found = []
     for place, counter in enumerate(line.counters[:64]):
@@ -277,7 +275,7 @@ def _counters(line: Timeline, columns: dict[str, NDArray[Any]], first: int) -> l
     return found
 
 
-def _bytes(columns: Mapping[str, NDArray[Any]]) -> tuple[str, tuple[tuple[str, str, int, int], ...]]:
+def _bytes(columns: Columns) -> tuple[str, tuple[tuple[str, str, int, int], ...]]:
     """Columns behind each other, each from a multiple of eight bytes on, deflated and as base64."""
     parts, layout, at = [], [], 0
     for name, values in columns.items():
@@ -297,7 +295,6 @@ def _bytes(columns: Mapping[str, NDArray[Any]]) -> tuple[str, tuple[tuple[str, s
 # -- trace layers -----------------------------------------------------------------------------------------------------
 
 
-Columns = dict[str, NDArray[Any]]
 MOST_GAPS, MOST_PIECES = 120_000, 200_000
 MOST_EDGES = 600_000  # a page that replays more would be too large
 OTHER, HOST, FIRST = 0, 1, 2  # what a question can scale: nothing, the host, or class FIRST and up
@@ -418,7 +415,7 @@ def page(found: Analysis, most: int = MOST) -> tuple[str, Packed]:
     columns, tables = layers_of(found, first)
     packed = pack(found.timeline, counted, tuple(_rows(sheet)), most, columns)
     facts = {
-        **_clean_value(sheet),
+        **{printable(key): _clean_value(value) for key, value in sheet.items()},
         "title": _title(found),
         "top_ops": [{**to_json(op), "name": printable(op.name)} for op in found.breakdown.names[:OPS]],
         "roof": _roof(found),
@@ -465,7 +462,7 @@ def _rows(sheet: object) -> Iterator[int]:
             yield from _rows(value)
 
 
-def _clean_value(value: Any) -> Any:
+def _clean_value(value: object) -> object:
     """Data whose texts are fit for a page."""
     if isinstance(value, dict):
         return {printable(str(key)): _clean_value(inner) for key, inner in value.items()}
