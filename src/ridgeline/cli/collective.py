@@ -176,7 +176,7 @@ def collective(
         write_collective(time.algorithm, output, to or "ridgeline")
         say(f"{output}: {time.algorithm.step_count} steps", err=True)
     if picture is not None:
-        from ridgeline.report.schedule_picture import write_picture
+        from ridgeline.report.collective import write_picture
 
         write_picture(time, picture, time.by_size or ())
         say(f"{picture}: written", err=True)
@@ -186,7 +186,7 @@ def collective(
 def _check_picture(path: Path | None) -> None:
     """Refuse a picture that cannot be drawn or written, before the work."""
     if path is not None:
-        from ridgeline.report.schedule_picture import refuse_unknown_picture
+        from ridgeline.report.collective import refuse_unknown_picture
 
         refuse_unknown_picture(path)
         check_outputs(path)
@@ -252,7 +252,7 @@ def _verify(file: Path | None, network: _Network, json: bool) -> None:
     """Check a file, time its algorithm where a network is given; exit code 2 where it is wrong."""
     from ridgeline.comm import graph_for, timed_file
     from ridgeline.comm.formats import read_collective
-    from ridgeline.report.schedule_picture import refuse_unknown_picture, write_picture
+    from ridgeline.report.collective import refuse_unknown_picture, write_picture
 
     if file is None:
         raise InputError(Problem(path="FILE", given="nothing", expected="a file after verify"))

@@ -177,7 +177,7 @@ def _timeline_text(line: Timeline, output: Path, together: bool, *, is_open: boo
 
 def _write_requests(scenario: Scenario, output: Path | None, html: Path | None, *, json: bool) -> None:
     """Write the page of a scenario's requests over time."""
-    from ridgeline.report.serve_html import serving_page
+    from ridgeline.report.serve import serving_page
 
     if output is not None or html is None:
         raise InputError(Problem(path="-o", given="a serve scenario", expected="--html FILE: requests over time"))

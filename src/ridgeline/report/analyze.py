@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ridgeline.core.encode import NANOSECONDS_PER_US
 from ridgeline.core.units import DECIMAL, format_quantity, signed_share
-from ridgeline.report.cells import bar, blocks, clean, grid, list_lines, time
+from ridgeline.report.cells import BarRow, bar, bar_table, blocks, clean, grid, list_lines, time
 from ridgeline.trace import (
     DECODE,
     MIXED,
@@ -29,32 +29,17 @@ WIDE = 30  # cells of a bar
 COLOURS = {"compute": "blue", "communication": "magenta", "copy": "green", "waiting": "yellow", "idle": "red"}
 
 
-# -- the page ---------------------------------------------------------------------------------------------------------
-
-
 def draw_analysis(analysis: Analysis, console: Console) -> None:
-    """Print the page of an analysis."""
-    console.print(page(analysis))
-
-
-def page(analysis: Analysis) -> RenderableType:
-    """What was read, where the time went, in which classes and ops, why the chip idled, and what to do."""
-    depend = path_lines(analysis) + rank_lines(analysis) + memory_lines(analysis)
-    return blocks(
-        _headline(analysis),
-        [_split(analysis)],
-        [_by_class(analysis)],
-        _idle(analysis),
-        depend,
-        collective_lines(analysis),
-        inference_lines(analysis.inference, analysis.model.name if analysis.model else None),
-        _rates(analysis),
-        measured_lines(analysis),
-        [_ops(analysis)],
-        _finding_lines(analysis),
-        what_if_lines(analysis),
+    """Print what was read, where the time went, in which classes and ops, why the chip idled, and what to do."""
+    depend = _path_lines(analysis) + _rank_lines(analysis) + _memory_lines(analysis)
+    model = analysis.model.name if analysis.model else None
+    parts = (
+        _headline(analysis), [_split(analysis)], [_by_class(analysis)], _idle(analysis), depend,
+        _collective_lines(analysis), _inference_lines(analysis.inference, model), _rates(analysis),
+        _measured_lines(analysis), [_ops(analysis)], _finding_lines(analysis), _what_if_lines(analysis),
         _doubts(analysis),
-    )
+    )  # fmt: skip
+    console.print(blocks(*parts))
 
 
 def _headline(analysis: Analysis) -> list[RenderableType]:
@@ -68,8 +53,7 @@ def _headline(analysis: Analysis) -> list[RenderableType]:
 
 def _split(analysis: Analysis) -> Table:
     total = analysis.breakdown.total
-    table, span = grid("left", "right", "right", "left", "left"), total.span_ns or 1.0
-    overlap = total.overlap_fraction
+    span, overlap = total.span_ns or 1.0, total.overlap_fraction
     hidden = "" if overlap is None else f"{overlap:.1%} of communication is under compute"
     rows = (
         ("span", total.span_ns, "", "first start to last end"),
@@ -79,47 +63,48 @@ def _split(analysis: Analysis) -> Table:
         ("  exposed", total.exposed_communication_ns, "communication", "not under any compute kernel"),
         ("copy", total.copy_ns, "copy", "memcpy and memset"),
     )
-    for name, took, colour, meaning in rows:
-        share = took / span
-        drawing = bar(share, COLOURS[colour], WIDE) if colour else Text("")
-        table.add_row(name, time(took), f"{share:.1%}", drawing, Text(meaning, style="dim"))
-    return table
+    lines: list[BarRow] = [
+        (name, time(took), took / span, COLOURS.get(colour, ""), meaning) for name, took, colour, meaning in rows
+    ]
+    return bar_table(lines, WIDE)
 
 
 def _by_class(analysis: Analysis) -> Table:
-    table, chips = grid("left", "right", "right", "left", "right", "left"), max(1, len(analysis.breakdown.chips))
-    for one in analysis.breakdown.classes[:16]:
-        table.add_row(
-            one.id, time(one.union_ns / chips), f"{one.share:.1%}",
-            bar(one.share, COLOURS[one.group], WIDE), f"{one.spans:,}", Text(one.what, style="dim"),
-        )  # fmt: skip
-    return table
+    chips = max(1, len(analysis.breakdown.chips))
+    rows = (
+        (one.id, time(one.union_ns / chips), f"{one.share:.1%}", bar(one.share, COLOURS[one.group], WIDE),
+         f"{one.spans:,}", Text(one.what, style="dim"))
+        for one in analysis.breakdown.classes[:16]
+    )  # fmt: skip
+    return grid("left", "right", "right", "left", "right", "left", rows=rows)
 
 
 def _ops(analysis: Analysis) -> Table:
-    table, chips = grid("right", "right", "right", "left", "left"), max(1, len(analysis.breakdown.chips))
-    for one in analysis.breakdown.names[:SHOWN]:
-        name = clean(one.name)
-        name.truncate(96, overflow="ellipsis")
-        took = time(one.total_ns / chips)
-        table.add_row(took, f"{one.share:.1%}", f"{one.spans:,}", one.class_, name)
-    return table
+    chips = max(1, len(analysis.breakdown.chips))
+    rows = (
+        (time(one.total_ns / chips), f"{one.share:.1%}", f"{one.spans:,}", one.class_, _short(one.name, 96))
+        for one in analysis.breakdown.names[:SHOWN]
+    )
+    return grid("right", "right", "right", "left", "left", rows=rows)
+
+
+def _short(name: str, most: int) -> Text:
+    text = clean(name)
+    text.truncate(most, overflow="ellipsis")
+    return text
 
 
 def _idle(analysis: Analysis) -> list[RenderableType]:
-    table = grid("left", "right", "right", "left", "right", "left")
-    for idle_cause in analysis.idle_causes:
-        share = idle_cause.share_of_span
-        table.add_row(
-            idle_cause.idle.cause, time(idle_cause.idle_us * NANOSECONDS_PER_US), f"{share:.1%}",
-            bar(share, COLOURS["idle"], WIDE),
-            f"{idle_cause.idle.gaps:,}",
-            Text(idle_cause.idle.meaning, style="dim"),
-        )  # fmt: skip
+    rows = (
+        (cause.idle.cause, time(cause.idle_us * NANOSECONDS_PER_US), f"{cause.share_of_span:.1%}",
+         bar(cause.share_of_span, COLOURS["idle"], WIDE), f"{cause.idle.gaps:,}", Text(cause.idle.meaning, style="dim"))
+        for cause in analysis.idle_causes
+    )  # fmt: skip
+    table = grid("left", "right", "right", "left", "right", "left", rows=rows)
     lines: list[RenderableType] = [Text("idle because of", style="dim"), table] if analysis.idle_causes else []
-    told = dict.fromkeys(_launch_line(launch) for launch in analysis.launches)
-    who = f" on each of {len(analysis.launches)} chips" if len(told) == 1 and len(analysis.launches) > 1 else ""
-    return [*lines, *(Text.assemble((f"launches{who} ", "dim"), one) for one in list(told)[:4])]
+    launches = dict.fromkeys(_launch_line(launch) for launch in analysis.launches)
+    who = f" on each of {len(analysis.launches)} chips" if len(launches) == 1 and len(analysis.launches) > 1 else ""
+    return [*lines, *(Text.assemble((f"launches{who} ", "dim"), line) for line in list(launches)[:4])]
 
 
 def _launch_line(one: Launches) -> str:
@@ -173,21 +158,18 @@ def _doubts(analysis: Analysis) -> list[RenderableType]:
 # -- dependencies -----------------------------------------------------------------------------------------------------
 
 
-# -- the page ---------------------------------------------------------------------------------------------------------
-
-
-def what_if_lines(analysis: Analysis) -> list[RenderableType]:
+def _what_if_lines(analysis: Analysis) -> list[RenderableType]:
     """Questions and what replays answered."""
-    if not analysis.what_if:
-        return []
-    table = grid("left", "right", "right", "left")
-    for one in analysis.what_if:
-        gain = signed_share(-one.gain) if one.gain else "0.0%"
-        table.add_row(clean(one.question), time(one.after_ns), gain, Text(one.meaning, style="dim"))
-    return [Text("what if, by replaying the dependencies", style="dim"), table]
+    rows = [
+        (clean(answer.question), time(answer.after_ns), signed_share(-answer.gain) if answer.gain else "0.0%",
+         Text(answer.meaning, style="dim"))
+        for answer in analysis.what_if
+    ]  # fmt: skip
+    title = Text("what if, by replaying the dependencies", style="dim")
+    return [title, grid("left", "right", "right", "left", rows=rows)] if rows else []
 
 
-def path_lines(analysis: Analysis) -> list[RenderableType]:
+def _path_lines(analysis: Analysis) -> list[RenderableType]:
     """What the critical path consists of, in one line."""
     path = analysis.critical
     if path is None:
@@ -200,7 +182,7 @@ def path_lines(analysis: Analysis) -> list[RenderableType]:
     ]
 
 
-def rank_lines(analysis: Analysis) -> list[RenderableType]:
+def _rank_lines(analysis: Analysis) -> list[RenderableType]:
     """Stragglers and bubbles."""
     every = analysis.ranks.collectives
     lines: list[RenderableType] = [
@@ -218,7 +200,7 @@ def rank_lines(analysis: Analysis) -> list[RenderableType]:
     return lines
 
 
-def collective_lines(analysis: Analysis) -> list[RenderableType]:
+def _collective_lines(analysis: Analysis) -> list[RenderableType]:
     """Collectives by type and size: how long, how fast, against the link, who came last."""
     sizes = analysis.collectives
     if not sizes:
@@ -238,7 +220,7 @@ def collective_lines(analysis: Analysis) -> list[RenderableType]:
     return [Text(sentence, style="dim"), table]
 
 
-def memory_lines(analysis: Analysis) -> list[RenderableType]:
+def _memory_lines(analysis: Analysis) -> list[RenderableType]:
     """The peak of each chip and what had grown until then."""
     lines: list[RenderableType] = []
     for one in analysis.memory[:4]:
@@ -255,17 +237,13 @@ def memory_lines(analysis: Analysis) -> list[RenderableType]:
 # -- inference --------------------------------------------------------------------------------------------------------
 
 
-LISTED = 1000
-
-
-def inference_lines(inference: Inference | None, model: str | None) -> list[RenderableType]:
+def _inference_lines(inference: Inference | None, model: str | None) -> list[RenderableType]:
     """The engine's steps in words; nothing for a trace without."""
     lines: list[RenderableType] = []
     if inference is not None:
         counts = ((inference.prefill_steps, PREFILL), (inference.decode_steps, DECODE), (inference.mixed_steps, MIXED))
         parts = [f"{count:,} {kind}" for count, kind in counts if count]
-        tokens = sum(step.tokens for step in inference.steps)
-        parts.append(f"{tokens:,} tokens")
+        parts.append(f"{sum(step.tokens for step in inference.steps):,} tokens")
         parts.append(f"graph replayed in {inference.graph_hits:,} of {len(inference.steps):,}")
         if inference.mean_decode_batch:
             parts.append(f"{inference.mean_decode_batch:.1f} requests a decode step")
@@ -295,7 +273,7 @@ def draw_counters(found: CounterFile, console: Console) -> None:
     console.print(Group(Text.assemble(clean(title), style="bold"), Text(note, style="dim"), Text(""), _table(kernels)))
 
 
-def measured_lines(analysis: Analysis) -> list[RenderableType]:
+def _measured_lines(analysis: Analysis) -> list[RenderableType]:
     """Lines of a page: measured kernels, and what was measured but is not in the trace."""
     found = analysis.measured
     lines: list[RenderableType] = []
@@ -317,12 +295,11 @@ def _table(kernels: Iterable[tuple[float, int, KernelCounters]]) -> Table:
     for head in HEADS:
         table.add_column(head, justify="left" if head == "kernel" else "right", no_wrap=head != "kernel")
     for total_ns, spans, one in kernels:
-        name = clean(one.name)
-        name.truncate(72, overflow="ellipsis")
         table.add_row(
             time(total_ns), f"{spans:,}",
             _share(one.compute), _share(one.memory), _share(one.dram),
-            _rate(one.bytes_per_s, "G", "B/s"), _rate(one.flops_per_s, "T", "FLOP/s"), _share(one.occupancy), name,
+            _rate(one.bytes_per_s, "G", "B/s"), _rate(one.flops_per_s, "T", "FLOP/s"), _share(one.occupancy),
+            _short(one.name, 72),
         )  # fmt: skip
     return table
 
@@ -381,8 +358,8 @@ def draw_memory(record: MemoryRecord, console: Console) -> None:
         if device.out_of_memory:
             sentence += f"; {device.out_of_memory:,} allocations failed"
         console.print(Text(sentence, style="dim"))
-        table = grid("right", "right", "left")
-        for holder in device.holders[:QUERY_SHOWN]:
-            share = holder.size_bytes / max(1, device.peak_bytes)
-            table.add_row(format_quantity(holder.size_bytes, "B"), f"{share:.1%}", clean(holder.what))
-        console.print(table)
+        rows = (
+            (format_quantity(one.size_bytes, "B"), f"{one.size_bytes / max(1, device.peak_bytes):.1%}", clean(one.what))
+            for one in device.holders[:QUERY_SHOWN]
+        )
+        console.print(grid("right", "right", "left", rows=rows))

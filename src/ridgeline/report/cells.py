@@ -82,11 +82,11 @@ def grid(*justify: Side, rows: Rows = ()) -> Table:
     return table
 
 
-def bar_table(rows: Iterable[BarRow], cells: int = 24, form: str = "{:.1%}") -> Table:
+def bar_table(rows: Iterable[BarRow], cells: int = 24, form: Callable[[float], str] = "{:.1%}".format) -> Table:
     """Parts below each other: name, size, share of the whole as text and as a bar of so many cells, meaning."""
     table = grid("left", "right", "right", "left", "left")
     for name, size, share, colour, meaning in rows:
-        figure = "" if share is None else form.format(share)
+        figure = "" if share is None else form(share)
         drawing = bar(share, colour, cells) if colour and share is not None else Text("")
         table.add_row(name, size, figure, drawing, Text(meaning, style="dim"))
     return table

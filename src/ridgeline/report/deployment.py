@@ -13,9 +13,9 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_bytes, write_text
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.report.cells import DASH, Axis, Dot, bar, blocks, clean, grid, header_table, list_lines, percent, scatter
+from ridgeline.report.drawing import RULE, Label, Line, Look, Mark, Point, png_marks, standalone_svg
 from ridgeline.report.html import Scale, document, escape_text, facts, table
 from ridgeline.report.plan_html import EDGE, LEFT, SCRIPT, STYLE, TALL, WIDE, Chart, chart
-from ridgeline.report.raster import Canvas
 from ridgeline.search import DeploymentReport, FrontierPoint
 from ridgeline.sim.forward_price import PARTS
 
@@ -147,8 +147,7 @@ def _foot(report: DeploymentReport) -> Iterator[RenderableType]:
 
 
 WRITERS = (".png", ".svg")
-PAPER, INK, RULE = (252, 252, 250), (29, 39, 51), (223, 227, 232)
-KEPT, MISSED = (192, 57, 43), (59, 120, 195)  # dots of replicas that keep the objective, and of others
+LOOK: Look = {"rule": (RULE, 1.0), "front": (RULE, 2.0), "met": ((192, 57, 43), 0.0), "missed": ((59, 120, 195), 0.0)}
 
 
 def write_picture(report: DeploymentReport, path: Path) -> None:
@@ -168,23 +167,25 @@ def refuse_picture(path: Path | None) -> None:
 
 def frontier_png(report: DeploymentReport) -> bytes:
     """The frontier as a picture: cost upwards, tokens per second of a user across."""
-    points = [(one.user_speed, cost_of(one), one.met) for one in report.found.frontier]
-    canvas = Canvas(WIDE, TALL, PAPER)
-    across = Scale.of([point[0] for point in points] or [1.0], LEFT, WIDE - EDGE / 2)
-    up = Scale.of([point[1] for point in points] or [1.0], TALL - EDGE, EDGE / 3)
+    return png_marks(_frontier_marks(report), WIDE, TALL, LOOK)
+
+
+def _frontier_marks(report: DeploymentReport) -> Iterator[Mark]:
+    points = [(point.user_speed, cost_of(point), point.met) for point in report.found.frontier]
+    across = Scale.of([speed for speed, _, _ in points] or [1.0], LEFT, WIDE - EDGE / 2)
+    up = Scale.of([cost for _, cost, _ in points] or [1.0], TALL - EDGE, EDGE / 3)
     for value in across.ticks():
-        canvas.line((across(value), EDGE / 3), (across(value), TALL - EDGE), RULE)
-        canvas.text(f"{value:.3g}", across(value), TALL - EDGE + 18, INK, "middle")
+        yield Line(kind="rule", start=(across(value), EDGE / 3), end=(across(value), TALL - EDGE))
+        yield Label(text=f"{value:.3g}", x=across(value), y=TALL - EDGE + 18, anchor="middle")
     for value in up.ticks():
-        canvas.line((LEFT, up(value)), (WIDE - EDGE / 2, up(value)), RULE)
-        canvas.text(f"{value:.3g}", LEFT - 6, up(value) + 4, INK, "end")
+        yield Line(kind="rule", start=(LEFT, up(value)), end=(WIDE - EDGE / 2, up(value)))
+        yield Label(text=f"{value:.3g}", x=LEFT - 6, y=up(value) + 4, anchor="end")
     for before, after in pairwise(points):
-        canvas.line((across(before[0]), up(before[1])), (across(after[0]), up(after[1])), RULE, 2.0)
+        yield Line(kind="front", start=(across(before[0]), up(before[1])), end=(across(after[0]), up(after[1])))
     for speed, cost, met in points:
-        canvas.dot(across(speed), up(cost), 6 if met else 4, KEPT if met else MISSED)
-    canvas.text(cost_name(report), LEFT, 14, INK)
-    canvas.text("tokens/s of a user (red: the objective is kept)", WIDE / 2, TALL - 22, INK, "middle")
-    return canvas.png()
+        yield Point(kind="met" if met else "missed", x=across(speed), y=up(cost), radius=6 if met else 4)
+    yield Label(text=cost_name(report), x=LEFT, y=14)
+    yield Label(text="tokens/s of a user (red: the objective is kept)", x=WIDE / 2, y=TALL - 22, anchor="middle")
 
 
 def write_page(report: DeploymentReport, path: Path) -> None:
@@ -198,10 +199,9 @@ def write_page(report: DeploymentReport, path: Path) -> None:
 def frontier_svg(report: DeploymentReport) -> str:
     """The frontier as an SVG file of its own."""
     inner = _deployment_chart_frontier(report)
-    begin, end = inner.index("<svg"), inner.index("</svg>") + len("</svg>")
-    named = inner[begin:end].replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
-    style = "<style>.rule{stroke:#ccc}.dot{fill:#3b78c3}.best{fill:#c0392b}text{font:12px sans-serif;fill:#333}</style>"
-    return named.replace(">", f">{style}", 1)
+    element = inner[inner.index("<svg") : inner.index("</svg>") + len("</svg>")]
+    style = ".rule{stroke:#ccc}.dot{fill:#3b78c3}.best{fill:#c0392b}text{font:12px sans-serif;fill:#333}"
+    return standalone_svg(element, style)
 
 
 def page(report: DeploymentReport) -> str:

@@ -18,12 +18,10 @@ LEAST = 0.02  # of the whole difference: smaller items are not on the page
 ROUNDING = 50  # nanoseconds: less is not shown
 
 
-# -- the page ---------------------------------------------------------------------------------------------------------
-
-
 def draw_diff(diff: Diff, console: Console) -> None:
-    """Print the page of a diff."""
-    console.print(page(diff))
+    """Print the two steps, the causes of their difference with the largest items, and where it lies."""
+    places = (("phase", diff.phases), ("class", diff.classes), ("layer", diff.layers))
+    console.print(blocks(_head(diff), _causes(diff), *(_places(by, rows) for by, rows in places)))
 
 
 def draw_runs(diffs: Sequence[Diff], console: Console) -> None:
@@ -37,14 +35,6 @@ def draw_runs(diffs: Sequence[Diff], console: Console) -> None:
         sentence = f"{most.cause} {signed_time(most.delta_ns)}" if most else ""
         table.add_row(clean(diff.after.label), time(diff.after.step_ns), share, Text(sentence, style="dim"))
     console.print(blocks([Text("all runs, against the first", style="dim"), table]))
-
-
-def page(diff: Diff) -> RenderableType:
-    """The two steps, the causes of their difference with the largest items, and where it lies."""
-    return blocks(
-        _head(diff), _causes(diff), _places("phase", diff.phases), _places("class", diff.classes),
-        _places("layer", diff.layers),
-    )  # fmt: skip
 
 
 def both_ends(name: str, most: int = 70) -> str:
@@ -97,46 +87,39 @@ def _places(by: str, places: Sequence[Place]) -> list[RenderableType]:
     rows = [place for place in places if abs(place.delta_ns) >= ROUNDING]
     if not rows:
         return []
-    table = grid("left", "right", "right", "right", "left")
     largest = max(abs(row.delta_ns) for row in rows)
-    for row in rows[:40]:
-        table.add_row(
-            row.id, time(row.before_ns), time(row.after_ns), signed_time(row.delta_ns),
-            better_or_worse(row.delta_ns / largest),
-        )  # fmt: skip
-    return [Text(f"by {by}", style="dim"), table]
+    cells = (
+        (row.id, time(row.before_ns), time(row.after_ns), signed_time(row.delta_ns),
+         better_or_worse(row.delta_ns / largest))
+        for row in rows[:40]
+    )  # fmt: skip
+    return [Text(f"by {by}", style="dim"), grid("left", "right", "right", "right", "left", rows=cells)]
 
 
 # -- explain ----------------------------------------------------------------------------------------------------------
 
 
-EXPLAIN_LEAST = 50  # nanoseconds: less is rounding
 COLOURS = {"model": "cyan", "machine": "yellow", "unclear": "magenta", "nothing": "dim"}
 
 
 def draw_explanation(explanation: Explanation, console: Console) -> None:
-    """Print the explain_page of an explanation."""
-    console.print(explain_page(explanation))
-
-
-def explain_page(explanation: Explanation) -> RenderableType:
-    """Predicted and measured, why that may be unfair, the gap in order, and what to change on which side."""
+    """Print predicted and measured, why that may be unfair, the gap in order, and what to change on which side."""
     doubts = list_lines("doubtful", explanation.doubts, style="yellow")
-    return blocks(_explain_head(explanation), doubts, _gap(explanation), _todo(explanation))
+    console.print(blocks(_explain_head(explanation), doubts, _gap(explanation), _todo(explanation)))
 
 
 def _explain_head(explanation: Explanation) -> list[RenderableType]:
     low, high = explanation.prediction.interval.low, explanation.prediction.interval.high
-    table = grid("left", "right", "left")
     inside = "inside" if explanation.inside else "outside"
     span = f"{format_quantity(low, 's', 3)} to {format_quantity(high, 's', 3)}"
     scenario = explanation.scenario
-    table.add_row("predicted", time(explanation.predicted_ns), Text(f"{scenario.plan.engine}; {span}", style="dim"))
-    table.add_row(
-        "measured", time(explanation.measured_ns), Text(f"{inside} the interval of the prediction", style="dim")
-    )
     residual = "" if explanation.residual is None else f"residual {signed_share(explanation.residual)}"
-    table.add_row(Text("gap", style="bold"), Text(signed_time(explanation.gap_ns), style="bold"), residual)
+    rows = (
+        ("predicted", time(explanation.predicted_ns), Text(f"{scenario.plan.engine}; {span}", style="dim")),
+        ("measured", time(explanation.measured_ns), Text(f"{inside} the interval of the prediction", style="dim")),
+        (Text("gap", style="bold"), Text(signed_time(explanation.gap_ns), style="bold"), residual),
+    )
+    table = grid("left", "right", "left", rows=rows)
     sources = ", ".join(explanation.analysis.timeline.about.sources[:2])
     title = f"{scenario.model.id} on {scenario.system.name}   {sources}"
     return [Text.assemble(clean(title), style="bold"), table]
@@ -148,7 +131,7 @@ def _gap(explanation: Explanation) -> list[RenderableType]:
     largest = max((abs(one.gap_ns) for one in explanation.by_class), default=1.0) or 1.0
     small: list[float] = []
     for one in explanation.by_class:
-        parts = [part for part in explanation.parts if part.class_ == one.class_ and abs(part.gap_ns) >= EXPLAIN_LEAST]
+        parts = [part for part in explanation.parts if part.class_ == one.class_ and abs(part.gap_ns) >= ROUNDING]
         if all(part.change == "nothing" for part in parts):
             small.append(one.gap_ns)
             continue
@@ -184,11 +167,8 @@ def _todo(explanation: Explanation) -> list[RenderableType]:
         if part.action and part.action not in seen:
             seen.add(part.action)
             where = f"{part.phase} {part.class_} {signed_time(part.gap_ns)}"
-            table.add_row(
-                Text(f"  {part.change}", style=COLOURS[part.change]),
-                Text(where, style="dim"),
-                clean(part.action),
-            )
+            who = Text(f"  {part.change}", style=COLOURS[part.change])
+            table.add_row(who, Text(where, style="dim"), clean(part.action))
     return [Text.assemble(("of the gap ", "dim"), parts), *([table] if seen else [])]
 
 
@@ -231,9 +211,8 @@ def _diff_summary(diff: Diff) -> str:
         (signed_time(diff.delta_ns), "B − A, a step and chip"),
         (signed_share(diff.slower) if diff.slower else "0.0%", "of A's step"),
     )  # fmt: skip
-    places = "".join(
-        _place_table(by, rows) for by, rows in (("phase", diff.phases), ("class", diff.classes), ("layer", diff.layers))
-    )
+    by_place = (("phase", diff.phases), ("class", diff.classes), ("layer", diff.layers))
+    places = "".join(_place_table(by, rows) for by, rows in by_place)
     return (
         f"<h2>{escape_text(before.label)} → {escape_text(after.label)}</h2>{facts(figures)}"
         f"<figure>{_bars(diff)}<figcaption>Causes sum to the difference. Work is matched by "

@@ -12,13 +12,12 @@ from rich.text import Text
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_bytes, write_text
-from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.cost import ProfileDiff, ProfileReport
 from ridgeline.report import html
 from ridgeline.report.cells import DASH, blocks, clean, facts, header_table, list_lines, percent
+from ridgeline.report.drawing import RULE, Label, Line, Look, Mark, Point, png_marks, standalone_svg, svg_marks
 from ridgeline.report.html import Scale
-from ridgeline.report.raster import Canvas, Colour
 from ridgeline.sim.roofline import PlacedOp, Roofline
 
 SHOWN = 24  # ops on a page
@@ -100,48 +99,16 @@ def span_of(roofline: Roofline) -> tuple[float, float, float, float]:
 
 WIDE, TALL = 920, 520  # pixels
 LEFT, RIGHT, TOP, BOTTOM = 110, 24, 34, 46
-PAPER, INK, FAINT, RULE = (252, 252, 250), (29, 39, 51), (138, 148, 160), (223, 227, 232)
-SHEET, MEASURED = (47, 111, 178), (209, 102, 31)
-DOTS: dict[str, Colour] = {"compute": (47, 111, 178), "memory": (46, 139, 87)}
+LOOK: Look = {
+    "rule": (RULE, 1.0), "sheet": ((47, 111, 178), 2.0), "real": ((209, 102, 31), 2.0),
+    "compute": ((47, 111, 178), 0.0), "memory": ((46, 139, 87), 0.0),
+}  # fmt: skip
 WRITERS = (".svg", ".png", ".html", ".htm")
 STYLE = html.HOUSE + (
     ".sheet { stroke: var(--in); fill: none; stroke-width: 2; } .real { stroke: var(--out); fill: none;"
     " stroke-dasharray: 6 4; stroke-width: 2; } .compute { fill: var(--in); fill-opacity: .6; }"
     " .memory { fill: #2e8b57; fill-opacity: .6; }"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A line between two places of the chart: a rule, a roof by the data sheet, or a measured one."""
-
-    kind: str
-    start: tuple[float, float]
-    end: tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dot:
-    """An op."""
-
-    kind: str
-    x: float
-    y: float
-    radius: float
-    told: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Label:
-    """A text."""
-
-    text: str
-    x: float
-    y: float
-    anchor: str = "start"
-
-
-Mark = Line | Dot | Label
 
 
 def marks(roofline: Roofline) -> Iterator[Mark]:
@@ -165,7 +132,7 @@ def marks(roofline: Roofline) -> Iterator[Mark]:
                 f"{placed.op.label} ({placed.op.phase}): {placed.share:.1%} of the time, {placed.roof:.0%} of its roof"
             )
             x, y = across(placed.op.intensity), up(placed.op.flops_per_s)
-            yield Dot(kind=placed.op.bound, x=x, y=y, radius=3 + 22 * math.sqrt(placed.share), told=figures)
+            yield Point(kind=placed.op.bound, x=x, y=y, radius=3 + 22 * math.sqrt(placed.share), told=figures)
     for placed in sorted(roofline.placed_ops, key=lambda placed: -placed.share)[:6]:
         if placed.op.flops and placed.op.seconds:
             yield Label(text=placed.op.label, x=across(placed.op.intensity) + 8, y=up(placed.op.flops_per_s) - 6)
@@ -194,52 +161,14 @@ def _roof(kind: str, peak: float, memory: float, scales: tuple[Scale, Scale], to
     yield Label(text=told, x=across(across.high), y=up(peak) - 6, anchor="end")
 
 
-def _path(line: Line) -> str:
-    (left, top), (right, bottom) = line.start, line.end
-    return f"M{left:.1f} {top:.1f}L{right:.1f} {bottom:.1f}"
-
-
 def svg(roofline: Roofline) -> str:
     """The chart as the content of an SVG element."""
-    drawn = []
-    for mark in marks(roofline):
-        match mark:
-            case Line():
-                drawn.append(
-                    html.rule(
-                        f"M{mark.start[0]:.1f} {mark.start[1]:.1f}L{mark.end[0]:.1f} {mark.end[1]:.1f}", mark.kind
-                    )
-                )
-            case Dot():
-                drawn.append(html.dot(mark.x, mark.y, round(mark.radius, 1), kind=mark.kind, told=mark.told))
-            case Label():
-                drawn.append(html.label(mark.text, mark.x, mark.y, anchor=mark.anchor))
-    return html.svg(WIDE, TALL, drawn)
+    return svg_marks(marks(roofline), WIDE, TALL)
 
 
 def svg_file(roofline: Roofline) -> str:
     """The chart as a file of its own, light and dark as the reader's page is."""
-    inner = svg(roofline)
-    head, rest = inner.split(">", 1)
-    head = head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ')
-    look = STYLE.replace(":root", "svg").replace("body {", "svg {")
-    return f"{head}><style>{look}</style>{rest}\n"
-
-
-def png(roofline: Roofline) -> bytes:
-    """The chart as a picture."""
-    canvas = Canvas(WIDE, TALL, PAPER)
-    lines = {"rule": (RULE, 1.0), "sheet": (SHEET, 2.0), "real": (MEASURED, 2.0)}
-    for mark in marks(roofline):
-        match mark:
-            case Line():
-                colour, thick = lines[mark.kind]
-                canvas.line(mark.start, mark.end, colour, thick)
-            case Dot():
-                canvas.dot(mark.x, mark.y, mark.radius, DOTS.get(mark.kind, FAINT))
-            case Label():
-                canvas.text(mark.text, mark.x, mark.y, INK, mark.anchor)
-    return canvas.png()
+    return standalone_svg(svg(roofline), STYLE.replace(":root", "svg").replace("body {", "svg {")) + "\n"
 
 
 def _number(value: float | None) -> str:
@@ -291,7 +220,7 @@ def write_chart(roofline: Roofline, path: Path) -> None:
             Problem(path="-o", given=repr(path.name)[:60], expected="a file ending in .svg, .png or .html")
         )
     if suffix == ".png":
-        write_bytes(path, png(roofline))
+        write_bytes(path, png_marks(marks(roofline), WIDE, TALL, LOOK))
     else:
         write_text(path, svg_file(roofline) if suffix == ".svg" else page(roofline))
 

@@ -97,9 +97,9 @@ def draw_dry(run: DryRun, screen: Console) -> None:
         if not run.equal and not wrong:
             continue
         held = ", ".join(map(str, stage.pipeline_ranks))
-        table = Table(title=f"pipeline rank {held}", title_justify="left", box=None, pad_edge=False)
-        for name in ("op", "size", "expected", "traced", "as"):
-            table.add_column(name, justify="right" if name in ("expected", "traced") else "left", overflow="fold")
+        table = Table("op", "size", title=f"pipeline rank {held}", title_justify="left", box=None, pad_edge=False)
+        for name in ("expected", "traced", "as"):
+            table.add_column(name, justify="left" if name == "as" else "right", overflow="fold")
         for op in wrong or stage.ops:
             unit = " B" if op.way == "buckets" else ""
             name = op.label or "(nothing expected)"

@@ -1,10 +1,11 @@
-"""Draw a serving prediction, why it is slow, and the fit of a request log."""
+"""Draw a serving prediction, on the terminal and as a page of requests over time; why it is slow; the fit of a log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
+import numpy as np
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -12,9 +13,14 @@ from rich.text import Text
 from ridgeline.calibrate.explain_bench import METRICS as EXPLAINED_METRICS
 from ridgeline.calibrate.explain_bench import BenchExplanation, BenchLoad
 from ridgeline.calibrate.request_log import LogFit
+from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_gib, format_quantity, signed_quantity, signed_share
-from ridgeline.report.cells import DASH, Side, bar, blocks, clean, facts, grid, header_table, list_lines, percent
+from ridgeline.report import html
+from ridgeline.report.cells import DASH, bar, bar_table, blocks, clean, facts, grid, header_table, list_lines, percent
+from ridgeline.report.html import Scale
 from ridgeline.serving.bench_result import BenchAnalysis, BenchReport
+from ridgeline.serving.fleet.replica import Sample
+from ridgeline.serving.served import Served
 from ridgeline.serving.serving_prediction import ServedTitle, ServingPrediction
 from ridgeline.serving.why_slow import MEANINGS, WhySlow
 
@@ -28,7 +34,6 @@ LIMITS = {
     "cache": "the KV cache was full",
     "tokens": "neither seats nor cache were short: prompts waited for the steps before them",
 }
-BAR: tuple[Side, ...] = ("left", "right", "right", "left", "left")
 MOST = 6
 
 
@@ -37,15 +42,9 @@ MOST = 6
 
 def draw_serving(prediction: ServingPrediction, console: Console) -> None:
     """Print the page of a serving prediction."""
-    console.print(
-        blocks(
-            _headline(prediction),
-            _metrics(prediction),
-            _where(prediction),
-            _fleet(prediction),
-            _assumption_lines(prediction),
-        )
-    )
+    assumed = list_lines("assumed", prediction.assumptions, most=MOST)
+    where = (Text("where the time of a request goes", style="bold"), _bars(prediction.metrics.time))
+    console.print(blocks(_headline(prediction), [_metrics(prediction)], where, [_fleet(prediction)], assumed))
 
 
 def _about(title: ServedTitle) -> Text:
@@ -56,60 +55,57 @@ def _about(title: ServedTitle) -> Text:
     )
     scenario = title.scenario
     where = f"{scenario.model.id} on {scenario.system.name}: {replicas} of {mesh}"
-    what = f"{where}, {scenario.plan.precision.compute.id}, {scenario.plan.engine}"
-    return clean(what)
+    return clean(f"{where}, {scenario.plan.precision.compute.id}, {scenario.plan.engine}")
 
 
 def _headline(prediction: ServingPrediction) -> Iterator[RenderableType]:
     yield Text.assemble((_about(prediction.title).plain, "bold"))
-    rate = f"{prediction.metrics.requests:,} requests in {format_quantity(prediction.metrics.duration_s, 's')}, "
-    rate += (
-        f"{prediction.metrics.requests_per_s:.2f}/s; {prediction.metrics.output_tokens_per_s:,.0f} output tokens/s, "
+    metrics = prediction.metrics
+    rate = (
+        f"{metrics.requests:,} requests in {format_quantity(metrics.duration_s, 's')}, {metrics.requests_per_s:.2f}/s"
     )
-    yield Text(rate + f"{prediction.tokens_per_s_per_chip:,.0f} a chip")
+    speed = f"{metrics.output_tokens_per_s:,.0f} output tokens/s, {prediction.tokens_per_s_per_chip:,.0f} a chip"
+    yield Text(f"{rate}; {speed}")
     for limit in prediction.limits:
         word, colour = ("kept", "green") if limit.met else ("missed", "red")
         sentence = f"{limit.metric.upper()} p{limit.percentile:g} {format_quantity(limit.found, 's')}"
         yield Text.assemble((word, colour), f"  {sentence}, limit {format_quantity(limit.limit, 's')}")
     if not prediction.met:
         yield Text("`ridgeline explain` says why, and what would help", style="dim")
-    if prediction.metrics.goodput is not None:
-        yield Text(f"goodput {prediction.metrics.goodput:.2f} requests/s, {percent(prediction.goodput_share)} of all")
+    if metrics.goodput is not None:
+        yield Text(f"goodput {metrics.goodput:.2f} requests/s, {percent(prediction.goodput_share)} of all")
 
 
-def _metrics(prediction: ServingPrediction) -> Iterator[RenderableType]:
+def metric_rows(prediction: ServingPrediction) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Mean and percentiles by name, and a row of them for each metric."""
     heads = list(prediction.metrics.ttft.figures)
-    table = header_table(("", *heads), right=heads)
-    for key, name in METRICS.items():
-        values = getattr(prediction.metrics, key).figures
-        table.add_row(name, *(format_quantity(values[head], "s") for head in heads))
-    yield table
+    figures = {name: getattr(prediction.metrics, key).figures for key, name in METRICS.items()}
+    return heads, [(name, *(format_quantity(row[head], "s") for head in heads)) for name, row in figures.items()]
 
 
-def _where(prediction: ServingPrediction) -> Iterator[RenderableType]:
-    yield Text("where the time of a request goes", style="bold")
-    yield _bars(prediction.metrics.time)
+def _metrics(prediction: ServingPrediction) -> Table:
+    heads, rows = metric_rows(prediction)
+    return header_table(("", *heads), rows, right=heads)
 
 
-def _bars(parts: dict[str, float]) -> RenderableType:
-    table = grid(*BAR)
+def _bars(parts: dict[str, float]) -> Table:
     total = sum(parts.values()) or 1.0
-    for name, seconds in parts.items():
-        if seconds > 0:
-            share = seconds / total
-            cells = (format_quantity(seconds, "s"), percent(share), bar(share, COLOURS[name]))
-            table.add_row(name, *cells, Text(MEANINGS[name], style="dim"))
-    return table
+    rows = (
+        (name, format_quantity(seconds, "s"), seconds / total, COLOURS[name], MEANINGS[name])
+        for name, seconds in parts.items()
+        if seconds > 0
+    )
+    return bar_table(rows, form=percent)
 
 
-def _fleet(prediction: ServingPrediction) -> Iterator[RenderableType]:
+def _fleet(prediction: ServingPrediction) -> Table:
     cost = prediction.cost_per_million_tokens_usd
     cache = "; ".join(
         f"{instance.memory.tokens:,} tokens{'' if instance.role == 'both' else ' of ' + instance.role}, "
         f"{format_gib(instance.memory.kv_bytes)} beside {format_gib(instance.memory.weights)} of weights"
         for instance in prediction.instances
     )
-    yield facts(
+    return facts(
         ("cache of a replica", cache),
         ("prefix hits", percent(prediction.metrics.hit_share)),
         ("preemptions", f"{prediction.preemptions:,}"),
@@ -128,16 +124,12 @@ def _changes(prediction: ServingPrediction) -> str:
     return f"{min(counts)} to {max(counts)}, {len(changes) - 1} changes"
 
 
-def _assumption_lines(prediction: ServingPrediction) -> Iterator[RenderableType]:
-    yield from list_lines("assumed", prediction.assumptions, most=MOST)
-
-
 # ---- why it is slow
 
 
 def draw_why_slow(why: WhySlow, console: Console) -> None:
     """Print why slow requests are slow, and what would help."""
-    console.print(blocks(_story(why), _comparison_lines(why), _slowest(why), _remedies(why), _nearest(why)))
+    console.print(blocks(_story(why), [_comparison(why)], [_slowest(why)], [_remedies(why)], _nearest(why)))
 
 
 def _story(why: WhySlow) -> Iterator[RenderableType]:
@@ -152,17 +144,18 @@ def _story(why: WhySlow) -> Iterator[RenderableType]:
         yield Text(f"the queue grew to {queue.peak:,} requests {when}; {LIMITS[queue.limit]}")
 
 
-def _comparison_lines(why: WhySlow) -> Iterator[RenderableType]:
-    table = header_table(("part", "slow requests", "usual ones", "more"), right=("slow requests", "usual ones", "more"))
-    for part, seconds in why.slow.items():
-        usual = why.usual[part]
-        if seconds > 0 or usual > 0:
-            cells = [format_quantity(value, "s") for value in (seconds, usual, max(seconds - usual, 0.0))]
-            table.add_row(Text(part, style=COLOURS[part]), *cells)
-    yield table
+def _comparison(why: WhySlow) -> Table:
+    right = ("slow requests", "usual ones", "more")
+    rows = (
+        (Text(part, style=COLOURS[part]), format_quantity(seconds, "s"), format_quantity(why.usual[part], "s"),
+         format_quantity(max(seconds - why.usual[part], 0.0), "s"))
+        for part, seconds in why.slow.items()
+        if seconds > 0 or why.usual[part] > 0
+    )  # fmt: skip
+    return header_table(("part", *right), rows, right=right)
 
 
-def _slowest(why: WhySlow) -> Iterator[RenderableType]:
+def _slowest(why: WhySlow) -> Table:
     heads = ("sent", "took", "prompt", "output", "replica")
     table = header_table(("slowest", *heads, "mostly"), right=heads)
     for one in why.slowest:
@@ -171,19 +164,19 @@ def _slowest(why: WhySlow) -> Iterator[RenderableType]:
         cells = (f"{one.sent_s:.1f} s", format_quantity(one.seconds, "s"))
         counts = (f"{one.prompt_tokens:,}", f"{one.output_tokens:,}", str(one.replica))
         table.add_row(clean(one.id[:24]), *cells, *counts, f"{most} {percent(share)}")
-    yield table
+    return table
 
 
-def _remedies(why: WhySlow) -> Iterator[RenderableType]:
+def _remedies(why: WhySlow) -> Table | Text:
     if not why.remedies:
-        yield Text("none of the changes that were simulated helps", style="yellow")
-        return
-    name = f"{why.metric.upper()} p{why.percentile:g}"
-    table = header_table(("would help (simulated)", name, "goodput", "chips"), right=(name, "goodput", "chips"))
-    for remedy in why.remedies[:MOST]:
-        good = DASH if remedy.goodput is None else f"{remedy.goodput:.2f}/s"
-        table.add_row(clean(f"--set {remedy.change}"), format_quantity(remedy.found, "s"), good, str(remedy.chips))
-    yield table
+        return Text("none of the changes that were simulated helps", style="yellow")
+    right = (f"{why.metric.upper()} p{why.percentile:g}", "goodput", "chips")
+    rows = (
+        (clean(f"--set {remedy.change}"), format_quantity(remedy.found, "s"),
+         DASH if remedy.goodput is None else f"{remedy.goodput:.2f}/s", str(remedy.chips))
+        for remedy in why.remedies[:MOST]
+    )  # fmt: skip
+    return header_table(("would help (simulated)", *right), rows, right=right)
 
 
 def _nearest(why: WhySlow) -> Iterator[RenderableType]:
@@ -193,10 +186,8 @@ def _nearest(why: WhySlow) -> Iterator[RenderableType]:
         least = why.least[one.metric]
         name = f"{one.metric.upper()} p{one.percentile:g}"
         if one.limit < least:
-            said = (
-                f"{name} below {format_quantity(least, 's')} cannot be met at any load: so long takes a request alone"
-            )
-            yield Text(said, style="red")
+            floor = format_quantity(least, "s")
+            yield Text(f"{name} below {floor} cannot be met at any load: so long takes a request alone", style="red")
         yield Text(f"{name}: the nearest that this deployment keeps is {format_quantity(one.found, 's')}")
     if why.kept_rate is not None:
         yield Text(f"every limit is kept up to {why.kept_rate:.2f} requests/s of this load")
@@ -228,7 +219,6 @@ def draw_request_log(fit: LogFit, console: Console) -> None:
 # -- bench ------------------------------------------------------------------------------------------------------------
 
 
-BENCH_METRICS = ("ttft", "tpot", "itl", "e2e")
 MEANING = {
     "alone": "a prompt of its length with no other request in flight",
     "waited": "the rest of TTFT: queue, prefills of others",
@@ -269,22 +259,22 @@ def _title(run: BenchAnalysis) -> Text:
 def _bench_metrics(run: BenchAnalysis) -> Table:
     shares = list(run.metrics.ttft.percentiles_by_share)
     names = ["mean", "median", *(f"p{share}" for share in shares)]
-    table = header_table(["", *names], right=names)
-    for name in BENCH_METRICS:
-        one = getattr(run.metrics, name)
-        values = [one.mean, one.median, *(one.percentiles_by_share[share] for share in shares)]
-        table.add_row(name.upper(), *(_seconds(value) for value in values))
-    return table
+    figures = {name.upper(): getattr(run.metrics, name) for name in METRICS}
+    rows = (
+        (name, *map(_seconds, (one.mean, one.median, *(one.percentiles_by_share[share] for share in shares))))
+        for name, one in figures.items()
+    )
+    return header_table(["", *names], rows, right=names)
 
 
 def _time(run: BenchAnalysis) -> Table:
     total = sum(run.time.values()) or 1.0
-    table = grid("left", "right", "right", "left", "left")
-    for name, seconds in run.time.items():
-        if seconds > 0:
-            share = seconds / total
-            table.add_row(name, _seconds(seconds), f"{share:.0%}", bar(share, "blue", 16), MEANING[name])
-    return table
+    rows = (
+        (name, _seconds(seconds), f"{seconds / total:.0%}", bar(seconds / total, "blue", 16), MEANING[name])
+        for name, seconds in run.time.items()
+        if seconds > 0
+    )
+    return grid("left", "right", "right", "left", "left", rows=rows)
 
 
 def _seconds(value: float) -> str:
@@ -324,3 +314,165 @@ def _explain_bench_title(load: BenchLoad) -> str:
     limit = f", at most {load.max_concurrency} at a time" if load.max_concurrency else ""
     times = f"median of {load.repeats} repeats" if load.repeats > 1 else "one run"
     return f"{rate}{limit}: {times}, {load.requests:,} requests; medians of requests"
+
+
+# -- the page of requests over time -----------------------------------------------------------------------------------
+
+
+WIDE, NAMES, RIGHT = 900, 64, 12
+ROW, GAP = 3.0, 1.0  # pixels of a request
+MOST_ROWS = 160  # requests that are drawn of a replica
+MOST_REPLICAS = 16
+MOST_POINTS = 400  # of a curve
+TALL = 70  # pixels of a curve
+SPANS = ("queue", "transfer", "prefill", "decode")
+STYLE = (
+    html.HOUSE
+    + """
+.queue { fill: #d1661f; } .prefill { fill: #2f6fb2; } .decode { fill: #5f9e6e; } .transfer { fill: #8d5fb2; }
+.area { fill: var(--in); fill-opacity: .35; stroke: var(--in); } .held { fill: var(--out); fill-opacity: .3; }
+.swatch { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }
+.swatch.queue { background: #d1661f; } .swatch.prefill { background: #2f6fb2; }
+.swatch.decode { background: #5f9e6e; } .swatch.transfer { background: #8d5fb2; }
+"""
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TimeAxis:
+    """Seconds to pixels."""
+
+    scale: Scale
+    until: float
+
+    def __call__(self, seconds: float) -> float:
+        return self.scale(min(max(seconds, 0.0), self.until))
+
+
+def serving_page(found: ServingPrediction) -> str:
+    """The whole page; every piece of text from a scenario is escaped."""
+    scenario, metrics = found.scenario, found.metrics
+    until = max(found.metrics.duration_s, 1e-9)
+    axis = _TimeAxis(scale=Scale(low=0.0, high=until, start=NAMES, end=WIDE - RIGHT), until=until)
+    figures = (
+        (f"{metrics.requests:,}", "requests"),
+        (f"{metrics.requests_per_s:.2f}/s", "answered"),
+        (f"{metrics.output_tokens_per_s:,.0f}/s", "output tokens"),
+        (format_quantity(metrics.ttft.figures["p99"], "s"), "TTFT p99"),
+        (format_quantity(metrics.tpot.figures["p99"], "s"), "TPOT p99"),
+        (percent(metrics.hit_share), "prefix hits"),
+    )
+    title = f"{scenario.model.id} on {scenario.system.name}"
+    body = (
+        f"<h1>Requests under load: {html.escape_text(scenario.name or title)}</h1>{html.facts(figures)}"
+        f"<p>{html.escape_text(title)}, {html.escape_text(scenario.plan.engine)}, {found.run.chips} chip(s).</p>"
+        f"{_metric_tables(found)}{_time_table(metrics.time)}"
+        f"<h2>Requests over time</h2><p>{_legend()}</p>{''.join(_replicas(found, axis))}"
+    )
+    return html.document(title=f"Ridgeline: {title}", body=body, style=STYLE)
+
+
+def _metric_tables(prediction: ServingPrediction) -> str:
+    heads, rows = metric_rows(prediction)
+    limits = [
+        (limit.metric.upper(), f"p{limit.percentile:g}", format_quantity(limit.limit, "s"),
+         format_quantity(limit.found, "s"), "kept" if limit.met else "missed")
+        for limit in prediction.limits
+    ]  # fmt: skip
+    goals = html.table(("objective", "percentile", "limit", "found", ""), limits) if limits else ""
+    return f"<h2>Metrics</h2>{html.table(('', *heads), rows)}{goals}"
+
+
+def _time_table(parts: Mapping[str, float]) -> str:
+    total = sum(parts.values()) or 1.0
+    rows = [
+        (name, format_quantity(value, "s"), percent(value / total), MEANINGS[name])
+        for name, value in parts.items()
+        if value > 0
+    ]
+    return f"<h2>Where the time of a request goes</h2>{html.table(('part', 'mean', 'share', ''), rows, text=(0, 3))}"
+
+
+def _legend() -> str:
+    return "".join(f'<span class="swatch {name}"></span>{name}' for name in SPANS)
+
+
+def _replicas(found: ServingPrediction, axis: _TimeAxis) -> Iterator[str]:
+    served, samples = found.run.served, found.run.samples
+    for replica in range(min(len(samples), MOST_REPLICAS)):
+        mine = np.flatnonzero(served.replica == replica)
+        if not len(mine) and not samples[replica]:
+            continue
+        drawn = mine[np.argsort(served.sent_s[mine], kind="stable")]
+        step = max(-(-len(drawn) // MOST_ROWS), 1)
+        note = f"every {step}. of {len(mine):,} requests" if step > 1 else f"{len(mine):,} requests"
+        curves = "waiting and running requests, and the share of the cache held, below"
+        yield f"<h2>Replica {replica}</h2><p>{note}; {curves}.</p>"
+        if len(mine):
+            yield f"<figure>{_requests(served, drawn[::step].tolist(), axis)}</figure>"
+        if samples[replica]:
+            yield f"<figure>{_curves(samples[replica], axis)}</figure>"
+    if len(samples) > MOST_REPLICAS:
+        yield f"<p>{len(samples) - MOST_REPLICAS} further replicas are not drawn.</p>"
+
+
+def _requests(served: Served, places: Sequence[int], axis: _TimeAxis) -> str:
+    height = len(places) * (ROW + GAP) + 24
+    marks = list(_ticks(axis, height - 18))
+    for number, place in enumerate(places):
+        y = number * (ROW + GAP)
+        begin = float(served.sent_s[place])
+        sentence = f"{served.ids[place]}: {served.prompt_tokens[place]} + {served.output_tokens[place]} tokens, "
+        sentence += f"TTFT {format_quantity(float(served.ttft_s[place]), 's')}, "
+        sentence += f"E2E {format_quantity(float(served.e2e_s[place]), 's')}"
+        bars = []
+        for name, seconds in _spans(served, place):
+            x, end = axis(begin), axis(begin + seconds)
+            begin += seconds
+            if end - x > 0.05:
+                bars.append(f'<rect class="{name}" x="{x:.2f}" y="{y:.1f}" width="{end - x:.2f}" height="{ROW:g}"/>')
+        marks.append(f"<g><title>{html.escape_text(sentence)}</title>{''.join(bars)}</g>")
+    return html.svg(WIDE, height, marks)
+
+
+def _spans(served: Served, place: int) -> Iterator[tuple[str, float]]:
+    """A request's life in order: what happens on its first engine is drawn before the transfer."""
+    queue, prefill = float(served.queue_s[place]), float(served.prefill_s[place])
+    rest = float(served.decode_s[place] + served.stalled_s[place] + served.preempted_s[place])
+    yield from (("queue", queue), ("prefill", prefill), ("transfer", float(served.transfer_s[place])), ("decode", rest))
+
+
+def _curves(samples: Sequence[Sample], axis: _TimeAxis) -> str:
+    """Waiting, running and cache held, one below the other."""
+    columns = np.array(_thin_samples(samples), dtype=float)
+    named = (("waiting", columns[:, 1], ""), ("running", columns[:, 2], ""), ("cache", columns[:, 3] * 100, " %"))
+    marks: list[str] = []
+    for row, (name, values, unit) in enumerate(named):
+        top, bottom = row * TALL + 6, (row + 1) * TALL - 8
+        high = max(float(values.max()), 1e-9)
+        up = Scale(low=0.0, high=high, start=bottom, end=top)
+        points = [
+            f"{axis(at):.1f} {up(value):.1f}" for at, value in zip(columns[:, 0].tolist(), values.tolist(), strict=True)
+        ]
+        end = f"{axis(float(columns[-1, 0])):.1f}"
+        d = f"M{axis(float(columns[0, 0])):.1f} {bottom}L" + "L".join(points) + f"L{end} {bottom}Z"
+        marks.append(html.rule(d, "held" if name == "cache" else "area"))
+        marks.append(html.label(name, NAMES - 6, bottom - 4, anchor="end", faint=False))
+        marks.append(html.label(f"{high:,.0f}{unit}", NAMES - 6, top + 10, anchor="end"))
+        marks.append(html.rule(f"M{NAMES} {bottom}H{WIDE - RIGHT}"))
+    height = len(named) * TALL
+    marks += _ticks(axis, height)
+    return html.svg(WIDE, height + 18, marks)
+
+
+def _thin_samples(samples: Sequence[Sample]) -> list[Sample]:
+    """At most so many moments; of those that fall together the one with the longest queue."""
+    step = max(-(-len(samples) // MOST_POINTS), 1)
+    return [max(samples[at : at + step], key=lambda one: (one[1], one[3])) for at in range(0, len(samples), step)]
+
+
+def _ticks(axis: _TimeAxis, height: float) -> Iterator[str]:
+    for part in range(6):
+        at = axis.until * part / 5
+        yield html.rule(f"M{axis(at):.1f} 0V{height:.1f}")
+        yield html.label(format_quantity(at, "s", 3), axis(at), height + 14, anchor="middle")

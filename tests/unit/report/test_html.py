@@ -15,7 +15,8 @@ import pytest
 from ridgeline.calibrate.validate import validate
 from ridgeline.cli.main import main
 from ridgeline.plan.scenario_file import read_scenario
-from ridgeline.report import serve_html, trace_html
+from ridgeline.report import serve as serve_html
+from ridgeline.report import trace_html
 from ridgeline.report import validate as validate_report
 from ridgeline.report.html import Scale, document, dot, escape_text, facts, label, policy, table
 from ridgeline.serving.serving_prediction import ServingPrediction, predict_serving

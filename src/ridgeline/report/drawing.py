@@ -1,19 +1,23 @@
-"""Turn lines, dots and short texts into a PNG: the marks of a chart without a drawing library.
+"""Turn lines, dots and short texts into SVG, or into a PNG without a drawing library: the marks of a chart.
 
-Letters are three by five squares; a chart's words need no more.
+Letters of a PNG are three by five squares; a chart's words need no more.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.records import dataclass
+from ridgeline.report import html
+
 Colour = tuple[int, int, int]
+PAPER, INK, FAINT, RULE = (252, 252, 250), (29, 39, 51), (138, 148, 160), (223, 227, 232)
 # five rows of three squares, top first: 1 is ink
 _ROWS = {
     "0": "111 101 101 101 111", "1": "010 110 010 010 111", "2": "111 001 111 100 111", "3": "111 001 011 001 111",
@@ -33,6 +37,76 @@ GLYPHS: Mapping[str, NDArray[np.bool_]] = MappingProxyType(
     {sign: np.array([[square == "1" for square in row] for row in rows.split()]) for sign, rows in _ROWS.items()}
 )
 SIZE = 2  # pixels of a letter's square
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line between two places of a chart."""
+
+    kind: str
+    start: tuple[float, float]
+    end: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A point of a chart, which tells what it is."""
+
+    kind: str
+    x: float
+    y: float
+    radius: float
+    told: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """A text; `anchor` says which end of it stands at x."""
+
+    text: str
+    x: float
+    y: float
+    anchor: str = "start"
+
+
+Mark = Line | Point | Label
+Look = Mapping[str, tuple[Colour, float]]  # kind of a mark -> its colour and, of a line, its width
+
+
+def svg_marks(marks: Iterable[Mark], width: float, height: float) -> str:
+    """Marks as an SVG element; a mark's kind is its class."""
+    texts = []
+    for mark in marks:
+        match mark:
+            case Line(start=(left, top), end=(right, bottom)):
+                texts.append(html.rule(f"M{left:.1f} {top:.1f}L{right:.1f} {bottom:.1f}", mark.kind))
+            case Point():
+                texts.append(html.dot(mark.x, mark.y, round(mark.radius, 1), kind=mark.kind, told=mark.told))
+            case Label():
+                texts.append(html.label(mark.text, mark.x, mark.y, anchor=mark.anchor))
+    return html.svg(width, height, texts)
+
+
+def standalone_svg(element: str, style: str) -> str:
+    """An SVG element as a file of its own, with its style inside."""
+    head, rest = element.split(">", 1)
+    named = head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    return f"{named}><style>{style}</style>{rest}"
+
+
+def png_marks(marks: Iterable[Mark], width: int, height: int, look: Look) -> bytes:
+    """Marks as a PNG."""
+    canvas = Canvas(width, height, PAPER)
+    for mark in marks:
+        match mark:
+            case Line():
+                colour, thick = look[mark.kind]
+                canvas.line(mark.start, mark.end, colour, thick)
+            case Point():
+                canvas.dot(mark.x, mark.y, mark.radius, look.get(mark.kind, (FAINT, 0.0))[0])
+            case Label():
+                canvas.text(mark.text, mark.x, mark.y, INK, mark.anchor)
+    return canvas.png()
 
 
 class Canvas:
