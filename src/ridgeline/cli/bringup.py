@@ -66,29 +66,22 @@ GraphBreaks = Annotated[
 ]
 
 
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="A catalog id, a config.json, a model file, or module:function for a torch module."
+    ),
+]
+Allow = Annotated[list[str] | None, typer.Option(metavar="NAME", help="What the device may do: tf32. May be repeated.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of weights and inputs.")]
+
+
 def bringup(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL", help="A catalog id, a config.json, a model file, or module:function for a torch module."
-        ),
-    ] = "",
-    device: Device = "cpu",
-    faults: Faults = None,
-    fault: FaultName = "",
-    allow: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="What the device may do: tf32. May be repeated.")
-    ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of weights and inputs.")] = 0,
-    chip: Chip = None,
-    profile: ProfileFile = None,
-    save_fingerprint: SaveFingerprint = False,
-    graph_breaks: GraphBreaks = False,
-    msprobe: Msprobe = None,
-    html: Html = None,
-    output: Output = None,
+    model: Model = "", device: Device = "cpu", faults: Faults = None, fault: FaultName = "", allow: Allow = None,
+    seed: Seed = 0, chip: Chip = None, profile: ProfileFile = None, save_fingerprint: SaveFingerprint = False,
+    graph_breaks: GraphBreaks = False, msprobe: Msprobe = None, html: Html = None, output: Output = None,
     json: Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Run a model on a device: every op, the ladder, invariances; judged against fp64 arithmetic on the host."""
     from ridgeline.runtime import (
         CORPUS,

@@ -34,32 +34,32 @@ if TYPE_CHECKING:
     from ridgeline.calibrate.request_log import LogFit
 
 
+Table = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="FILE",
+        help="A CSV of runs, servers, kernels or collectives, a log of measured requests, or a recording of a "
+        "scheduler's decisions; `kernels`, `collectives`, `inference`, `serving`, `published`: the bundled.",
+    ),
+]
+Where = Annotated[
+    list[str] | None,
+    typer.Option("--where", metavar="COLUMN=VALUE[,VALUE]", help="Only rows that hold this; may be repeated."),
+]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with charts too.")]
+Frozen = Annotated[
+    bool, typer.Option("--frozen", help="Open the frozen sources: bundled rows that no choice has looked at.")
+]
+Next = Annotated[
+    Path | None,
+    typer.Option("--next", metavar="SCENARIO", help="Rank what to measure next to be surer of this scenario."),
+]
+
+
 def validate(
-    table: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="FILE",
-            help="A CSV of runs, servers, kernels or collectives, a log of measured requests, or a recording of a "
-            "scheduler's decisions; `kernels`, `collectives`, `inference`, `serving`, `published`: the bundled.",
-        ),
-    ] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option("--where", metavar="COLUMN=VALUE[,VALUE]", help="Only rows that hold this; may be repeated."),
-    ] = None,
-    json: Json = False,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with charts too.")] = None,
-    frozen: Annotated[
-        bool, typer.Option("--frozen", help="Open the frozen sources: bundled rows that no choice has looked at.")
-    ] = False,
-    profile: ProfileOption = None,
-    next_: Annotated[
-        Path | None,
-        typer.Option("--next", metavar="SCENARIO", help="Rank what to measure next to be surer of this scenario."),
-    ] = None,
-    calibration: CalibrationFile = None,
-    anchor: Anchor = None,
-) -> None:
+    table: Table = None, where: Where = None, json: Json = False, html: Html = None, frozen: Frozen = False,
+    profile: ProfileOption = None, next_: Next = None, calibration: CalibrationFile = None, anchor: Anchor = None,
+) -> None:  # fmt: skip
     """Hold predictions against measured runs: how far off, on what, and why."""
     from ridgeline.serving.load.request_log import is_request_log
     from ridgeline.serving.replay.recording import is_recording, replay_recording
@@ -105,35 +105,38 @@ def _fit_requests(path: Path, anchor: Sequence[str]) -> LogFit:
     return fit_request_log(log)
 
 
+Quick = Annotated[bool, typer.Option("--quick", help="A few rounds, no ablation; print, write nothing.")]
+Check = Annotated[
+    bool, typer.Option("--check", help="Fit nothing: fail if the tables in the documentation are out of date.")
+]
+Tables = Annotated[
+    bool, typer.Option("--tables", help="Fit nothing: write the tables that follow from the shipped parameters.")
+]
+Nested = Annotated[
+    bool,
+    typer.Option("--nested", help="Ship nothing: what priors chosen inside folds are worth; docs/nested.json."),
+]
+Collectives = Annotated[
+    bool, typer.Option("--collectives", help="Fit the times of communication libraries instead; a few seconds.")
+]
+Serving = Annotated[
+    bool, typer.Option("--serving", help="The parameters of serving alone, from the bundled rows of inference.csv.")
+]
+Own = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--with", metavar="RUN", help="Anchor the parameters on runs of yours, as --anchor takes them; repeatable."
+    ),
+]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE.json", help="With --with: the calibration to write.")
+]
+
+
 def fit(
-    json: Json = False,
-    quick: Annotated[bool, typer.Option("--quick", help="A few rounds, no ablation; print, write nothing.")] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Fit nothing: fail if the tables in the documentation are out of date.")
-    ] = False,
-    tables: Annotated[
-        bool, typer.Option("--tables", help="Fit nothing: write the tables that follow from the shipped parameters.")
-    ] = False,
-    nested: Annotated[
-        bool,
-        typer.Option("--nested", help="Ship nothing: what priors chosen inside folds are worth; docs/nested.json."),
-    ] = False,
-    collectives: Annotated[
-        bool, typer.Option("--collectives", help="Fit the times of communication libraries instead; a few seconds.")
-    ] = False,
-    serving: Annotated[
-        bool, typer.Option("--serving", help="The parameters of serving alone, from the bundled rows of inference.csv.")
-    ] = False,
-    own: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--with", metavar="RUN", help="Anchor the parameters on runs of yours, as --anchor takes them; repeatable."
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE.json", help="With --with: the calibration to write.")
-    ] = None,
-) -> None:
+    json: Json = False, quick: Quick = False, check: Check = False, tables: Tables = False, nested: Nested = False,
+    collectives: Collectives = False, serving: Serving = False, own: Own = None, output: Output = None,
+) -> None:  # fmt: skip
     """Derive the parameters again from the bundled runs, or from yours beside them; cross-validated, written down."""
     # one thread a process: small factorisations are ten times slower when threads wait for each other
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):

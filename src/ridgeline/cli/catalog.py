@@ -32,32 +32,33 @@ def _completions(prefix: str) -> list[str]:
     return [name for name in known_names() if name.startswith(prefix)]
 
 
+Names = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="WHAT",
+        autocompletion=_completions,
+        help="chips, systems, models, engines, schedules, dtypes; or ids, system names (64xh100-sxm), files.",
+    ),
+]
+Seq = Annotated[
+    int, typer.Option(metavar="N", parser=count, help="Models: sequence length for flops and cache, 8192 or 8k.")
+]
+Batch = Annotated[int, typer.Option(help="Models: sequences of a decode step.")]
+Dtype = Annotated[str, typer.Option(help="Models: format of weights and cache.")]
+Stages = Annotated[int, typer.Option(help="Schedules: pipeline stages.")]
+Microbatches = Annotated[int, typer.Option(help="Schedules: microbatches.")]
+Chunks = Annotated[int | None, typer.Option(help="Schedules: chunks per stage; its own number if left out.")]
+Sources = Annotated[bool, typer.Option("--sources", help="Chips: sources and dissent of each number.")]
+ShowSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help='Set one key, e.g. chip.hbm.bandwidth="8 TB/s"; may be repeated.'),
+]
+
+
 def show(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="WHAT",
-            autocompletion=_completions,
-            help="chips, systems, models, engines, schedules, dtypes; or ids, system names (64xh100-sxm), files.",
-        ),
-    ],
-    json: Json = False,
-    seq: Annotated[
-        int, typer.Option(metavar="N", parser=count, help="Models: sequence length for flops and cache, 8192 or 8k.")
-    ] = 8192,
-    batch: Annotated[int, typer.Option(help="Models: sequences of a decode step.")] = 1,
-    dtype: Annotated[str, typer.Option(help="Models: format of weights and cache.")] = "bf16",
-    stages: Annotated[int, typer.Option(help="Schedules: pipeline stages.")] = 4,
-    microbatches: Annotated[int, typer.Option(help="Schedules: microbatches.")] = 8,
-    chunks: Annotated[int | None, typer.Option(help="Schedules: chunks per stage; its own number if left out.")] = None,
-    sources: Annotated[bool, typer.Option("--sources", help="Chips: sources and dissent of each number.")] = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help='Set one key, e.g. chip.hbm.bandwidth="8 TB/s"; may be repeated.'
-        ),
-    ] = None,
-) -> None:
+    names: Names, json: Json = False, seq: Seq = 8192, batch: Batch = 1, dtype: Dtype = "bf16", stages: Stages = 4,
+    microbatches: Microbatches = 8, chunks: Chunks = None, sources: Sources = False, settings: ShowSettings = None,
+) -> None:  # fmt: skip
     """Show what the catalogs know: chips and models side by side, systems, engines, schedules, files."""
     from ridgeline.report.catalog import Detail
     from ridgeline.report.show import entries

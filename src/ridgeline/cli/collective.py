@@ -19,130 +19,123 @@ from ridgeline.core.errors import InputError, Problem, not_among
 Parts = list[str] | None
 
 
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="WHAT",
+        help="allreduce, allgather, reducescatter, alltoall, broadcast, reduce, sendrecv, alltoallv, dispatch, "
+        "combine; list (the library); verify FILE; or run COLLECTIVE.",
+    ),
+]
+File = Annotated[
+    Path | None,
+    typer.Argument(metavar="FILE", help="With verify: the algorithm to check. With run: the collective to run."),
+]
+Topology = Annotated[
+    str,
+    typer.Option(
+        "--topology",
+        metavar="SHAPE",
+        help="mesh:AxB[xC], torus:AxB[xC], ring:N, switch:N, sharp:N, full:N, random:NxD, domains:NxG, "
+        "rails:NxGxS, leafspine:LxDxS, fattree:K, planes:NxP, dragonfly:GxRxP.",
+    ),
+]
+Link = Annotated[str, typer.Option("--link", metavar="RATE", help="One link, one direction.")]
+Outer = Annotated[str, typer.Option("--outer", metavar="RATE", help="A link between domains; else as --link.")]
+Latency = Annotated[str, typer.Option("--latency", metavar="TIME", help="One hop.")]
+Size = Annotated[str, typer.Option("--size", metavar="SIZE", help="Of the whole vector, see docs.")]
+Algorithm = Annotated[
+    str,
+    typer.Option("--algorithm", metavar="NAME", help="One of the library; else its fastest. With run also a file."),
+]
+Synthesize = Annotated[bool, typer.Option("--synthesize", help="Build one for this very graph.")]
+Library = Annotated[
+    str, typer.Option("--library", metavar="NAME", help="What nccl, rccl or hccl would do, and why; wants --on.")
+]
+Without = Annotated[
+    Parts, typer.Option("--without", metavar="PART", help="A broken link:3-4 or node:5; may be repeated.")
+]
+Slow = Annotated[
+    Parts,
+    typer.Option("--slow", metavar="PART", help="A link:3-4:0.5 or node:5:0.25 of another rate; may be repeated."),
+]
+Chunks = Annotated[int | None, typer.Option("--chunks", min=1, metavar="K", help="Synthesis: chunks of a rank's part.")]
+Root = Annotated[int, typer.Option("--root", min=0, metavar="RANK", help="Of broadcast and reduce.")]
+Groups = Annotated[str, typer.Option("--groups", metavar="SIZES", help="All-reduce on groups of unequal size, 2+3.")]
+Pair = Annotated[
+    Parts, typer.Option("--pair", metavar="A-B", help="Sendrecv: rank A sends M to rank B; may be repeated.")
+]
+Matrix = Annotated[
+    Path | None, typer.Option("--matrix", metavar="CSV", help="Alltoallv: row i, column j is what i sends to j.")
+]
+Experts = Annotated[int, typer.Option("--experts", min=0, metavar="E", help="Dispatch, combine: else one a rank.")]
+TopK = Annotated[int, typer.Option("--top-k", min=1, metavar="K", help="Dispatch, combine: experts of a token.")]
+Tokens = Annotated[int, typer.Option("--tokens", min=1, metavar="N", help="Dispatch, combine: of each rank.")]
+Simulate = Annotated[bool, typer.Option("--simulate", help="Also as flows that share links.")]
+Paths = Annotated[str, typer.Option("--paths", metavar="RULE", help="With --simulate: ecmp, spray, rail or shortest.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="With --simulate: of hashed paths.")]
+Seeds = Annotated[
+    int, typer.Option("--seeds", min=1, max=1000, metavar="N", help="With --simulate: how many are tried.")
+]
+Background = Annotated[
+    Parts,
+    typer.Option(
+        "--background", metavar="TRAFFIC", help='With --simulate: "3-9:10 GB/s", or 20% of links between switches.'
+    ),
+]
+Straggler = Annotated[
+    Parts,
+    typer.Option(
+        "--straggler", metavar="RANK:HOW", help="With --simulate: 5:1.5 is slower, 5:2ms late; may be repeated."
+    ),
+]
+Beside = Annotated[
+    Parts,
+    typer.Option("--beside", metavar="WHAT:SIZE", help="With --simulate: another collective at once, alltoall:256MB."),
+]
+Injection = Annotated[
+    str, typer.Option("--injection", metavar="RATE", help="With --simulate: what a rank sends at most.")
+]
+Message = Annotated[str, typer.Option("--message", metavar="TIME", help="With --simulate: what each message costs.")]
+BySize = Annotated[
+    bool,
+    typer.Option("--by-size", help="Which algorithm is fastest at which size; with --synthesize made ones too."),
+]
+Picture = Annotated[
+    Path | None,
+    typer.Option("--picture", metavar="FILE", help="Draw the schedule, rounds x links, as .html, .svg or .png."),
+]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the algorithm, or a library's choice.")
+]
+To = Annotated[
+    str, typer.Option("--to", metavar="TARGET", help="With -o: ridgeline, msccl, rccl, mscclpp; nccl-tuner, hccl.")
+]
+Ranks = Annotated[int, typer.Option("--ranks", min=2, metavar="N", help="Run: processes to start, without torchrun.")]
+Backend = Annotated[
+    str, typer.Option("--backend", metavar="NAME", help="Run: gloo, nccl, or ridge_shm for ranks of one host.")
+]
+Sizes = Annotated[
+    str, typer.Option("--sizes", metavar="LOW:HIGH", help="Run: sizes by factors of four, or some with commas.")
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=1, metavar="SECONDS", help="Run: for one size, and for one call.")
+]
+
+
 def collective(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="WHAT",
-            help="allreduce, allgather, reducescatter, alltoall, broadcast, reduce, sendrecv, alltoallv, dispatch, "
-            "combine; list (the library); verify FILE; or run COLLECTIVE.",
-        ),
-    ],
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="FILE", help="With verify: the algorithm to check. With run: the collective to run."),
-    ] = None,
-    on: OneSystem = "",
-    topology: Annotated[
-        str,
-        typer.Option(
-            "--topology",
-            metavar="SHAPE",
-            help="mesh:AxB[xC], torus:AxB[xC], ring:N, switch:N, sharp:N, full:N, random:NxD, domains:NxG, "
-            "rails:NxGxS, leafspine:LxDxS, fattree:K, planes:NxP, dragonfly:GxRxP.",
-        ),
-    ] = "",
-    link: Annotated[str, typer.Option("--link", metavar="RATE", help="One link, one direction.")] = "50 GB/s",
-    outer: Annotated[str, typer.Option("--outer", metavar="RATE", help="A link between domains; else as --link.")] = "",
-    latency: Annotated[str, typer.Option("--latency", metavar="TIME", help="One hop.")] = "0.5 us",
-    size: Annotated[str, typer.Option("--size", metavar="SIZE", help="Of the whole vector, see docs.")] = "1 GB",
-    algorithm: Annotated[
-        str,
-        typer.Option("--algorithm", metavar="NAME", help="One of the library; else its fastest. With run also a file."),
-    ] = "",
-    synthesize: Annotated[bool, typer.Option("--synthesize", help="Build one for this very graph.")] = False,
-    library: Annotated[
-        str, typer.Option("--library", metavar="NAME", help="What nccl, rccl or hccl would do, and why; wants --on.")
-    ] = "",
-    without: Annotated[
-        Parts, typer.Option("--without", metavar="PART", help="A broken link:3-4 or node:5; may be repeated.")
-    ] = None,
-    slow: Annotated[
-        Parts,
-        typer.Option("--slow", metavar="PART", help="A link:3-4:0.5 or node:5:0.25 of another rate; may be repeated."),
-    ] = None,
-    chunks: Annotated[
-        int | None, typer.Option("--chunks", min=1, metavar="K", help="Synthesis: chunks of a rank's part.")
-    ] = None,
-    root: Annotated[int, typer.Option("--root", min=0, metavar="RANK", help="Of broadcast and reduce.")] = 0,
-    groups: Annotated[
-        str, typer.Option("--groups", metavar="SIZES", help="All-reduce on groups of unequal size, 2+3.")
-    ] = "",
-    pair: Annotated[
-        Parts, typer.Option("--pair", metavar="A-B", help="Sendrecv: rank A sends M to rank B; may be repeated.")
-    ] = None,
-    matrix: Annotated[
-        Path | None, typer.Option("--matrix", metavar="CSV", help="Alltoallv: row i, column j is what i sends to j.")
-    ] = None,
-    experts: Annotated[
-        int, typer.Option("--experts", min=0, metavar="E", help="Dispatch, combine: else one a rank.")
-    ] = 0,
-    top_k: Annotated[
-        int, typer.Option("--top-k", min=1, metavar="K", help="Dispatch, combine: experts of a token.")
-    ] = 1,
-    tokens: Annotated[int, typer.Option("--tokens", min=1, metavar="N", help="Dispatch, combine: of each rank.")] = 64,
-    simulate: Annotated[bool, typer.Option("--simulate", help="Also as flows that share links.")] = False,
-    paths: Annotated[
-        str, typer.Option("--paths", metavar="RULE", help="With --simulate: ecmp, spray, rail or shortest.")
-    ] = "ecmp",
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="With --simulate: of hashed paths.")] = 0,
-    seeds: Annotated[
-        int, typer.Option("--seeds", min=1, max=1000, metavar="N", help="With --simulate: how many are tried.")
-    ] = 20,
-    background: Annotated[
-        Parts,
-        typer.Option(
-            "--background", metavar="TRAFFIC", help='With --simulate: "3-9:10 GB/s", or 20% of links between switches.'
-        ),
-    ] = None,
-    straggler: Annotated[
-        Parts,
-        typer.Option(
-            "--straggler", metavar="RANK:HOW", help="With --simulate: 5:1.5 is slower, 5:2ms late; may be repeated."
-        ),
-    ] = None,
-    beside: Annotated[
-        Parts,
-        typer.Option(
-            "--beside", metavar="WHAT:SIZE", help="With --simulate: another collective at once, alltoall:256MB."
-        ),
-    ] = None,
-    injection: Annotated[
-        str, typer.Option("--injection", metavar="RATE", help="With --simulate: what a rank sends at most.")
-    ] = "",
-    message: Annotated[
-        str, typer.Option("--message", metavar="TIME", help="With --simulate: what each message costs.")
-    ] = "0 s",
-    by_size: Annotated[
-        bool,
-        typer.Option("--by-size", help="Which algorithm is fastest at which size; with --synthesize made ones too."),
-    ] = False,
-    picture: Annotated[
-        Path | None,
-        typer.Option("--picture", metavar="FILE", help="Draw the schedule, rounds x links, as .html, .svg or .png."),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the algorithm, or a library's choice.")
-    ] = None,
-    to: Annotated[
-        str, typer.Option("--to", metavar="TARGET", help="With -o: ridgeline, msccl, rccl, mscclpp; nccl-tuner, hccl.")
-    ] = "",
-    ranks: Annotated[
-        int, typer.Option("--ranks", min=2, metavar="N", help="Run: processes to start, without torchrun.")
-    ] = 2,
-    backend: Annotated[
-        str, typer.Option("--backend", metavar="NAME", help="Run: gloo, nccl, or ridge_shm for ranks of one host.")
-    ] = "gloo",
-    sizes: Annotated[
-        str, typer.Option("--sizes", metavar="LOW:HIGH", help="Run: sizes by factors of four, or some with commas.")
-    ] = "1KB:64MB",
-    timeout: Annotated[
-        float, typer.Option("--timeout", min=1, metavar="SECONDS", help="Run: for one size, and for one call.")
-    ] = 120,
-    json: Json = False,
-) -> None:
+    what: What, file: File = None, on: OneSystem = "", topology: Topology = "", link: Link = "50 GB/s",
+    outer: Outer = "", latency: Latency = "0.5 us", size: Size = "1 GB", algorithm: Algorithm = "",
+    synthesize: Synthesize = False, library: Library = "", without: Without = None, slow: Slow = None,
+    chunks: Chunks = None, root: Root = 0, groups: Groups = "", pair: Pair = None, matrix: Matrix = None,
+    experts: Experts = 0, top_k: TopK = 1, tokens: Tokens = 64, simulate: Simulate = False, paths: Paths = "ecmp",
+    seed: Seed = 0, seeds: Seeds = 20, background: Background = None, straggler: Straggler = None,
+    beside: Beside = None, injection: Injection = "", message: Message = "0 s", by_size: BySize = False,
+    picture: Picture = None, output: Output = None, to: To = "", ranks: Ranks = 2, backend: Backend = "gloo",
+    sizes: Sizes = "1KB:64MB", timeout: Timeout = 120, json: Json = False,
+) -> None:  # fmt: skip
     """How long a collective takes on a network, by which algorithm, and how far that is from the best possible."""
-    network = _Network(on, topology, link, latency, size, to, picture)
+    network = _FileNetwork(on, topology, link, latency, size, to, picture)
     if what in ("verify", "list"):
         _verify(file, network, json) if what == "verify" else _list(network, outer, without, groups, json)
         return
@@ -209,7 +202,7 @@ def _asks_library(file: Path | None, output: Path | None, to: str, library: str)
     return is_choice
 
 
-class _Network(NamedTuple):
+class _FileNetwork(NamedTuple):
     """On what a file's algorithm is to be timed and drawn, and whose limits it is held against."""
 
     on: str
@@ -225,7 +218,7 @@ class _Network(NamedTuple):
         return self.topology if self.on or self.topology else usual
 
 
-def _list(network: _Network, outer: str, without: Parts, groups: str, json: bool) -> None:
+def _list(network: _FileNetwork, outer: str, without: Parts, groups: str, json: bool) -> None:
     """Every algorithm of the library, for each collective it can do on this network."""
     from ridgeline.comm import asked_graph, bytes_of, list_algorithms
 
@@ -248,7 +241,7 @@ def _library(what: str, on: str, size: str, library: str, target: tuple[Path | N
     answer(choice, json)
 
 
-def _verify(file: Path | None, network: _Network, json: bool) -> None:
+def _verify(file: Path | None, network: _FileNetwork, json: bool) -> None:
     """Check a file, time its algorithm where a network is given; exit code 2 where it is wrong."""
     from ridgeline.comm import graph_for, timed_file
     from ridgeline.comm.formats import read_collective

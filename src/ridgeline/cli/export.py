@@ -29,28 +29,26 @@ MOST = 8  # decisions named for one reason
 MISFIT = 1  # exit code: the files would not run as planned
 
 
+To = Annotated[str, typer.Option("--to", metavar="TARGET", help=f"Software to write for: {', '.join(sorted(IDS))}.")]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder to write into; printed if left out.")
+]
+Launcher = Annotated[
+    str | None, typer.Option("--launcher", metavar="NAME", help=f"Who starts it: {', '.join(LAUNCHERS)}.")
+]
+Job = Annotated[
+    list[str] | None, typer.Option("--job", metavar="KEY=VALUE", help="time, partition, account, image, output.")
+]
+AllowMisfit = Annotated[
+    bool,
+    typer.Option("--allow-misfit", help="Write files that no longer fit, or are over 5 % slower, all the same."),
+]
+
+
 def export(
-    scenario: ScenarioFile,
-    to: Annotated[
-        str, typer.Option("--to", metavar="TARGET", help=f"Software to write for: {', '.join(sorted(IDS))}.")
-    ],
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder to write into; printed if left out.")
-    ] = None,
-    launcher: Annotated[
-        str | None, typer.Option("--launcher", metavar="NAME", help=f"Who starts it: {', '.join(LAUNCHERS)}.")
-    ] = None,
-    job: Annotated[
-        list[str] | None, typer.Option("--job", metavar="KEY=VALUE", help="time, partition, account, image, output.")
-    ] = None,
-    settings: Settings = None,
-    allow_misfit: Annotated[
-        bool,
-        typer.Option("--allow-misfit", help="Write files that no longer fit, or are over 5 % slower, all the same."),
-    ] = False,
-    force: Force = False,
-    json: Json = False,
-) -> None:
+    scenario: ScenarioFile, to: To, output: Output = None, launcher: Launcher = None, job: Job = None,
+    settings: Settings = None, allow_misfit: AllowMisfit = False, force: Force = False, json: Json = False,
+) -> None:  # fmt: skip
     """Write a scenario as a target's own configuration and launch scripts; say what the target cannot express.
 
     The files are read again and predicted: where they would no longer fit, or take over 5 % longer than the plan,
@@ -114,34 +112,37 @@ def lost_lines(found: Export) -> Iterator[str]:
         yield _one_line(f"{told} {', '.join(parts[:MOST])}{rest}: {why}")
 
 
+Source = Annotated[
+    Path, typer.Argument(metavar="PATH", help="A run's configuration: a file, a folder, or 'bash run.sh WORDS'.")
+]
+Target = Annotated[
+    str | None, typer.Option("--from", metavar="TARGET", help="Software it is for; recognised when left out.")
+]
+System = Annotated[
+    str | None, typer.Option("--on", metavar="SYSTEM", help="The machine, e.g. 64xh100-sxm; files rarely say it.")
+]
+Model = Annotated[
+    str | None, typer.Option("--model", metavar="MODEL", help="The model, where the files leave it to a script.")
+]
+Seq = Annotated[
+    str | None, typer.Option("--seq", metavar="TOKENS", help="Tokens of a sequence, where a script says them.")
+]
+Arguments = Annotated[
+    list[str] | None, typer.Option("--arg", metavar="WORD", help="An argument the script is called with; in order.")
+]
+Environment = Annotated[
+    list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable the script is called with.")
+]
+ImportRunOutput = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Scenario file to write; printed if left out.")
+]
+
+
 def import_run(
-    source: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A run's configuration: a file, a folder, or 'bash run.sh WORDS'.")
-    ],
-    target: Annotated[
-        str | None, typer.Option("--from", metavar="TARGET", help="Software it is for; recognised when left out.")
-    ] = None,
-    system: Annotated[
-        str | None, typer.Option("--on", metavar="SYSTEM", help="The machine, e.g. 64xh100-sxm; files rarely say it.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="The model, where the files leave it to a script.")
-    ] = None,
-    seq: Annotated[
-        str | None, typer.Option("--seq", metavar="TOKENS", help="Tokens of a sequence, where a script says them.")
-    ] = None,
-    arguments: Annotated[
-        list[str] | None, typer.Option("--arg", metavar="WORD", help="An argument the script is called with; in order.")
-    ] = None,
-    environment: Annotated[
-        list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable the script is called with.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Scenario file to write; printed if left out.")
-    ] = None,
-    force: Force = False,
-    json: Json = False,
-) -> None:
+    source: Source, target: Target = None, system: System = None, model: Model = None, seq: Seq = None,
+    arguments: Arguments = None, environment: Environment = None, output: ImportRunOutput = None,
+    force: Force = False, json: Json = False,
+) -> None:  # fmt: skip
     """Read a run's configuration into a scenario that `ridgeline predict` takes; say what could not be read."""
     from ridgeline.core.toml_text import toml_text
 

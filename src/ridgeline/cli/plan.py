@@ -75,62 +75,63 @@ class PlanOut:
         return None if self.folder else self.output
 
 
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A catalog id, a config.json or a scenario file.")]
+On = Annotated[str, typer.Option("--on", metavar="SYSTEM[,SYSTEM...]", help="Systems such as 64xh100-sxm.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Pin (plan.tp=8), bound (plan.tp=2..8) or set any key; may be repeated."
+    ),
+]
+Space = Annotated[Path | None, typer.Option(metavar="FILE", help="A TOML file whose [space] pins as --set.")]
+Objective = Annotated[
+    str, typer.Option(help="time, cost, energy, memory or chips; with --serve cost, chips or goodput.")
+]
+Tokens = Annotated[str, typer.Option(help="Tokens of the run, such as 2T: asks for days, failures counted.")]
+Days = Annotated[float | None, typer.Option(help="Days the run may take; with --tokens the fewest chips.")]
+Chips = Annotated[str, typer.Option(help="Sizes to compare, 64..4096 or 64,96,128.")]
+Top = Annotated[int, typer.Option(min=1, max=64, help="Plans to list.")]
+Headroom = Annotated[str, typer.Option(help="Share of memory kept free; else as measured peaks ask.")]
+Frontier = Annotated[str, typer.Option(help="Two of time, memory, cost, energy, chips.")]
+Refine = Annotated[bool, typer.Option(help="Also choose stage boundaries and recompute by stage.")]
+To = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="TARGET",
+        help=f"Search only plans this target can express: {', '.join(sorted(TRAIN))}; "
+        f"with --serve {', '.join(sorted(SERVE))}.",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="Write the plan as a scenario file; with --to a folder to launch."),
+]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the page as HTML.")]
+Serve = Annotated[bool, typer.Option("--serve", help="Size a deployment that serves requests.")]
+Requests = Annotated[Path | None, typer.Option(metavar="FILE", help="With --serve: a trace of requests.")]
+Rate = Annotated[float | None, typer.Option(help="With --serve: requests a second; none: the most goodput.")]
+Isl = Annotated[int | None, typer.Option(min=1, help="With --serve: prompt tokens.")]
+Osl = Annotated[int | None, typer.Option(min=1, help="With --serve: output tokens.")]
+Ttft = Annotated[str, typer.Option(help="Limit of the time to the first token, such as 500ms.")]
+Tpot = Annotated[str, typer.Option(help="Limit of the time per output token, such as 30ms.")]
+Itl = Annotated[str, typer.Option(help="Limit of a pause between tokens.")]
+E2e = Annotated[str, typer.Option(help="Limit of the time to the last token.")]
+Percentile = Annotated[float | None, typer.Option(help="Of requests that must keep the limits; 99.")]
+Picture = Annotated[
+    Path | None, typer.Option("--picture", metavar="FILE", help="With --serve: draw the frontier as .png or .svg.")
+]
+
+
 def plan(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A catalog id, a config.json or a scenario file.")],
-    on: Annotated[str, typer.Option("--on", metavar="SYSTEM[,SYSTEM...]", help="Systems such as 64xh100-sxm.")] = "",
-    seq: Seq = None,
-    global_batch: GlobalBatch = None,
-    engine: EngineId = "",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Pin (plan.tp=8), bound (plan.tp=2..8) or set any key; may be repeated."
-        ),
-    ] = None,
-    space: Annotated[Path | None, typer.Option(metavar="FILE", help="A TOML file whose [space] pins as --set.")] = None,
-    objective: Annotated[
-        str, typer.Option(help="time, cost, energy, memory or chips; with --serve cost, chips or goodput.")
-    ] = "",
-    tokens: Annotated[str, typer.Option(help="Tokens of the run, such as 2T: asks for days, failures counted.")] = "",
-    days: Annotated[float | None, typer.Option(help="Days the run may take; with --tokens the fewest chips.")] = None,
-    chips: Annotated[str, typer.Option(help="Sizes to compare, 64..4096 or 64,96,128.")] = "",
-    top: Annotated[int, typer.Option(min=1, max=64, help="Plans to list.")] = 5,
-    headroom: Annotated[str, typer.Option(help="Share of memory kept free; else as measured peaks ask.")] = "",
-    frontier: Annotated[str, typer.Option(help="Two of time, memory, cost, energy, chips.")] = "",
-    refine: Annotated[bool, typer.Option(help="Also choose stage boundaries and recompute by stage.")] = True,
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="TARGET",
-            help=f"Search only plans this target can express: {', '.join(sorted(TRAIN))}; "
-            f"with --serve {', '.join(sorted(SERVE))}.",
-        ),
-    ] = "",
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="Write the plan as a scenario file; with --to a folder to launch."),
-    ] = None,
-    force: Force = False,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the page as HTML.")] = None,
-    json: Json = False,
-    calibration: CalibrationFile = None,
-    anchor: Anchor = None,
-    profile: ProfileOption = None,
-    serve: Annotated[bool, typer.Option("--serve", help="Size a deployment that serves requests.")] = False,
-    requests: Annotated[Path | None, typer.Option(metavar="FILE", help="With --serve: a trace of requests.")] = None,
-    rate: Annotated[float | None, typer.Option(help="With --serve: requests a second; none: the most goodput.")] = None,
-    isl: Annotated[int | None, typer.Option(min=1, help="With --serve: prompt tokens.")] = None,
-    osl: Annotated[int | None, typer.Option(min=1, help="With --serve: output tokens.")] = None,
-    ttft: Annotated[str, typer.Option(help="Limit of the time to the first token, such as 500ms.")] = "",
-    tpot: Annotated[str, typer.Option(help="Limit of the time per output token, such as 30ms.")] = "",
-    itl: Annotated[str, typer.Option(help="Limit of a pause between tokens.")] = "",
-    e2e: Annotated[str, typer.Option(help="Limit of the time to the last token.")] = "",
-    percentile: Annotated[float | None, typer.Option(help="Of requests that must keep the limits; 99.")] = None,
-    picture: Annotated[
-        Path | None, typer.Option("--picture", metavar="FILE", help="With --serve: draw the frontier as .png or .svg.")
-    ] = None,
-) -> None:
+    model: Model, on: On = "", seq: Seq = None, global_batch: GlobalBatch = None, engine: EngineId = "",
+    settings: Settings = None, space: Space = None, objective: Objective = "", tokens: Tokens = "", days: Days = None,
+    chips: Chips = "", top: Top = 5, headroom: Headroom = "", frontier: Frontier = "", refine: Refine = True,
+    to: To = "", output: Output = None, force: Force = False, html: Html = None, json: Json = False,
+    calibration: CalibrationFile = None, anchor: Anchor = None, profile: ProfileOption = None, serve: Serve = False,
+    requests: Requests = None, rate: Rate = None, isl: Isl = None, osl: Osl = None, ttft: Ttft = "", tpot: Tpot = "",
+    itl: Itl = "", e2e: E2e = "", percentile: Percentile = None, picture: Picture = None,
+) -> None:  # fmt: skip
     """Find the best way to train or serve a model on a system, priced, simulated and explained.
 
     To train: every split of the work, and what would beat the best; with --to only plans that software can express.

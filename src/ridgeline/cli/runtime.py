@@ -205,38 +205,38 @@ def pack(
 # -- measuring --------------------------------------------------------------------------------------------------------
 
 
-def characterize(
-    device: TorchDevice = "cuda",
-    minutes: Annotated[float, typer.Option(metavar="N", help="The time box; the most informative shapes first.")] = 5.0,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="PROFILE", help="The profile to write.")] = Path(
-        "profile.json"
+Minutes = Annotated[float, typer.Option(metavar="N", help="The time box; the most informative shapes first.")]
+CharacterizeOutput = Annotated[Path, typer.Option("-o", "--output", metavar="PROFILE", help="The profile to write.")]
+CharacterizeResume = Annotated[bool, typer.Option("--resume", help="Go on with the journal of a run that broke off.")]
+Only = Annotated[
+    str | None,
+    typer.Option(
+        metavar="GROUPS",
+        help="Some of gemm,grouped,attention,rows,optimizer,memory,host,overlap,sustained,interconnect.",
     ),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the journal of a run that broke off.")] = False,
-    only: Annotated[
-        str | None,
-        typer.Option(
-            metavar="GROUPS",
-            help="Some of gemm,grouped,attention,rows,optimizer,memory,host,overlap,sustained,interconnect.",
-        ),
-    ] = None,
-    chip: Annotated[
-        str | None, typer.Option(metavar="ID", help="Catalog id of the chip, where its name does not tell.")
-    ] = None,
-    imports: Imports = None,
-    backend: GroupBackend = "",
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random inputs.")] = 0,
-    merge: Annotated[
-        list[Path] | None,
-        typer.Option("--merge", metavar="FILE", help="Measure nothing: join profiles of ranks; may be repeated."),
-    ] = None,
-    standalone: Annotated[
-        Path | None,
-        typer.Option(
-            "--standalone", metavar="FILE.pyz", help="Measure nothing: write one file that runs with torch alone."
-        ),
-    ] = None,
-    json: Json = False,
-) -> None:
+]
+Chip = Annotated[str | None, typer.Option(metavar="ID", help="Catalog id of the chip, where its name does not tell.")]
+CharacterizeSeed = Annotated[int, typer.Option(metavar="N", help="Seed of the random inputs.")]
+Merge = Annotated[
+    list[Path] | None,
+    typer.Option("--merge", metavar="FILE", help="Measure nothing: join profiles of ranks; may be repeated."),
+]
+Standalone = Annotated[
+    Path | None,
+    typer.Option(
+        "--standalone", metavar="FILE.pyz", help="Measure nothing: write one file that runs with torch alone."
+    ),
+]
+
+
+def characterize(
+    device: TorchDevice = "cuda", minutes: Minutes = 5.0,
+    output: CharacterizeOutput = Path(
+        "profile.json"
+    ), resume: CharacterizeResume = False,
+    only: Only = None, chip: Chip = None, imports: Imports = None, backend: GroupBackend = "",
+    seed: CharacterizeSeed = 0, merge: Merge = None, standalone: Standalone = None, json: Json = False,
+) -> None:  # fmt: skip
     """Measure a device: kernels, memory, host, links, overlap and energy, into a profile that prices are read from."""
     from ridgeline.runtime import merge_profiles
 

@@ -53,51 +53,52 @@ Unit = Annotated[
 ]
 
 
+Traces = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="TRACE...",
+        help="Trace files, a folder of ranks, detailed results of a load generator, or - for standard input.",
+    ),
+]
+Chip = Annotated[
+    str | None,
+    typer.Option(metavar="ID", help="Chip of the roofline; found by the trace's device name if left out."),
+]
+Counters = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="CSV of Nsight Compute: what each kernel measured.")
+]
+Html = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write an interactive report as well: one file, works offline.")
+]
+HtmlSpans = Annotated[
+    int, typer.Option(metavar="N", help="Spans that report keeps one by one; the shortest beyond are merged.")
+]
+WhatIf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--what-if",
+        metavar="QUESTION",
+        help='Replay with a change: "matmul x2", "overlap nccl", "no launch gaps", "fuse norm"; may be repeated.',
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID[:TP]",
+        help="Model that an engine served: its sizes price kernels behind graphs; guessed if left out.",
+    ),
+]
+Capture = Annotated[
+    Path | None,
+    typer.Option(metavar="PATH", help="Trace, or a folder, of the capture of the graphs that the trace replays."),
+]
+
+
 def analyze(
-    traces: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="TRACE...",
-            help="Trace files, a folder of ranks, detailed results of a load generator, or - for standard input.",
-        ),
-    ],
-    policy: Policy = "all",
-    chip: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="Chip of the roofline; found by the trace's device name if left out."),
-    ] = None,
-    classes: Classes = None,
-    counters: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CSV of Nsight Compute: what each kernel measured.")
-    ] = None,
-    unit: Unit = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write an interactive report as well: one file, works offline.")
-    ] = None,
-    html_spans: Annotated[
-        int, typer.Option(metavar="N", help="Spans that report keeps one by one; the shortest beyond are merged.")
-    ] = 400_000,
-    what_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--what-if",
-            metavar="QUESTION",
-            help='Replay with a change: "matmul x2", "overlap nccl", "no launch gaps", "fuse norm"; may be repeated.',
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID[:TP]",
-            help="Model that an engine served: its sizes price kernels behind graphs; guessed if left out.",
-        ),
-    ] = None,
-    capture: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="Trace, or a folder, of the capture of the graphs that the trace replays."),
-    ] = None,
-    json: Json = False,
-) -> None:
+    traces: Traces, policy: Policy = "all", chip: Chip = None, classes: Classes = None, counters: Counters = None,
+    unit: Unit = None, html: Html = None, html_spans: HtmlSpans = 400_000, what_if: WhatIf = None,
+    model: Model = None, capture: Capture = None, json: Json = False,
+) -> None:  # fmt: skip
     """Read traces: where the time went, why chips idled, how near ops are to the roofline, and what to change first."""
     from ridgeline.trace import Analysis
 
@@ -135,29 +136,27 @@ def query(
 # -- diff -------------------------------------------------------------------------------------------------------------
 
 
+Before = Annotated[
+    Path,
+    typer.Argument(metavar="A", help="A trace, a folder of ranks, a scenario file, a profile, or a report of bringup."),
+]
+After = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="B...", help="The same; each step is compared with A's. Or none, and --set."),
+]
+DiffHtml = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write the comparison as a page: one file, works offline.")
+]
+FailAbove = Annotated[
+    str | None,
+    typer.Option(metavar="SHARE", help="Exit with 1 when a step of B takes more than this above A's, such as 3%."),
+]
+
+
 def diff(
-    before: Annotated[
-        Path,
-        typer.Argument(
-            metavar="A", help="A trace, a folder of ranks, a scenario file, a profile, or a report of bringup."
-        ),
-    ],
-    after: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="B...", help="The same; each step is compared with A's. Or none, and --set."),
-    ] = None,
-    policy: Policy = "all",
-    classes: Classes = None,
-    settings: Settings = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the comparison as a page: one file, works offline.")
-    ] = None,
-    fail_above: Annotated[
-        str | None,
-        typer.Option(metavar="SHARE", help="Exit with 1 when a step of B takes more than this above A's, such as 3%."),
-    ] = None,
-    json: Json = False,
-) -> None:
+    before: Before, after: After = None, policy: Policy = "all", classes: Classes = None, settings: Settings = None,
+    html: DiffHtml = None, fail_above: FailAbove = None, json: Json = False,
+) -> None:  # fmt: skip
     """Compare traces, predictions, or one of each: why B's step differs from A's, in causes that sum to it.
 
     Several B are each compared with A. Two profiles: which kernels differ beyond their spread. Two reports of bringup:
@@ -232,39 +231,35 @@ def _share(text: str) -> float:
 # -- explain ----------------------------------------------------------------------------------------------------------
 
 
+ExplainTraces = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="[TRACE...]", help="A trace of it, or a folder of ranks; none for requests under load."),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        "--residuals",
+        metavar="FILE.csv",
+        help="Write the residuals, which `ridgeline validate` and `ridgeline fit --with` read.",
+    ),
+]
+Calibration = Annotated[
+    Path | None, typer.Option(metavar="FILE.json", help="Parameters that `ridgeline fit --with` wrote.")
+]
+Profile = Annotated[str | None, typer.Option(metavar="PROFILE", help="Measured kernels, where requests were measured.")]
+Anchor = Annotated[
+    Path | None, typer.Option(metavar="RESULT", help="One more result of the load generator, to fit steps to.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Compare a trace that cannot be of the scenario all the same.")]
+
+
 def explain(
-    scenario: ScenarioFile,
-    traces: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[TRACE...]", help="A trace of it, or a folder of ranks; none for requests under load."),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            "--residuals",
-            metavar="FILE.csv",
-            help="Write the residuals, which `ridgeline validate` and `ridgeline fit --with` read.",
-        ),
-    ] = None,
-    policy: Policy = "all",
-    classes: Classes = None,
-    settings: Settings = None,
-    calibration: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Parameters that `ridgeline fit --with` wrote.")
-    ] = None,
-    profile: Annotated[
-        str | None, typer.Option(metavar="PROFILE", help="Measured kernels, where requests were measured.")
-    ] = None,
-    anchor: Annotated[
-        Path | None, typer.Option(metavar="RESULT", help="One more result of the load generator, to fit steps to.")
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Compare a trace that cannot be of the scenario all the same.")
-    ] = False,
-    json: Json = False,
-) -> None:
+    scenario: ScenarioFile, traces: ExplainTraces = None, output: Output = None, policy: Policy = "all",
+    classes: Classes = None, settings: Settings = None, calibration: Calibration = None, profile: Profile = None,
+    anchor: Anchor = None, force: Force = False, json: Json = False,
+) -> None:  # fmt: skip
     """Compare a scenario with a trace: what accounts for the gap. Requests under load: why the slow ones are slow."""
     from ridgeline.serving.bench_result import is_bench_result
 

@@ -156,17 +156,17 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class PlotAxis:
     """What an axis shows and how its numbers are written."""
 
     name: str
     form: Callable[[float], str]
 
 
-def scatter(dots: Sequence[Dot], across: Axis, up: Axis) -> list[str]:
+def scatter(dots: Sequence[Dot], across: PlotAxis, up: PlotAxis) -> list[str]:
     """The lines of a scatter plot.
 
-    >>> plain = Axis(name="n", form=lambda value: f"{value:.0f}")
+    >>> plain = PlotAxis(name="n", form=lambda value: f"{value:.0f}")
     >>> for line in scatter([Dot(x=1, y=1), Dot(x=2, y=2, mark="*")], plain, plain)[:2]: print(line.rstrip())
     n
     2 |                                                               *

@@ -35,7 +35,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_bytes, write_text
 from ridgeline.core.units import format_quantity
 from ridgeline.report import html
-from ridgeline.report.cells import DASH, Axis, Dot, blocks, clean, facts, header_table, list_lines, percent, scatter
+from ridgeline.report.cells import DASH, Dot, PlotAxis, blocks, clean, facts, header_table, list_lines, percent, scatter
 from ridgeline.report.drawing import INK, PAPER, Canvas, standalone_svg
 from ridgeline.runtime import CollectiveRun
 
@@ -303,8 +303,8 @@ def crossing_lines(ranges: Sequence[SizeRange]) -> list[str]:
         dots += [Dot(x=float(x), y=float(y), mark=".") for x, y in zip(sizes, bound, strict=True)]
         dots += [Dot(x=float(x), y=float(y), mark=mark) for x, y in zip(sizes, taken, strict=True)]
     dots += [Dot(x=range_.min_bytes, y=low, mark="|") for range_ in ranges[1:]]
-    across = Axis(name="size", form=lambda value: format_quantity(value, "B", 2))
-    up = Axis(name="seconds", form=lambda value: format_quantity(value, "s", 2))
+    across = PlotAxis(name="size", form=lambda value: format_quantity(value, "B", 2))
+    up = PlotAxis(name="seconds", form=lambda value: format_quantity(value, "s", 2))
     named = [f"{mark} {one.algorithm}" for mark, one in zip(MARKS, ranges, strict=False)]
     return [*scatter(dots, across, up), f"{', '.join(named)}; . bound; | crossing"]
 

@@ -12,8 +12,20 @@ from rich.text import Text
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_bytes, write_text
 from ridgeline.core.units import format_quantity, signed_share
-from ridgeline.report.cells import DASH, Axis, Dot, bar, blocks, clean, grid, header_table, list_lines, percent, scatter
-from ridgeline.report.drawing import RULE, Label, Line, Look, Mark, Point, png_marks, standalone_svg
+from ridgeline.report.cells import (
+    DASH,
+    Dot,
+    PlotAxis,
+    bar,
+    blocks,
+    clean,
+    grid,
+    header_table,
+    list_lines,
+    percent,
+    scatter,
+)
+from ridgeline.report.drawing import RULE, ChartPoint, Label, Line, Look, Mark, png_marks, standalone_svg
 from ridgeline.report.html import Scale, document, escape_text, facts, table
 from ridgeline.report.plan_html import EDGE, LEFT, SCRIPT, STYLE, TALL, WIDE, Chart, chart
 from ridgeline.search import DeploymentReport, FrontierPoint
@@ -123,8 +135,8 @@ def _frontier(report: DeploymentReport) -> Iterator[RenderableType]:
         return
     yield Text("frontier: cost against speed of a user (* keeps the objective)", style="bold")
     dots = [Dot(x=point.user_speed, y=cost_of(point), mark="*" if point.met else "o") for point in points]
-    across = Axis(name="tokens/s of a user", form=lambda value: f"{value:.0f}")
-    up = Axis(name=cost_name(report), form=lambda value: f"{value:.3g}")
+    across = PlotAxis(name="tokens/s of a user", form=lambda value: f"{value:.0f}")
+    up = PlotAxis(name=cost_name(report), form=lambda value: f"{value:.3g}")
     yield Text("\n".join(scatter(dots, across, up)))
     heads = ("tokens/s user", "cost", "requests/s")
     table = header_table(("replica", *heads), right=heads)
@@ -183,7 +195,7 @@ def _frontier_marks(report: DeploymentReport) -> Iterator[Mark]:
     for before, after in pairwise(points):
         yield Line(kind="front", start=(across(before[0]), up(before[1])), end=(across(after[0]), up(after[1])))
     for speed, cost, met in points:
-        yield Point(kind="met" if met else "missed", x=across(speed), y=up(cost), radius=6 if met else 4)
+        yield ChartPoint(kind="met" if met else "missed", x=across(speed), y=up(cost), radius=6 if met else 4)
     yield Label(text=cost_name(report), x=LEFT, y=14)
     yield Label(text="tokens/s of a user (red: the objective is kept)", x=WIDE / 2, y=TALL - 22, anchor="middle")
 

@@ -49,7 +49,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class ChartPoint:
     """A point of a chart, which tells what it is."""
 
     kind: str
@@ -69,7 +69,7 @@ class Label:
     anchor: str = "start"
 
 
-Mark = Line | Point | Label
+Mark = Line | ChartPoint | Label
 Look = Mapping[str, tuple[Colour, float]]  # kind of a mark -> its colour and, of a line, its width
 
 
@@ -80,7 +80,7 @@ def svg_marks(marks: Iterable[Mark], width: float, height: float) -> str:
         match mark:
             case Line(start=(left, top), end=(right, bottom)):
                 texts.append(html.rule(f"M{left:.1f} {top:.1f}L{right:.1f} {bottom:.1f}", mark.kind))
-            case Point():
+            case ChartPoint():
                 texts.append(html.dot(mark.x, mark.y, round(mark.radius, 1), kind=mark.kind, told=mark.told))
             case Label():
                 texts.append(html.label(mark.text, mark.x, mark.y, anchor=mark.anchor))
@@ -102,7 +102,7 @@ def png_marks(marks: Iterable[Mark], width: int, height: int, look: Look) -> byt
             case Line():
                 colour, thick = look[mark.kind]
                 canvas.line(mark.start, mark.end, colour, thick)
-            case Point():
+            case ChartPoint():
                 canvas.dot(mark.x, mark.y, mark.radius, look.get(mark.kind, (FAINT, 0.0))[0])
             case Label():
                 canvas.text(mark.text, mark.x, mark.y, INK, mark.anchor)

@@ -49,7 +49,7 @@ HEADERS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServedPage:
     """A page that is being served: where, and whether it has got what it came for."""
 
     url: str
@@ -82,11 +82,11 @@ def page_files() -> Mapping[str, Path]:
 
 
 @contextmanager
-def serve(trace: Path) -> Iterator[Served]:
+def serve(trace: Path) -> Iterator[ServedPage]:
     """Serve the page with a trace while the context lasts."""
     files, state = page_files(), threading.Event()
     server = ThreadingHTTPServer((HOST, 0), BaseHTTPRequestHandler)
-    served = Served(url=f"http://{HOST}:{server.server_address[1]}/", fetched=state)
+    served = ServedPage(url=f"http://{HOST}:{server.server_address[1]}/", fetched=state)
     server.RequestHandlerClass = _handler(files, trace, served)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
@@ -105,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "ridgeline", ""
     files: Mapping[str, Path]
     trace: Path
-    served: Served
+    served: ServedPage
     names: frozenset[str]
 
     def do_GET(self) -> None:
@@ -139,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Requests are not printed."""
 
 
-def _handler(files: Mapping[str, Path], trace: Path, served: Served) -> type[BaseHTTPRequestHandler]:
+def _handler(files: Mapping[str, Path], trace: Path, served: ServedPage) -> type[BaseHTTPRequestHandler]:
     """The answers about one trace."""
     here = urlsplit(served.url)
     known = {

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import DECIMAL, format_count, format_gib, format_quantity, signed_quantity, signed_share
-from ridgeline.report.cells import DASH, Axis, Dot, blocks, clean, facts, header_table, list_lines, scatter
+from ridgeline.report.cells import DASH, Dot, PlotAxis, blocks, clean, facts, header_table, list_lines, scatter
 from ridgeline.report.predict import COLOURS
 from ridgeline.search import (
     ComparedSystem,
@@ -325,7 +325,10 @@ def _curve(plans: Sequence[SystemPlan]) -> Iterable[RenderableType]:
     first = min(plans, key=lambda plan: plan.best.scenario.system.chips).best.tokens_per_s_per_chip
     ideal = [Dot(x=chips, y=first * chips, mark=".") for chips in sizes]
     real = [Dot(x=chips, y=plan.tokens_per_s) for chips, plan in zip(sizes, plans, strict=True)]
-    across, up = Axis(name="chips", form=lambda value: f"{value:,.0f}"), Axis(name="tokens/s", form=format_count)
+    across, up = (
+        PlotAxis(name="chips", form=lambda value: f"{value:,.0f}"),
+        PlotAxis(name="tokens/s", form=format_count),
+    )
     yield Text("scaling: o predicted, . in proportion to the smallest", style="dim")
     yield from (Text(line.rstrip(), no_wrap=True) for line in scatter([*ideal, *real], across, up))
 
@@ -338,7 +341,7 @@ def _frontier(report: PlanReport) -> Iterable[RenderableType]:
     dots = [Dot(x=point.amount(first) or 0.0, y=point.amount(second) or 0.0) for point in points]
     dots.append(Dot(x=amount(winner, first) or 0.0, y=amount(winner, second) or 0.0, mark="*"))
     yield Text(f"frontier: the {len(points)} plans that no other beats in both, * the one chosen", style="dim")
-    across, up = (Axis(name=FORMS[axis][0], form=FORMS[axis][1]) for axis in (first, second))
+    across, up = (PlotAxis(name=FORMS[axis][0], form=FORMS[axis][1]) for axis in (first, second))
     yield from (Text(line.rstrip(), no_wrap=True) for line in scatter(dots, across, up))
 
 

@@ -16,7 +16,7 @@ from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.cost import ProfileDiff, ProfileReport
 from ridgeline.report import html
 from ridgeline.report.cells import DASH, blocks, clean, facts, header_table, list_lines, percent
-from ridgeline.report.drawing import RULE, Label, Line, Look, Mark, Point, png_marks, standalone_svg, svg_marks
+from ridgeline.report.drawing import RULE, ChartPoint, Label, Line, Look, Mark, png_marks, standalone_svg, svg_marks
 from ridgeline.report.html import Scale
 from ridgeline.sim.roofline import PlacedOp, Roofline
 
@@ -132,7 +132,7 @@ def marks(roofline: Roofline) -> Iterator[Mark]:
                 f"{placed.op.label} ({placed.op.phase}): {placed.share:.1%} of the time, {placed.roof:.0%} of its roof"
             )
             x, y = across(placed.op.intensity), up(placed.op.flops_per_s)
-            yield Point(kind=placed.op.bound, x=x, y=y, radius=3 + 22 * math.sqrt(placed.share), told=figures)
+            yield ChartPoint(kind=placed.op.bound, x=x, y=y, radius=3 + 22 * math.sqrt(placed.share), told=figures)
     for placed in sorted(roofline.placed_ops, key=lambda placed: -placed.share)[:6]:
         if placed.op.flops and placed.op.seconds:
             yield Label(text=placed.op.label, x=across(placed.op.intensity) + 8, y=up(placed.op.flops_per_s) - 6)

@@ -49,7 +49,7 @@ Columns = dict[str, NDArray[np.generic]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class PackedTimeline:
     """A timeline for a page: `layout` says where each column lies in the inflated bytes of `text`."""
 
     text: str
@@ -63,7 +63,7 @@ class Packed:
 def pack(
     line: Timeline, counted: Mask, wanted: Sequence[int] = (), most: int = MOST,
     layers: Columns | None = None,
-) -> Packed:  # fmt: skip
+) -> PackedTimeline:  # fmt: skip
     """The spans of a timeline as a page takes them; `wanted` rows are kept whatever their length.
 
     ``layers`` are further columns that go into the same bytes.
@@ -91,7 +91,7 @@ def pack(
     columns |= layers or {}
     counters = _counters(line, columns, first)
     text, layout = _bytes(columns)
-    return Packed(
+    return PackedTimeline(
         text=text,
         layout=layout,
         tables={
@@ -398,14 +398,14 @@ FEWEST = 1000  # spans it makes sense to keep
 _MARK = re.compile(r"\{\{(\w+)\}\}")
 
 
-def write_page(found: Analysis, path: Path, most: int = MOST) -> Packed:
+def write_page(found: Analysis, path: Path, most: int = MOST) -> PackedTimeline:
     """Write the page of an analysis, whole or not at all; what was packed says how many spans it keeps."""
     text, packed = page(found, most)
     write_text(path, text)
     return packed
 
 
-def page(found: Analysis, most: int = MOST) -> tuple[str, Packed]:
+def page(found: Analysis, most: int = MOST) -> tuple[str, PackedTimeline]:
     """The text of the page, and what it holds."""
     if most < FEWEST:
         raise InputError(Problem(path="--html-spans", given=str(most), expected=f"a number from {FEWEST:,} up"))

@@ -20,7 +20,7 @@ from traces import ODD, Recipe, make, write
 
 from ridgeline.core.errors import InputError
 from ridgeline.report.html import as_data
-from ridgeline.report.trace_html import Packed, pack, page
+from ridgeline.report.trace_html import PackedTimeline, pack, page
 from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analyze_traces import analyze
 from ridgeline.trace.timeline import Counter
@@ -29,7 +29,7 @@ DTYPES = {"u16": "<u2", "u32": "<u4", "i32": "<i4", "f64": "<f8"}
 HOSTILE = "</script><script>window.broken = 1</script><img src=x onerror=alert(1)>"
 
 
-def columns(packed: Packed) -> dict[str, NDArray[Any]]:
+def columns(packed: PackedTimeline) -> dict[str, NDArray[Any]]:
     """What a page would read, read here independently of it."""
     raw = zlib.decompress(base64.b64decode(packed.text))
     found = {}
