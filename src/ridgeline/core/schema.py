@@ -11,18 +11,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from pathlib import PurePath
 from types import MappingProxyType, NoneType
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    TypeVar,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.dtype import ALIASES, DTYPES, DType

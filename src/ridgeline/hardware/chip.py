@@ -11,15 +11,7 @@ from ridgeline.core.dtype import DTYPES, DType
 from ridgeline.core.errors import MissingNumber, Problem, not_among
 from ridgeline.core.evidence import Quoted
 from ridgeline.core.records import dataclass
-from ridgeline.core.table import (
-    Doc,
-    QuantityUnit,
-    QuotedBytes,
-    QuotedBytesPerS,
-    QuotedCount,
-    QuotedFlopsPerS,
-    decode,
-)
+from ridgeline.core.table import Doc, QuantityUnit, QuotedBytes, QuotedBytesPerS, QuotedCount, QuotedFlopsPerS, decode
 
 PEAK_KEYS = tuple(dict.fromkeys(item.peak for item in DTYPES.values()))
 NOT_HARDWARE = ("aliases", "names")  # of a chip's table: what others call it

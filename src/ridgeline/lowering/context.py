@@ -162,11 +162,7 @@ def lowering_context(scenario: Scenario) -> LoweringContext:
         engine=scenario.engine,
         resolved=resolve(scenario),
         degrees=Degrees(
-            tp=plan.mesh.tp,
-            cp=plan.mesh.cp,
-            ep=plan.mesh.ep,
-            etp=plan.mesh.etp,
-            microbatch=plan.microbatch,
+            tp=plan.mesh.tp, cp=plan.mesh.cp, ep=plan.mesh.ep, etp=plan.mesh.etp, microbatch=plan.microbatch
         ),
         queries=1 if isinstance(work, Decode) else work.seq,
         keys=work.seq,

@@ -84,10 +84,7 @@ def activation_ops(
 
 def _epilogue(ctx: LoweringContext, elements: Num, gated: bool) -> tuple[Op, Op]:
     """The activation inside the expert products: only its kept input is read again, by the backward."""
-    return (
-        stream(ctx, "activation", elements, 0.0, 0.0),
-        stream(ctx, "activation dX", elements, 1.0 + gated, 0.0),
-    )
+    return (stream(ctx, "activation", elements, 0.0, 0.0), stream(ctx, "activation dX", elements, 1.0 + gated, 0.0))
 
 
 def _expert_biases(ctx: LoweringContext, elements: Num, local: Num) -> tuple[list[Op], list[Op]]:

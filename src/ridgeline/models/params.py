@@ -13,18 +13,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.models.ffn_parts import ffn_parts
 from ridgeline.models.mixer_parts import mixer_parts
 from ridgeline.models.parts import Weight
-from ridgeline.models.spec import (
-    Audio,
-    Block,
-    Encoder,
-    Ffn,
-    Mlp,
-    ModelSpec,
-    Moe,
-    Mtp,
-    Norm,
-    Vision,
-)
+from ridgeline.models.spec import Audio, Block, Encoder, Ffn, Mlp, ModelSpec, Moe, Mtp, Norm, Vision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
