@@ -17,7 +17,7 @@ pytest.importorskip("PIL")
 
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from ridgeline.models.flops import audio_flops, image_flops  # noqa: E402
+from ridgeline.models.facts import audio_flops, image_flops  # noqa: E402
 from ridgeline.models.hf import from_config  # noqa: E402
 from ridgeline.models.media_tokens import (  # noqa: E402
     audio_input,

@@ -175,7 +175,7 @@ def _capture_model(model: str) -> ModelSpec:
 
 
 def _save(spec: ModelSpec, file: Path) -> None:
-    from ridgeline.core.toml_text import toml_text
-    from ridgeline.models.model_file import dimensions_of
+    from ridgeline.core.encode import toml_text
+    from ridgeline.models.dimensions import dimensions_of
 
     write_text(file, toml_text(dimensions_of(spec)))

@@ -144,7 +144,7 @@ def import_run(
     force: Force = False, json: Json = False,
 ) -> None:  # fmt: skip
     """Read a run's configuration into a scenario that `ridgeline predict` takes; say what could not be read."""
-    from ridgeline.core.toml_text import toml_text
+    from ridgeline.core.encode import toml_text
 
     found = ridgeline.import_run(
         source, target=target, system=system, model=model, seq=_tokens(seq), arguments=arguments or (),

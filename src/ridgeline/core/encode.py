@@ -1,4 +1,5 @@
-"""Turn frozen dataclasses into tables: `encode` for files that decode to them, `to_json` for what `--json` prints.
+"""Turn frozen dataclasses into tables: `encode` for files that decode to them, `to_json` for what `--json` prints;
+`toml_text` writes a table.
 
 `encode` is the inverse of ``core.table``: defaults are left out. `to_json` prints a result. Its class is the contract:
 every field is a key of the same name, unless the class lists its keys in a string called ``JSON``.
@@ -18,12 +19,13 @@ list. The underscore at the end of `class_` is not printed.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 
-from ridgeline.core.documents import JsonObject, JsonValue
+from ridgeline.core.documents import JsonMapping, JsonObject, JsonValue
 from ridgeline.core.dtype import DType
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.table import flat, hints, keyed_union
@@ -213,3 +215,55 @@ def _key(
     return JsonKey(
         name=name.removesuffix("_"), path=tuple(path.split(".")), divisor=divisor, most=most, is_sparse=is_sparse
     )
+
+
+WIDEST = 100  # an inline table longer than this gets a header of its own
+
+
+def toml_text(table: JsonMapping) -> str:
+    """Keys first, then tables; None is left out, because TOML has no word for it.
+
+    >>> print(toml_text({"a": 1, "b": {"c": [1, 2], "d": "x"}}), end="")
+    a = 1
+    <BLANKLINE>
+    [b]
+    c = [1, 2]
+    d = "x"
+    """
+    return "\n\n".join(_tables(table, ())) + "\n"
+
+
+def _tables(table: JsonMapping, path: tuple[str, ...]) -> list[str]:
+    """The table's own keys under its header, then the tables inside it."""
+    inner = {key: part for key, part in table.items() if isinstance(part, Mapping) and not _short(part, path)}
+    plain_entries = {key: part for key, part in table.items() if key not in inner and part is not None}
+    lines = [f"{_toml_key(key)} = {_toml_value(part)}" for key, part in plain_entries.items()]
+    head = [f"[{'.'.join(_toml_key(part) for part in path)}]"] if path and (lines or not inner) else []
+    texts = ["\n".join([*head, *lines])] if head or lines else []
+    for key, part in inner.items():
+        texts += _tables(part, (*path, key))
+    return texts
+
+
+def _short(part: JsonMapping, path: tuple[str, ...]) -> bool:
+    """Whether a table reads well on one line: below another table, and all of its values plain."""
+    flat = not any(isinstance(value, (Mapping, list, tuple)) for value in part.values())
+    return bool(path) and flat and len(_toml_value(part)) <= WIDEST
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml_value(part) for part in value) + "]"
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{_toml_key(key)} = {_toml_value(part)}" for key, part in value.items() if part is not None)
+        return f"{{ {inner} }}" if inner else "{}"
+    # JSON's escapes are TOML's, except that JSON leaves DEL as it is
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007F")

@@ -297,3 +297,11 @@ def _check_depth(path: Path, value: object, left: int) -> None:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for part in inner:
         _check_depth(path, part, left - 1)
+
+
+def cache_directory() -> Path:
+    """The directory; whoever writes there makes it, for the user alone."""
+    chosen_folder = os.environ.get("RIDGELINE_CACHE", "")
+    if chosen_folder:
+        return Path(chosen_folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ridgeline"

@@ -9,12 +9,11 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from ridgeline.core.catalog import Catalog
+from ridgeline.core.catalog import Catalog, overlay
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.core.evidence import Evidence, Quoted
 from ridgeline.core.files import SUFFIXES, path_beside, read_layers
-from ridgeline.core.overlay import overlay
 from ridgeline.core.table import decode, given_text
 from ridgeline.hardware.chip import Chip, read_chip
 from ridgeline.hardware.system import System, SystemRequest, SystemTemplate, build

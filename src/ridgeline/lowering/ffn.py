@@ -36,8 +36,8 @@ from ridgeline.lowering.op_builders import (
     together,
     weight_gradient,
 )
-from ridgeline.models.ffn_parts import DenseParts, ffn_parts
 from ridgeline.models.params import moe_params
+from ridgeline.models.parts import DenseParts, ffn_parts
 from ridgeline.models.spec import Ffn, Moe
 
 BOOKKEEPING = 15.0  # kernels of an eager expert layer that only keep books: maps, counts, splits; each way

@@ -44,7 +44,7 @@ from ridgeline.lowering.softmax_core import (
     scores,
     windowed_pairs,
 )
-from ridgeline.models.flops import mean_visible
+from ridgeline.models.facts import mean_visible
 from ridgeline.models.parts import LatentCore, MixerParts, PooledCore
 from ridgeline.models.spec import Indexer
 

@@ -19,10 +19,9 @@ from typing import assert_never
 from ridgeline.ir.ops import Num
 from ridgeline.ir.program import SectionKey, SectionRole, Split, Tensor
 from ridgeline.lowering.context import LoweringContext
-from ridgeline.models.ffn_parts import FfnParts, ffn_parts
 from ridgeline.models.mixer_parts import attention_parts, mixer_parts
 from ridgeline.models.params import modulation_inputs
-from ridgeline.models.parts import MixerParts, SplitAxis, Weight
+from ridgeline.models.parts import FfnParts, MixerParts, SplitAxis, Weight, ffn_parts
 from ridgeline.models.sizing import EncoderInput
 from ridgeline.models.spec import Audio, Block, Encoder, Norm, Vision
 

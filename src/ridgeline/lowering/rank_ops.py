@@ -23,8 +23,8 @@ from ridgeline.lowering.context import LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import plan_columns
 from ridgeline.lowering.program import lower
 from ridgeline.lowering.step_ops import grad_reduce, layer_gather, layer_scatter, param_gather
-from ridgeline.models.ffn_parts import ffn_parts
 from ridgeline.models.mixer_parts import mixer_parts
+from ridgeline.models.parts import ffn_parts
 from ridgeline.models.spec import Block, Moe
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import virtual_stages_by_rank

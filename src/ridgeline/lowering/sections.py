@@ -41,7 +41,7 @@ from ridgeline.lowering.op_builders import (
 )
 from ridgeline.lowering.scans import scan_ops
 from ridgeline.lowering.softmax_core import attention_scores, cross_ops, softmax_ops
-from ridgeline.models.flops import mean_visible
+from ridgeline.models.facts import mean_visible
 from ridgeline.models.mixer_parts import cross_parts, mixer_parts
 from ridgeline.models.params import modulation_inputs, modulation_params
 from ridgeline.models.parts import CrossCore, LatentCore, MixerParts, PooledCore

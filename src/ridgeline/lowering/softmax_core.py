@@ -34,7 +34,7 @@ from ridgeline.lowering.op_builders import (
     tensor_collective,
     where_any,
 )
-from ridgeline.models.flops import mean_visible
+from ridgeline.models.facts import mean_visible
 from ridgeline.models.parts import CrossCore, MixerParts
 from ridgeline.models.spec import Attention
 from ridgeline.plan.serving_settings import BARE

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from ridgeline.core.catalog import Catalog
+from ridgeline.core.catalog import Catalog, overlay
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem, UnknownId
-from ridgeline.core.overlay import overlay
 from ridgeline.core.records import dataclass
 from ridgeline.core.table import given_text
 from ridgeline.models.dimensions import read_dimensions

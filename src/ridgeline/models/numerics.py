@@ -12,8 +12,7 @@ from types import MappingProxyType
 
 from ridgeline.core.files import read_table
 from ridgeline.core.table import decode
-from ridgeline.models.numerics_values import Numerics, RotaryScaling, Router
-from ridgeline.models.spec import Attention, LatentAttention, ModelSpec, Moe
+from ridgeline.models.spec import Attention, LatentAttention, ModelSpec, Moe, Numerics, RotaryScaling, Router
 
 __all__ = ["Numerics", "RotaryScaling", "Router", "numerics_of", "unknown_numerics"]
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import astuple, fields
 
 from ridgeline.core.records import dataclass
-from ridgeline.models.ffn_parts import ffn_parts
 from ridgeline.models.mixer_parts import mixer_parts
-from ridgeline.models.parts import Weight
+from ridgeline.models.parts import Weight, ffn_parts
 from ridgeline.models.spec import Audio, Block, Encoder, Ffn, Mlp, ModelSpec, Moe, Mtp, Norm, Vision
 
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.encode import encode
+from ridgeline.core.encode import encode, toml_text
 from ridgeline.core.table import decode
-from ridgeline.core.toml_text import toml_text
 from ridgeline.plan.mesh import ORDERS
 from ridgeline.plan.plan import Plan
 

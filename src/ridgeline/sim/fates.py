@@ -12,9 +12,8 @@ from itertools import chain
 from types import MappingProxyType
 
 from ridgeline.lowering.plan_columns import ring_is_hidden
-from ridgeline.models.numerics_values import Numerics, RotaryScaling, Router
 from ridgeline.models.params import tower_params
-from ridgeline.models.spec import Attention, Block, LatentAttention, Moe
+from ridgeline.models.spec import Attention, Block, LatentAttention, Moe, Numerics, RotaryScaling, Router
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Serve

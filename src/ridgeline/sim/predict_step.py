@@ -44,8 +44,7 @@ from ridgeline.hardware.load import WITH_CAPACITY, rated_power
 from ridgeline.ir.program import Program
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import lower
-from ridgeline.models.facts import training_flops_per_token
-from ridgeline.models.flops import audio_flops, encoder_flops, image_flops, latent_flops
+from ridgeline.models.facts import audio_flops, encoder_flops, image_flops, latent_flops, training_flops_per_token
 from ridgeline.plan.check import check
 from ridgeline.plan.plan import Offload
 from ridgeline.plan.scenario import Scenario, training

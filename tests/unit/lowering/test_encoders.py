@@ -10,8 +10,7 @@ from ridgeline import predict, scenario
 from ridgeline.core.errors import InputError
 from ridgeline.ir.ops import Attend, MatMul
 from ridgeline.lowering.program import lower
-from ridgeline.models.facts import forward_flops_per_token
-from ridgeline.models.flops import encoder_flops
+from ridgeline.models.facts import encoder_flops, forward_flops_per_token
 from ridgeline.models.params import count
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim.phase_prediction import PhasePrediction

@@ -10,8 +10,7 @@ from ridgeline import predict, scenario
 from ridgeline.core.errors import InputError
 from ridgeline.ir.ops import Attend, MatMul
 from ridgeline.lowering.program import lower
-from ridgeline.models.facts import forward_flops_per_token
-from ridgeline.models.flops import audio_flops, image_flops, latent_flops
+from ridgeline.models.facts import audio_flops, forward_flops_per_token, image_flops, latent_flops
 from ridgeline.models.hf import from_config
 from ridgeline.models.params import count
 from ridgeline.sim.memory.serving import serving_memory

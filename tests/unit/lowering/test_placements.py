@@ -12,10 +12,10 @@ from ridgeline.ir.ops import MatMul
 from ridgeline.ir.program import Program, Section, Split, Tensor
 from ridgeline.lowering.placements import data_parallel_split
 from ridgeline.lowering.program import lower
-from ridgeline.models.ffn_parts import ffn_parts
 from ridgeline.models.load import MODELS, model
 from ridgeline.models.mixer_parts import mixer_parts
 from ridgeline.models.params import count
+from ridgeline.models.parts import ffn_parts
 from ridgeline.models.spec import ModelSpec
 
 TEXT = sorted(MODELS)

@@ -15,13 +15,13 @@ from ridgeline.models.facts import (
     arithmetic_intensity_prefill,
     experts_touched,
     forward_flops_per_token,
+    image_flops,
     kv_cache_bytes,
     kv_cache_bytes_per_token,
     mean_visible,
     state_bytes,
     training_flops_per_token,
 )
-from ridgeline.models.flops import image_flops
 from ridgeline.models.load import MODELS, model
 from ridgeline.models.params import count
 from ridgeline.models.spec import Attention

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.models.flops import audio_flops, image_flops
+from ridgeline.models.facts import audio_flops, image_flops
 from ridgeline.models.hf import from_config
 from ridgeline.models.load import model
 from ridgeline.models.media_tokens import audio_input, image_input, tokens_input, video_input

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from ridgeline import predict, scenario
+from ridgeline.core.encode import toml_text
 from ridgeline.core.errors import InputError, UnknownId
-from ridgeline.core.toml_text import toml_text
+from ridgeline.models.dimensions import dimensions_of
 from ridgeline.models.facts import captured_flops, forward_flops_per_token
 from ridgeline.models.hf import from_config, generic
 from ridgeline.models.load import MODELS, model
-from ridgeline.models.model_file import dimensions_of
 from ridgeline.models.params import count
 from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mamba2, Mlp, ModelSpec, Moe
 from ridgeline.plan.check import check

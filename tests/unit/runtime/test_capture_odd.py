@@ -8,7 +8,7 @@ import pytest
 
 from ridgeline import capture, predict, scenario
 from ridgeline.core.errors import InputError
-from ridgeline.models.model_file import dimensions_of
+from ridgeline.models.dimensions import dimensions_of
 from ridgeline.models.params import count, tower_params
 from ridgeline.models.spec import Attention, ModelSpec
 from ridgeline.sim.prediction import Prediction

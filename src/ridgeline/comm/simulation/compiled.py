@@ -18,7 +18,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from ridgeline.core.cache import cache_directory
+from ridgeline.core.files import cache_directory
 
 SOURCES = Path(__file__).parent / "native"
 FLAGS = ("-std=gnu11", "-O2", "-ffp-contract=off", "-fno-math-errno", "-shared", "-fPIC")

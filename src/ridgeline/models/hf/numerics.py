@@ -12,7 +12,7 @@ from typing import get_args, get_type_hints
 from ridgeline.core.documents import JsonMapping
 from ridgeline.core.table import BIGGEST
 from ridgeline.models.hf.config import read_toml
-from ridgeline.models.numerics_values import Numerics, RotaryScaling, Router
+from ridgeline.models.spec import Numerics, RotaryScaling, Router
 
 EPSILON = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon", "norm_epsilon", "norm_eps")
 KINDS: tuple[str, ...] = get_args(get_type_hints(RotaryScaling)["kind"])

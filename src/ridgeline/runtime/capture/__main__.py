@@ -15,7 +15,7 @@ from dataclasses import asdict
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.models.model_file import dimensions_of
+from ridgeline.models.dimensions import dimensions_of
 from ridgeline.models.spec import ModelSpec
 
 

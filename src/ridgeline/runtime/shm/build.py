@@ -24,8 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from ridgeline.core.cache import cache_directory
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import cache_directory
 
 NAME = "ridge_shm"
 SOURCES = Path(__file__).parent

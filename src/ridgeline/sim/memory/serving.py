@@ -18,10 +18,9 @@ from ridgeline.core.records import dataclass
 from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.ir.program import Section, SectionRole
 from ridgeline.lowering.program import ForwardProgram, lower_forward
-from ridgeline.models.ffn_parts import ffn_parts
 from ridgeline.models.mixer_parts import mixer_parts
 from ridgeline.models.params import block_params
-from ridgeline.models.parts import CacheRow
+from ridgeline.models.parts import CacheRow, ffn_parts
 from ridgeline.models.spec import Audio, Block, Vision
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serving_settings import GIB, ServingLimits, serving_limits

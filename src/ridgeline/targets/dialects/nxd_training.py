@@ -17,9 +17,9 @@ from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.files import Table
 from ridgeline.hardware.load import system as load_system
 from ridgeline.hardware.system import System
+from ridgeline.models.dimensions import dimensions_of
 from ridgeline.models.hf import from_config
 from ridgeline.models.load import model as load_model
-from ridgeline.models.model_file import dimensions_of
 from ridgeline.models.numerics import Router, numerics_of
 from ridgeline.models.spec import Attention, Mlp, ModelSpec, Moe
 from ridgeline.plan.plan import Recompute

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ridgeline.core.catalog import overlay as laid_over
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table, parse_table
-from ridgeline.core.overlay import overlay as laid_over
 from ridgeline.hardware.load import system as load_system
 from ridgeline.models.load import MODELS, find_name
 from ridgeline.models.load import model as load_model

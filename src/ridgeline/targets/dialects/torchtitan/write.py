@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ridgeline.core.toml_text import toml_text
+from ridgeline.core.encode import toml_text
 from ridgeline.models.load import MODELS
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.scenario import Scenario, training

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from ridgeline.core.catalog import overlay
 from ridgeline.core.errors import InputError
-from ridgeline.core.overlay import overlay
 
 
 def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
