@@ -22,16 +22,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from itertools import groupby
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated
 
 from ridgeline.core.documents import JsonMapping, JsonObject, JsonValue
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.core.table import Count, Doc, Size, Via, decode_into, given_text
-from ridgeline.models.sizing import Clip, Sizing
 from ridgeline.models.spec import (
     Attention,
     Audio,
@@ -95,66 +94,6 @@ class LayerTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncoderTable:
-    """The encoder of a source as written in a file: `Encoder` with its block spelled as a layer."""
-
-    reads: Literal["tokens", "audio"] = "tokens"
-    hidden: Count
-    layers: Count
-    block: LayerTable
-    context: Size = 0
-    front: Size = 0
-    per_second: Size = 0
-    other_params: Size = 0
-
-    def encoder(self) -> Encoder:
-        """The encoder that this describes."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Encoder(**{**values, "block": self.block.block()})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VisionTable:
-    """An image encoder as written in a file: `Vision` with its block spelled as a layer."""
-
-    hidden: Count
-    layers: Count
-    block: LayerTable
-    patch: Count
-    image: Count
-    tokens: Count
-    windowed: Size = 0
-    inputs: Size = 0
-    projector_params: Size = 0
-    other_params: Size = 0
-    sizing: Sizing = Sizing()
-    video: Sizing | None = None
-
-    def vision(self) -> Vision:
-        """The encoder that this describes."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Vision(**{**values, "block": self.block.block()})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AudioTable:
-    """An audio encoder as written in a file: `Audio` with its block spelled as a layer."""
-
-    hidden: Count
-    layers: Count
-    block: LayerTable
-    front: Size = 0
-    projector_params: Size = 0
-    other_params: Size = 0
-    clip: Clip = Clip()
-
-    def audio(self) -> Audio:
-        """The encoder that this describes."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Audio(**{**values, "block": self.block.block()})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Dimensions:
     """Everything a table of dimensions says apart from its layers' parts."""
 
@@ -178,10 +117,10 @@ class Dimensions:
     mtp: Size = 0
     mtp_block: str = ""  # the last layer
     pattern: tuple[str, ...] = ()
-    vision: VisionTable | None = None
-    audio: AudioTable | None = None
+    vision: Vision | None = None
+    audio: Audio | None = None
     companions: tuple[Companion, ...] = ()
-    encoder: EncoderTable | None = None
+    encoder: Encoder | None = None
     head: Head | None = None
     capture: CaptureRecord | None = None
 
@@ -190,7 +129,7 @@ def read_dimensions(id: str, table: JsonMapping, path: str = "") -> ModelSpec:
     """The model a table of dimensions describes, or an `InputError` with everything wrong in it."""
     problems: list[Problem] = []
     top_level = {key: value for key, value in table.items() if key not in PARTS and key != "block"}
-    dims = decode_into(Dimensions, top_level, path, problems)
+    dims = decode_into(Dimensions, _with_blocks(top_level, path, problems), path, problems)
     _check_size(table, path, problems)
     if problems or dims is None:
         raise InputError(problems + _block_problems(table, path))
@@ -210,6 +149,17 @@ def read_dimensions(id: str, table: JsonMapping, path: str = "") -> ModelSpec:
     place = dict(zip(used, index, strict=True))
     order = tuple(place[key] for key in layer_keys)
     return _build(id, dims, blocks, order, kinds[ahead])
+
+
+def _with_blocks(table: JsonObject, path: str, problems: list[Problem]) -> JsonObject:
+    """The table with the blocks of its encoders decoded, which are spelled as layers are."""
+    decoded_towers: JsonObject = {}
+    for name in ("vision", "audio", "encoder"):
+        tower = table.get(name)
+        if isinstance(tower, Mapping) and "block" in tower:
+            layer = decode_into(LayerTable, tower["block"], f"{_at(path, name)}.block", problems)
+            decoded_towers[name] = {**tower, "block": (layer or LayerTable()).block()}
+    return table | decoded_towers
 
 
 def _check_size(table: JsonMapping, path: str, problems: list[Problem]) -> None:
@@ -241,6 +191,7 @@ def _build(id: str, dims: Dimensions, blocks: tuple[Block, ...], order: tuple[in
         further_rows=dims.further_rows,
         further_weights=dims.further_weights,
     )
+    last_norm = dims.final_norm if isinstance(dims.final_norm, Norm) else blocks[order[-1]].norm
     return ModelSpec(
         id=id,
         name=dims.name or id,
@@ -249,21 +200,17 @@ def _build(id: str, dims: Dimensions, blocks: tuple[Block, ...], order: tuple[in
         embedding=embedding,
         blocks=blocks,
         order=order,
-        norm=None if dims.final_norm is False else _last_norm(dims.final_norm, blocks[order[-1]].norm),
+        norm=None if dims.final_norm is False else last_norm,
         context=dims.context,
         mtp=Mtp(depth=dims.mtp, block=ahead) if dims.mtp else None,
-        vision=dims.vision.vision() if dims.vision else None,
-        audio=dims.audio.audio() if dims.audio else None,
+        vision=dims.vision,
+        audio=dims.audio,
         companions=dims.companions,
         source=dims.source,
         head=dims.head,
-        encoder=dims.encoder.encoder() if dims.encoder else None,
+        encoder=dims.encoder,
         capture=dims.capture,
     )
-
-
-def _last_norm(given: Norm | bool | None, layers: Norm) -> Norm:
-    return given if isinstance(given, Norm) else layers
 
 
 def _spell(pattern: tuple[str, ...], layers: int, path: str, problems: list[Problem]) -> list[str]:
@@ -350,18 +297,14 @@ def dimensions_of(spec: ModelSpec) -> JsonObject:
     if spec.mtp:
         table |= {"mtp": spec.mtp.depth, "mtp_block": "ahead"}
         blocks["ahead"] = _layer(spec.mtp.block)
-    if spec.vision:
-        table["vision"] = _tower(spec.vision)
-    if spec.audio:
-        table["audio"] = _tower(spec.audio)
-    if spec.companions:
-        table["companions"] = _plain(spec.companions)
-    if spec.encoder:
-        table["encoder"] = _tower(spec.encoder)
-    if spec.head:
-        table["head"] = _plain(spec.head)
-    if spec.capture:
-        table["capture"] = _plain(spec.capture)
+    table |= {
+        "vision": _tower(spec.vision) if spec.vision else None,
+        "audio": _tower(spec.audio) if spec.audio else None,
+        "companions": _plain(spec.companions) or None,
+        "encoder": _tower(spec.encoder) if spec.encoder else None,
+        "head": _plain(spec.head),
+        "capture": _plain(spec.capture),
+    }
     entries = {key: value for key, value in table.items() if value not in (None, "", 0) or key == "final_norm"}
     return {**entries, "block": blocks}
 
@@ -404,8 +347,4 @@ def _plain(value: object) -> JsonValue:
     if not is_dataclass(value):
         return value
     values = {field.name: (getattr(value, field.name), field) for field in fields(value)}
-    return {name: _plain(part) for name, (part, field) in values.items() if name == "kind" or part != _default(field)}
-
-
-def _default(field: Field[object]) -> object:
-    return field.default if field.default is not MISSING else MISSING
+    return {name: _plain(part) for name, (part, field) in values.items() if name == "kind" or part != field.default}

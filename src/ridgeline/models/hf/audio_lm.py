@@ -18,7 +18,7 @@ from types import MappingProxyType
 from ridgeline.models.hf.config import Config, defaults
 from ridgeline.models.hf.decoders import read_family
 from ridgeline.models.hf.multimodal import text_of, vision_of
-from ridgeline.models.hf.parts import LAYER, Reader, bias_traits, divide, experts, heads, hidden_size, model
+from ridgeline.models.hf.parts import LAYER, Reader, bias_traits, divide, experts, heads, hidden_size, mlp, model
 from ridgeline.models.hf.vision import Tower, qwen2_5_vl, qwen3_vl
 from ridgeline.models.params import count
 from ridgeline.models.sizing import Clip
@@ -43,7 +43,7 @@ def _layers(cfg: Config, key_bias: bool) -> Audio:
         heads=count, kv_heads=count, head_dim=divide(cfg, HEADS[0], hidden, count), positions="none", qkv_bias=True,
         out_bias=True, key_bias=key_bias, causal=False,
     )  # fmt: skip
-    ffn = Mlp(hidden=cfg.count(INNER), gated=False, bias=True, activation=cfg.word("activation_function"))
+    ffn = mlp(cfg, INNER, "activation_function", gated=False, bias=True)
     return Audio(
         hidden=hidden,
         block=Block(mixer=attention, ffn=ffn, norm=LAYER),

@@ -27,9 +27,7 @@ def gpt2(cfg: Config) -> ModelSpec:
     hidden = hidden_size(cfg)
     positions = cfg.count(("n_positions", "max_position_embeddings"))
     attention = _all_heads(cfg, hidden, "n_head", positions="learned", qkv_bias=True, out_bias=True)
-    ffn = Mlp(
-        hidden=cfg.count("n_inner", 4 * hidden), gated=False, bias=True, activation=cfg.word("activation_function")
-    )
+    ffn = mlp(cfg, "n_inner", "activation_function", 4 * hidden, gated=False, bias=True)
     block = Block(mixer=attention, ffn=ffn, norm=LAYER)
     embedding = Embedding(tied=cfg.flag("tie_word_embeddings"), positions=positions)
     return model(cfg, [block] * cfg.layers(("n_layer", "num_hidden_layers")), norm=LAYER, embedding=embedding)
@@ -39,9 +37,7 @@ def gptj(cfg: Config) -> ModelSpec:
     """GPT-J: attention and mlp side by side after one norm; biases in the mlp and the head only."""
     _ignore_summary(cfg)
     hidden = hidden_size(cfg)
-    ffn = Mlp(
-        hidden=cfg.count("n_inner", 4 * hidden), gated=False, bias=True, activation=cfg.word("activation_function")
-    )
+    ffn = mlp(cfg, "n_inner", "activation_function", 4 * hidden, gated=False, bias=True)
     block = Block(mixer=_all_heads(cfg, hidden, "n_head"), ffn=ffn, norm=LAYER, norms=1, parallel=True)
     embedding = Embedding(tied=cfg.flag("tie_word_embeddings"), head_bias=True)
     return model(cfg, [block] * cfg.layers(("n_layer", "num_hidden_layers")), norm=LAYER, embedding=embedding)
@@ -95,7 +91,7 @@ def opt(cfg: Config) -> ModelSpec:
     affine = cfg.flag("layer_norm_elementwise_affine")
     norm = Norm(kind="layer", weight=affine, bias=affine)
     attention = _all_heads(cfg, hidden, "num_attention_heads", positions="learned", qkv_bias=bias, out_bias=bias)
-    ffn = Mlp(hidden=cfg.count("ffn_dim"), gated=False, bias=bias, activation=cfg.word("activation_function"))
+    ffn = mlp(cfg, "ffn_dim", "activation_function", gated=False, bias=bias)
     width = cfg.count("word_embed_proj_dim", hidden)
     embedding = Embedding(
         tied=cfg.flag("tie_word_embeddings"),
@@ -195,7 +191,7 @@ def xglm(cfg: Config) -> ModelSpec:
     """XGLM: GPT-2's block with positions that are computed."""
     hidden = hidden_size(cfg)
     attention = _all_heads(cfg, hidden, "attention_heads", positions="none", qkv_bias=True, out_bias=True)
-    ffn = Mlp(hidden=cfg.count("ffn_dim"), gated=False, bias=True, activation=cfg.word("activation_function"))
+    ffn = mlp(cfg, "ffn_dim", "activation_function", gated=False, bias=True)
     block = Block(mixer=attention, ffn=ffn, norm=LAYER)
     return model(cfg, [block] * cfg.layers(("num_layers", "num_hidden_layers")), norm=LAYER)
 

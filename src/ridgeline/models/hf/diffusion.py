@@ -62,13 +62,20 @@ def plain_mlp(hidden: int) -> Mlp:
     return Mlp(hidden=hidden, gated=False, bias=True, activation="gelu_pytorch_tanh")
 
 
-def diffuser(hidden: int, layers: list[Block], head: Head, space: LatentSpace) -> ModelSpec:
-    """Layers between an embedding of latents and scores of every token."""
+def diffuser(hidden: int, layers: list[Block], space: LatentSpace, outputs: int, ends: int) -> ModelSpec:
+    """Layers between an embedding of latents and scores of every token; `ends` are parameters before these scores."""
     blocks, order = from_layers(layers)
     return ModelSpec(
         id="", name="", hidden=hidden, vocab=0, embedding=Embedding(), blocks=blocks, order=order, norm=BARE,
-        head=head, latent_space=space,
+        head=Head(kind="tokens", outputs=outputs, extra=ends + outputs), latent_space=space,
     )  # fmt: skip
+
+
+def mmdit_layers(attention: Attention, inner: int) -> tuple[Block, Block]:
+    """A layer of latents and text with weights of their own, and one of a single stream with its parts side by side."""
+    double = Block(mixer=attention, ffn=plain_mlp(inner), norm=BARE, streams=2, modulation=6)
+    single = replace(double, mixer=replace(attention, out_bias=False), norms=1, parallel=True, streams=1, modulation=3)
+    return double, single
 
 
 def modulated_once(hidden: int) -> tuple[int, int]:
@@ -93,19 +100,14 @@ def flux(cfg: Config) -> ModelSpec:
     patch, outputs = cfg.count("patch_size", 1), cfg.count("out_channels", cfg.count("in_channels"))
     text, pooled_width = cfg.count("joint_attention_dim"), cfg.count("pooled_projection_dim")
     steps = 2 if cfg.flag("guidance_embeds", False) else 1
-    double = Block(mixer=attention, ffn=plain_mlp(4 * hidden), norm=BARE, streams=2, modulation=6)
-    single = Block(
-        mixer=replace(attention, out_bias=False), ffn=plain_mlp(4 * hidden), norm=BARE, norms=1, parallel=True,
-        modulation=3,
-    )  # fmt: skip
+    double, single = mmdit_layers(attention, 4 * hidden)
     timestep = steps * (TIME * hidden + hidden**2) + pooled_width * hidden + hidden**2
     space = LatentSpace(
         inputs=inputs * patch**2, pixels=2 * SCALE * patch, text=TEXT, per_text=text * hidden, per_step=timestep,
         other_params=timestep + (2 * steps + 2) * hidden + linear(text, hidden) + linear(inputs, hidden),
     )  # fmt: skip
-    head = Head(kind="tokens", outputs=patch**2 * outputs, extra=linear(hidden, 2 * hidden) + patch**2 * outputs)
     layers = [double] * cfg.layers("num_layers") + [single] * cfg.layers("num_single_layers")
-    return diffuser(hidden, layers, head, space)
+    return diffuser(hidden, layers, space, patch**2 * outputs, linear(hidden, 2 * hidden))
 
 
 def sd3(cfg: Config) -> ModelSpec:
@@ -118,7 +120,7 @@ def sd3(cfg: Config) -> ModelSpec:
     cfg.only("caption_projection_dim", hidden)
     text, pooled_width = cfg.count("joint_attention_dim"), cfg.count("pooled_projection_dim")
     outputs = patch**2 * cfg.count("out_channels", channels)
-    block = Block(mixer=attention, ffn=plain_mlp(4 * hidden), norm=BARE, streams=2, modulation=6)
+    block, _ = mmdit_layers(attention, 4 * hidden)
     norm_params = 2 * attention.head_dim if attention.qk_norm == "head" else 0
     last = replace(block, streams=1, extra=5 * linear(hidden, hidden) + norm_params)
     timestep = TIME * hidden + hidden**2 + pooled_width * hidden + hidden**2
@@ -126,11 +128,10 @@ def sd3(cfg: Config) -> ModelSpec:
         inputs=channels * patch**2, pixels=SCALE * patch, text=SHORT_TEXT, per_text=text * hidden, per_step=timestep,
         other_params=timestep + 4 * hidden + linear(text, hidden) + linear(channels * patch**2, hidden),
     )  # fmt: skip
-    head = Head(kind="tokens", outputs=outputs, extra=linear(hidden, 2 * hidden) + outputs)
     layers = [block] * (cfg.layers("num_layers") - 1) + [last]
     dual = set(cfg.counts("dual_attention_layers"))
     layers = [_twice(layer, hidden, norm_params) if place in dual else layer for place, layer in enumerate(layers)]
-    return diffuser(hidden, layers, head, space)
+    return diffuser(hidden, layers, space, outputs, linear(hidden, 2 * hidden))
 
 
 def _twice(block: Block, hidden: int, normed: int) -> Block:
@@ -165,8 +166,7 @@ def dit(cfg: Config) -> ModelSpec:
         other_params=linear(channels * patch**2, hidden),
     )  # fmt: skip
     outputs = patch**2 * cfg.count("out_channels", channels)
-    head = Head(kind="tokens", outputs=outputs, extra=linear(hidden, 2 * hidden) + outputs)
-    return diffuser(hidden, [block] * layers, head, space)
+    return diffuser(hidden, [block] * layers, space, outputs, linear(hidden, 2 * hidden))
 
 
 def qwen_image(cfg: Config) -> ModelSpec:
@@ -175,15 +175,14 @@ def qwen_image(cfg: Config) -> ModelSpec:
     attention = attention_of(cfg, qk_norm="head")
     hidden, inputs, text = attention.heads * attention.head_dim, cfg.count("in_channels"), cfg.count(JOINT)
     patch = cfg.count("patch_size")
-    block = Block(mixer=attention, ffn=plain_mlp(4 * hidden), norm=BARE, streams=2, modulation=6)
+    block, _ = mmdit_layers(attention, 4 * hidden)
     timestep = TIME * hidden + hidden**2
     space = LatentSpace(
         inputs=inputs, pixels=2 * SCALE, text=TEXT, per_text=text * hidden, per_step=timestep,
         other_params=timestep + 2 * hidden + text + linear(text, hidden) + linear(inputs, hidden),
     )  # fmt: skip
     outputs = patch**2 * cfg.count("out_channels", inputs)
-    head = Head(kind="tokens", outputs=outputs, extra=linear(hidden, 2 * hidden) + outputs)
-    return diffuser(hidden, [block] * cfg.layers("num_layers"), head, space)
+    return diffuser(hidden, [block] * cfg.layers("num_layers"), space, outputs, linear(hidden, 2 * hidden))
 
 
 def pixart(cfg: Config) -> ModelSpec:
@@ -208,8 +207,7 @@ def pixart(cfg: Config) -> ModelSpec:
         other_params=time_params + size_params + captions + linear(channels * patch**2, hidden),
     )  # fmt: skip
     outputs = patch**2 * cfg.count("out_channels", channels)
-    head = Head(kind="tokens", outputs=outputs, extra=2 * hidden + outputs)
-    return diffuser(hidden, [block] * cfg.layers("num_layers"), head, space)
+    return diffuser(hidden, [block] * cfg.layers("num_layers"), space, outputs, 2 * hidden)
 
 
 def sana(cfg: Config) -> ModelSpec:
@@ -250,8 +248,7 @@ def sana(cfg: Config) -> ModelSpec:
         + linear(channels * patch**2, hidden),
     )  # fmt: skip
     outputs = patch**2 * cfg.count("out_channels", channels)
-    head = Head(kind="tokens", outputs=outputs, extra=2 * hidden + outputs)
-    return diffuser(hidden, [block] * cfg.layers("num_layers"), head, space)
+    return diffuser(hidden, [block] * cfg.layers("num_layers"), space, outputs, 2 * hidden)
 
 
 IMAGE_PATCHES = 257  # of CLIP's image, which a video continues
@@ -292,8 +289,7 @@ def wan(cfg: Config) -> ModelSpec:
         + linear(channels * volume, hidden),
     )  # fmt: skip
     outputs = cfg.count("out_channels") * volume
-    head = Head(kind="tokens", outputs=outputs, extra=2 * hidden + outputs)
-    return diffuser(hidden, [block] * cfg.layers("num_layers"), head, space)
+    return diffuser(hidden, [block] * cfg.layers("num_layers"), space, outputs, 2 * hidden)
 
 
 def hunyuan_video(cfg: Config) -> ModelSpec:
@@ -306,10 +302,7 @@ def hunyuan_video(cfg: Config) -> ModelSpec:
     inner = round(cfg.number("mlp_ratio") * hidden)
     volume = cfg.count("patch_size_t") * cfg.count("patch_size") ** 2
     inputs, outputs = cfg.count("in_channels") * volume, cfg.count("out_channels") * volume
-    double = Block(mixer=attention, ffn=plain_mlp(inner), norm=BARE, streams=2, modulation=6)
-    single = Block(
-        mixer=replace(attention, out_bias=False), ffn=plain_mlp(inner), norm=BARE, norms=1, parallel=True, modulation=3
-    )
+    double, single = mmdit_layers(attention, inner)
     layers = [double] * cfg.layers("num_layers") + [single] * cfg.layers("num_single_layers")
     timestep = TIME * hidden + hidden**2
     pool = cfg.count("pooled_projection_dim") * hidden + hidden**2
@@ -324,8 +317,7 @@ def hunyuan_video(cfg: Config) -> ModelSpec:
         text=REFINED_TEXT, per_text=products, per_step=(steps + 1) * timestep + pool + text * hidden + hidden**2,
         other_params=steps * (timestep + 2 * hidden) + pool + 2 * hidden + refiner + ends + linear(inputs, hidden),
     )  # fmt: skip
-    head = Head(kind="tokens", outputs=outputs, extra=linear(hidden, 2 * hidden) + outputs)
-    return diffuser(hidden, layers, head, space)
+    return diffuser(hidden, layers, space, outputs, linear(hidden, 2 * hidden))
 
 
 def cogvideox(cfg: Config) -> ModelSpec:
@@ -351,9 +343,8 @@ def cogvideox(cfg: Config) -> ModelSpec:
         per_text=text * hidden, per_step=steps,
         other_params=steps + 2 * time_width + 2 * offset + linear(text, hidden) + inputs * hidden + patch_bias,
     )  # fmt: skip
-    ends = LAYER.params(hidden) + linear(time_width, 2 * hidden) + LAYER.params(hidden) + outputs
-    head = Head(kind="tokens", outputs=outputs, extra=ends)
-    return diffuser(hidden, [block] * cfg.layers("num_layers"), head, space)
+    ends = LAYER.params(hidden) + linear(time_width, 2 * hidden) + LAYER.params(hidden)
+    return diffuser(hidden, [block] * cfg.layers("num_layers"), space, outputs, ends)
 
 
 def ltx(cfg: Config) -> ModelSpec:
@@ -375,8 +366,7 @@ def ltx(cfg: Config) -> ModelSpec:
         other_params=time_params + linear(text, hidden) + linear(hidden, hidden) + linear(inputs, hidden),
     )  # fmt: skip
     outputs = cfg.count("out_channels", inputs)
-    head = Head(kind="tokens", outputs=outputs, extra=2 * hidden + outputs)
-    return diffuser(hidden, [block] * cfg.layers("num_layers"), head, space)
+    return diffuser(hidden, [block] * cfg.layers("num_layers"), space, outputs, 2 * hidden)
 
 
 DIFFUSION: Mapping[str, Callable[[Config], ModelSpec]] = MappingProxyType(

@@ -140,7 +140,7 @@ def distilbert(cfg: Config) -> ModelSpec:
     cfg.understand("distilbert")
     hidden, layers = cfg.count(("dim", "hidden_size")), cfg.layers(("n_layers", "num_hidden_layers"))
     head = _head(cfg, hidden, pooler=False, sequence="dense")
-    ffn = Mlp(hidden=cfg.count("hidden_dim"), gated=False, bias=True, activation=cfg.word("activation"))
+    ffn = mlp(cfg, "hidden_dim", "activation", gated=False, bias=True)
     block = Block(mixer=_attention(cfg, hidden), ffn=ffn, norm=LAYER)
     embedding = _embedding(cfg, head, cfg.count("max_position_embeddings"))
     blocks = [block] * layers

@@ -48,9 +48,11 @@ def bias_traits(cfg: Config, key: str = "attention_bias") -> dict[str, bool]:
     return {"qkv_bias": switch, "out_bias": switch}
 
 
-def mlp(cfg: Config, key: Keys = "intermediate_size", act: Keys = "hidden_act", **traits: Any) -> Mlp:
-    """Dense feed-forward of the width that the key says."""
-    return Mlp(hidden=cfg.count(key), activation=cfg.word(act), **traits)
+def mlp(
+    cfg: Config, key: Keys = "intermediate_size", act: Keys = "hidden_act", null: int | None = None, **traits: Any
+) -> Mlp:
+    """Dense feed-forward of the width that the key says; `null` where it says nothing."""
+    return Mlp(hidden=cfg.count(key, null), activation=cfg.word(act), **traits)
 
 
 def experts(
