@@ -6,7 +6,7 @@ Letters of the formulas: h = hidden, H = heads, G = key-value heads, d, v = size
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import assert_never
+from typing import Literal, assert_never
 
 from ridgeline.models.blocks import (
     Attention,
@@ -84,15 +84,21 @@ def attention_parts(mixer: Attention, hidden: int, name: str = "attention") -> M
         joins=(queries, keys * mixer.head_dim, keys * mixer.value_dim),
     )  # fmt: skip
     row = CacheRow(elements=mixer.kv, window=mixer.window, heads=mixer.kv_heads, written=not mixer.kv_shared)
+    span = AttendedSpan(window=mixer.window, chunked=mixer.chunked, causal=mixer.causal)
+    width = mixer.head_dim + mixer.value_dim
+    heads = (
+        HeadCount(count=mixer.heads, name="attention heads"),
+        HeadCount(count=mixer.kv_heads, name="key-value heads", shared=True),
+    )
     return MixerParts(
         name=name,
         title=_attention_title(mixer),
         into=(qkv,),
         out=(_attention_out(mixer, hidden, name, "attention out"),),
         core=mixer,
-        splits=RankSplits(tensor=_attention_heads(mixer), context=mixer.heads),
+        splits=RankSplits(tensor=heads, context=mixer.heads),
         vectors=_attention_vectors(mixer, hidden, name),
-        attended=(_softmax_scores(mixer),),
+        attended=(Attended(heads=mixer.heads, width=width, decode_width=width, spans=(span,)),),
         cache=(row,) if mixer.causal else (),
         saved=Saved(split=queries + values + 2 * queries * mixer.gate, kv=0 if mixer.kv_shared else mixer.kv),
         output=values,
@@ -136,13 +142,6 @@ def _attention_out(mixer: Attention, hidden: int, name: str, label: str) -> Proj
     )  # fmt: skip
 
 
-def _attention_heads(mixer: Attention) -> tuple[HeadCount, ...]:
-    return (
-        HeadCount(count=mixer.heads, name="attention heads"),
-        HeadCount(count=mixer.kv_heads, name="key-value heads", shared=True),
-    )
-
-
 def _attention_vectors(mixer: Attention, hidden: int, name: str) -> tuple[Weight, ...]:
     """Biases, norms of queries and keys, sinks."""
     heads, dim, keys = mixer.kv_heads, mixer.head_dim, mixer.projected_kv
@@ -168,14 +167,6 @@ def _attention_vectors(mixer: Attention, hidden: int, name: str) -> tuple[Weight
     return tuple(vectors)
 
 
-def _softmax_scores(mixer: Attention) -> Attended:
-    span, width = (
-        AttendedSpan(window=mixer.window, chunked=mixer.chunked, causal=mixer.causal),
-        mixer.head_dim + mixer.value_dim,
-    )
-    return Attended(heads=mixer.heads, width=width, decode_width=width, spans=(span,))
-
-
 def _latent_parts(mixer: LatentAttention, hidden: int) -> MixerParts:
     """Latent attention, its two latent norms and its indexer.
 
@@ -195,6 +186,7 @@ def _latent_parts(mixer: LatentAttention, hidden: int) -> MixerParts:
     expanded_width, values = mixer.heads * (mixer.nope_dim + mixer.v_dim), mixer.heads * mixer.v_dim
     indexer = mixer.indexer if mixer.indexer and not mixer.indexer.shared else None
     index_width = indexer.head_dim + indexer.heads if indexer else 0
+    latents = CacheRow(elements=cache_width, picked=mixer.indexer.topk if mixer.indexer else 0)
     return MixerParts(
         name="attention",
         title=f"MLA {mixer.heads} heads, latent {mixer.kv_rank}+{mixer.rope_dim}"
@@ -204,19 +196,19 @@ def _latent_parts(mixer: LatentAttention, hidden: int) -> MixerParts:
                 label="latent down", inputs=hidden, split="none", dealt=True, joins=(rank, cache_width) if rank else (),
                 columns=(Columns(name="attention.latent.weight", outputs=rank + cache_width),),
             ),
-            _column("query up", "attention.query_up.weight", rank or hidden, mixer.heads * key),
-            _column("key-value up", "attention.key_value_up.weight", mixer.kv_rank, expanded_width),
+            _project("query up", "attention.query_up.weight", rank or hidden, mixer.heads * key),
+            _project("key-value up", "attention.key_value_up.weight", mixer.kv_rank, expanded_width),
         ),
-        out=(_row("attention out", "attention.out.weight", values, hidden),),
+        out=(_project("attention out", "attention.out.weight", values, hidden, "inputs"),),
         core=LatentCore(
             heads=mixer.heads, q_rank=rank, kv_rank=mixer.kv_rank, nope_dim=mixer.nope_dim, rope_dim=mixer.rope_dim,
             value_dim=mixer.v_dim, indexer=mixer.indexer,
         ),
         splits=RankSplits(tensor=(HeadCount(count=mixer.heads, name="attention heads"),), context=mixer.heads),
-        index=_index_products(indexer, rank or hidden, hidden) if indexer else (),
+        index=_index_products(indexer, rank or hidden, hidden, indexer.head_dim, True) if indexer else (),
         vectors=_latent_vectors(mixer, hidden, indexer),
         attended=_latent_scores(mixer, indexer),
-        cache=_latent_cache(mixer, indexer),
+        cache=(latents, CacheRow(elements=indexer.head_dim, narrow=True)) if indexer else (latents,),
         saved=Saved(latents=rank + cache_width, split=mixer.heads * (2 * key + 2 * mixer.v_dim)),
         entering=cache_width + (rank or hidden) + index_width,
         output=values,
@@ -224,23 +216,20 @@ def _latent_parts(mixer: LatentAttention, hidden: int) -> MixerParts:
     )  # fmt: skip
 
 
-def _column(label: str, name: str, inputs: int, outputs: int) -> Projection:
-    return Projection(label=label, inputs=inputs, columns=(Columns(name=name, outputs=outputs),))
+def _project(
+    label: str, name: str, inputs: int, outputs: int, split: Literal["outputs", "inputs", "none"] = "outputs"
+) -> Projection:
+    return Projection(label=label, inputs=inputs, columns=(Columns(name=name, outputs=outputs),), split=split)
 
 
-def _row(label: str, name: str, inputs: int, outputs: int) -> Projection:
-    return Projection(label=label, inputs=inputs, columns=(Columns(name=name, outputs=outputs),), split="inputs")
-
-
-def _index_products(indexer: Indexer, width: int, hidden: int) -> tuple[Projection, ...]:
-    """An indexer's queries, its key and the weights of its heads; every tensor rank scores with all of them, as the
+def _index_products(indexer: Indexer, width: int, hidden: int, keys: int, dealt: bool) -> tuple[Projection, ...]:
+    """An indexer's queries, its keys and the weights of its heads; every tensor rank scores with all of them, as the
     choice must be the same on each."""
-    query = Columns(name="indexer.query.weight", outputs=indexer.heads * indexer.head_dim)
-    key = Columns(name="indexer.key.weight", outputs=indexer.head_dim)
+    key = Columns(name="indexer.key.weight", outputs=keys)
     heads = Columns(name="indexer.head_weights", outputs=indexer.heads)
     return (
-        Projection(label="index query", inputs=width, columns=(query,), split="none"),
-        Projection(label="index key and weights", inputs=hidden, columns=(key, heads), split="none", dealt=True),
+        _project("index query", "indexer.query.weight", width, indexer.heads * indexer.head_dim, "none"),
+        Projection(label="index key and weights", inputs=hidden, columns=(key, heads), split="none", dealt=dealt),
     )
 
 
@@ -272,12 +261,6 @@ def _index_scores(indexer: Indexer, rate: int = 1) -> Attended:
     return Attended(heads=indexer.heads, width=dim, decode_width=dim, spans=(AttendedSpan(rate=rate),))
 
 
-def _latent_cache(mixer: LatentAttention, indexer: Indexer | None) -> tuple[CacheRow, ...]:
-    topk = mixer.indexer.topk if mixer.indexer else 0
-    latents = CacheRow(elements=mixer.kv_rank + mixer.rope_dim, picked=topk)
-    return (latents, CacheRow(elements=indexer.head_dim, narrow=True)) if indexer else (latents,)
-
-
 def _compressed_parts(mixer: CompressedAttention, hidden: int) -> MixerParts:
     """Compressed attention, its pooling and its indexer.
 
@@ -295,22 +278,22 @@ def _compressed_parts(mixer: CompressedAttention, hidden: int) -> MixerParts:
     heads, dim, wide = mixer.heads, mixer.head_dim, mixer.heads * mixer.head_dim
     indexer = mixer.indexer if mixer.indexer and not mixer.indexer.shared else None
     index_pooled = (2 if mixer.overlap else 1) * indexer.head_dim if indexer else 0
-    down = Columns(name="attention.latent.weight", outputs=mixer.q_rank + dim + 2 * mixer.pooled)
+    down = mixer.q_rank + dim + 2 * mixer.pooled
     out_down = Columns(name="attention.out_down.weight", outputs=mixer.o_rank)
     return MixerParts(
         name="attention",
         title=_compressed_title(mixer),
         into=(
-            Projection(label="latent down", inputs=hidden, columns=(down,), split="none"),
-            _column("query up", "attention.query_up.weight", mixer.q_rank, wide),
+            _project("latent down", "attention.latent.weight", hidden, down, "none"),
+            _project("query up", "attention.query_up.weight", mixer.q_rank, wide),
         ),
-        index=_pooled_index(mixer.q_rank, hidden, indexer, index_pooled) if indexer else (),
+        index=_index_products(indexer, mixer.q_rank, hidden, 2 * index_pooled, False) if indexer else (),
         out=(
             Projection(
                 label="output down", inputs=wide // mixer.o_groups, columns=(out_down,), split="groups",
                 groups=mixer.o_groups,
             ),
-            _row("attention out", "attention.out.weight", mixer.o_groups * mixer.o_rank, hidden),
+            _project("attention out", "attention.out.weight", mixer.o_groups * mixer.o_rank, hidden, "inputs"),
         ),
         core=PooledCore(
             heads=heads, head_dim=dim, q_rank=mixer.q_rank, window=mixer.window, rate=mixer.rate, pooled=mixer.pooled,
@@ -332,16 +315,6 @@ def _compressed_title(mixer: CompressedAttention) -> str:
     pooled_words = f", {mixer.rate} tokens an entry" if mixer.rate else ""
     picked_words = f", top {mixer.indexer.topk} entries" if mixer.indexer else ""
     return f"compressed {mixer.heads}/1, window {mixer.window}{pooled_words}{picked_words}"
-
-
-def _pooled_index(rank: int, hidden: int, indexer: Indexer, pooled: int) -> tuple[Projection, ...]:
-    query = Columns(name="indexer.query.weight", outputs=indexer.heads * indexer.head_dim)
-    key = Columns(name="indexer.key.weight", outputs=2 * pooled)
-    heads = Columns(name="indexer.head_weights", outputs=indexer.heads)
-    return (
-        Projection(label="index query", inputs=rank, columns=(query,), split="none"),
-        Projection(label="index key and weights", inputs=hidden, columns=(key, heads), split="none"),
-    )
 
 
 def _compressed_vectors(mixer: CompressedAttention, indexer: Indexer | None, index_pooled: int) -> tuple[Weight, ...]:
