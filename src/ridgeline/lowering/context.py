@@ -106,6 +106,11 @@ class LoweringContext:
         return self.resolved.precision
 
     @property
+    def element_bytes(self) -> float:
+        """Bytes of a stored activation."""
+        return self.resolved.precision.activations.bytes_per_element
+
+    @property
     def sequence_parallel(self) -> bool:
         """Whether norms and residuals are split over tp."""
         return self.resolved.sequence_parallel

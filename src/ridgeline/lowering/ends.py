@@ -69,7 +69,7 @@ def _token_rows(ctx: LoweringContext) -> Section:
         inputs.append(input_gradient(project))
         weights = weights if ctx.frozen else [weight_gradient(project, ctx.gradient_bytes), *weights]
         params = params + embedding.width * model.hidden
-        saved_bytes = saved_bytes + elements * ctx.precision.activations.bytes_per_element
+        saved_bytes = saved_bytes + elements * ctx.element_bytes
     if embedding.further_rows:
         looked_up = stream(ctx, "further rows", ctx.split_tokens * embedding.further_rows / model.vocab, 2.0, 2.0)
         forward.append(looked_up)
@@ -83,30 +83,24 @@ def _token_rows(ctx: LoweringContext) -> Section:
         inputs.append(input_gradient(more))
         weights = weights if ctx.frozen else [weight_gradient(more, ctx.gradient_bytes), *weights]
         params = params + embedding.further_weights
-        saved_bytes = saved_bytes + ctx.split_tokens * model.hidden * ctx.precision.activations.bytes_per_element
+        saved_bytes = saved_bytes + ctx.split_tokens * model.hidden * ctx.element_bytes
     if embedding.norm is not None:
         norm_elements = ctx.split_tokens * model.hidden
         forward.append(pointwise(ctx, "norm", norm_elements, label="embedding norm"))
         inputs.insert(0, pointwise_back(ctx, "norm", norm_elements, label="embedding norm dX"))
         params = params + embedding.norm.params(model.hidden)
-        saved_bytes = saved_bytes + norm_elements * ctx.precision.activations.bytes_per_element
-    leaving, leaving_gradient = _embedding_border(ctx)
+        saved_bytes = saved_bytes + norm_elements * ctx.element_bytes
+    border = tensor_boundary(ctx) if ctx.engine.exchanges.ends else Boundary()
     section = Section(
         key=SectionKey(SectionRole.EMBEDDING),
-        forward=(*forward, *leaving),
-        backward_input=(*leaving_gradient, *inputs),
+        forward=(*forward, *border.exit),
+        backward_input=(*border.exit_gradient, *inputs),
         backward_weight=tuple(weights),
         params=params,
         trained=0 if ctx.frozen else params,
         saved=SavedActivations(inputs=saved_bytes),
     )
     return _adapted_rows(ctx, section, width)
-
-
-def _embedding_border(ctx: LoweringContext) -> tuple[Sequence[Op], Sequence[Op]]:
-    """Rows that other tensor ranks looked up, summed or scattered by tokens; and the gradient's way back."""
-    border = tensor_boundary(ctx) if ctx.engine.exchanges.ends else Boundary()
-    return border.exit, border.exit_gradient
 
 
 def head_border(ctx: LoweringContext) -> tuple[Sequence[Op], Sequence[Op], Sequence[Op]]:
@@ -145,7 +139,6 @@ def _latent_patches(ctx: LoweringContext, space: LatentSpace) -> Section:
     if space.per_step:
         products.append(plain_matmul(ctx, "timestep", rows, hidden, space.per_step / hidden))
     noise: Op = stream(ctx, "noise", ctx.split_tokens * space.inputs, 6.0, 6.0)
-    size = ctx.precision.activations.bytes_per_element
     return Section(
         key=SectionKey(SectionRole.EMBEDDING),
         forward=(noise, *products),
@@ -153,7 +146,7 @@ def _latent_patches(ctx: LoweringContext, space: LatentSpace) -> Section:
         backward_weight=() if ctx.frozen else tuple(weight_gradient(op, ctx.gradient_bytes) for op in products),
         params=space.other_params,
         trained=0 if ctx.frozen else space.other_params,
-        saved=SavedActivations(inputs=sum(op.m * op.k for op in products) * size),
+        saved=SavedActivations(inputs=sum(op.m * op.k for op in products) * ctx.element_bytes),
     )
 
 

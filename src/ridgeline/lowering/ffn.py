@@ -120,22 +120,20 @@ def dense_ffn(ctx: LoweringContext, parts: DenseParts, sides: Sides) -> Sublayer
     low, adapter_params = adapters(ctx, [up, down])
     weights = tuple(weight_gradient(op, ctx.gradient_bytes) for op in (low if ctx.frozen else (down, up)))
     inputs = (*border.exit_gradient, input_gradient(down), act_back, input_gradient(up), *border.entry_gradient)
-    size = ctx.precision.activations.bytes_per_element
     return SublayerOps(
         forward=(*forward, *low),
         backward_input=(*gradient_casts(ctx, [down, up]), *map(input_gradient, low), *inputs),
         adapters=adapter_params,
         backward_weight=(*weights, *bias_gradients(ctx, [down, up] if parts.biased else [])),
         again=(act,),
-        saved=elements * (2 + parts.gated) * size,
-        saved_selective=elements * (1 + parts.gated) * size,
+        saved=elements * (2 + parts.gated) * ctx.element_bytes,
+        saved_selective=elements * (1 + parts.gated) * ctx.element_bytes,
     )
 
 
 def _experts(ctx: LoweringContext, moe: Moe) -> SublayerOps:
     """Routed experts over ep ranks; balanced, a rank ends up with as many token copies as it sent."""
     degrees, width = ctx.degrees, ctx.model.hidden
-    size = ctx.precision.activations.bytes_per_element
     tokens = ctx.tokens / degrees.tp  # before experts the tokens of a tensor group are split over its ranks
     copies = tokens * moe.topk * ctx.resolved.moe_imbalance
     inner = moe.latent or width
@@ -150,7 +148,9 @@ def _experts(ctx: LoweringContext, moe: Moe) -> SublayerOps:
     moves = op_passes(ctx.resolved.fuses, "permute")
     passes = 1.0 if ctx.resolved.token_dispatch_once else moves.forward
     permute = stream(ctx, "permute", copies * inner, passes, moves.kernels)
-    choose, chosen_back = _choice(ctx, tokens * moe.choices)
+    # experts are chosen, and tokens mapped to their places among them: the host waits for the counts
+    choose = replace(pointwise(ctx, "top-k", tokens * moe.choices), waits=1.0)
+    chosen_back = pointwise_back(ctx, "top-k", tokens * moe.choices)
     sent, combine = _exchange(ctx, moe, copies * inner)
     enter, leave, enter_back, leave_back = _dealt(ctx)
     grad = ctx.gradient_bytes
@@ -168,8 +168,8 @@ def _experts(ctx: LoweringContext, moe: Moe) -> SublayerOps:
         ),
         backward_weight=tuple(weight_gradient(op, grad) for op in trained_products),
         again=inside.again,
-        saved=(copies * (inner + moe.hidden * (2 + moe.gated)) + tokens * moe.choices) * size,
-        saved_selective=(copies * (inner + moe.hidden * (1 + moe.gated)) + tokens * moe.choices) * size,
+        saved=(copies * (inner + moe.hidden * (2 + moe.gated)) + tokens * moe.choices) * ctx.element_bytes,
+        saved_selective=(copies * (inner + moe.hidden * (1 + moe.gated)) + tokens * moe.choices) * ctx.element_bytes,
         params=router_params(ctx, moe),
         expert_params=moe_params(moe, width).experts / (degrees.ep * degrees.etp),
         adapters=adapter_params,
@@ -227,12 +227,6 @@ def _step_exchange(ctx: LoweringContext, moe: Moe, inner: int) -> tuple[list[Op]
     return _dispatch(ctx, moe, elements, ranks, narrow=ctx.low_precision)
 
 
-def _choice(ctx: LoweringContext, scores: Num) -> tuple[Op, Op]:
-    """Choosing experts, and the maps from tokens to their places among experts: forward (the host waits for the counts)
-    and backward."""
-    return replace(pointwise(ctx, "top-k", scores), waits=1.0), pointwise_back(ctx, "top-k", scores)
-
-
 def _dealt(ctx: LoweringContext) -> tuple[list[Op], list[Op], list[Op], list[Op]]:
     """Tokens dealt to the ranks that route them, and back, in software that gathers them by expert (etp): collectives
     before and behind the routed part, and behind and before its backward.
@@ -243,10 +237,9 @@ def _dealt(ctx: LoweringContext) -> tuple[list[Op], list[Op], list[Op], list[Op]
     degrees, elements = ctx.degrees, ctx.tokens * ctx.model.hidden
     if not ctx.engine.exchanges.experts_gathered:
         return [], [], [], []
-    size = ctx.precision.activations.bytes_per_element
     token_gather = Collective(
         label="gather tokens of an expert", kind="all-gather", axis="etp", ranks=degrees.etp,
-        payload_bytes=elements / degrees.tp * degrees.etp * size,
+        payload_bytes=elements / degrees.tp * degrees.etp * ctx.element_bytes,
     )  # fmt: skip
     token_scatter = replace(token_gather, label="scatter tokens of an expert", kind="reduce-scatter")
     several_ranks = not (isinstance(degrees.etp, int) and degrees.etp == 1)
@@ -343,18 +336,17 @@ def _dispatch(
     ctx: LoweringContext, moe: Moe, elements: Num, ranks: Num, stride: Num = 1, *, narrow: bool
 ) -> tuple[list[Op], list[Op]]:
     """All-to-alls of token copies: dispatch in a narrow format or as stored, and what experts return."""
-    size = ctx.precision.activations.bytes_per_element
     once, limited_groups = ctx.resolved.token_dispatch_once, moe.groups > moe.group_topk
     combine = Collective(
         label="combine",
         kind="all-to-all",
         axis="ep",
-        payload_bytes=elements * size,
+        payload_bytes=elements * ctx.element_bytes,
         ranks=ranks,
         stride=stride,
         token_copies=float(moe.topk) if once else 0.0,
         token_groups=float(moe.group_topk) if once and limited_groups else 0.0,
         routing_groups=float(moe.groups) if once and limited_groups else 0.0,
     )
-    sent = ctx.precision.compute.bytes_per_element + SCALE_BYTES if narrow else size
+    sent = ctx.precision.compute.bytes_per_element + SCALE_BYTES if narrow else ctx.element_bytes
     return [replace(combine, label="dispatch", payload_bytes=elements * sent)], [combine]

@@ -78,7 +78,7 @@ def _expanded_form(ctx: LoweringContext, parts: MixerParts, core: LatentCore) ->
         saved=saved_bytes(ctx, parts),
         score_bytes=score_bytes(ctx, core.heads),
         up=(*into[1:], rotation),
-        saved_up=up * ctx.precision.activations.bytes_per_element,
+        saved_up=up * ctx.element_bytes,
     )
 
 
@@ -128,7 +128,6 @@ def _gathered_form(ctx: LoweringContext, parts: MixerParts, core: LatentCore, in
     into = [*(product(ctx, part) for part in parts.into[:2]), absorb]
     rotation: Op = stream(ctx, "rotary and concat", tokens * heads * (rank + rope) / tp, 2.0, 3.0)
     before: list[Op] = [stream(ctx, "latent norms", ctx.split_tokens * core.latents, 4.0, 2.0), rotation]
-    size = ctx.precision.activations.bytes_per_element
     queries = tokens * heads * (core.key_dim + rank + rope) / tp
     results = tokens * heads * (rank + core.value_dim) / tp
     return CoreOps(
@@ -138,16 +137,16 @@ def _gathered_form(ctx: LoweringContext, parts: MixerParts, core: LatentCore, in
         core=_gathered_scores(ctx, core, picked_tokens(ctx, indexer)),
         # latents are whole on every tensor rank
         exchange=context_exchange(ctx, (rank + rope) * tp, heads * core.absorbed),
-        saved=(ctx.split_tokens * core.latents + tokens * (rank + rope) + queries + results) * size,
+        saved=(ctx.split_tokens * core.latents + tokens * (rank + rope) + queries + results) * ctx.element_bytes,
         up=(*into[1:], rotation),
-        saved_up=queries * size,
+        saved_up=queries * ctx.element_bytes,
     )
 
 
 def _gathered_scores(ctx: LoweringContext, core: LatentCore, tokens: float) -> Passes:
     """Forward two products a score, backward five. Backward gathers again, and adds gradients to what it gathered:
     in the last cache, at more than memory's rate, so that 32-bit sums count as one more pass."""
-    size = ctx.precision.activations.bytes_per_element
+    size = ctx.element_bytes
     heads = ctx.tokens * core.heads / ctx.degrees.tp
     flops = 2 * heads * tokens * core.absorbed
     operands, gathered_elements = heads * core.absorbed * size, ctx.tokens * tokens * (core.kv_rank + core.rope_dim)
@@ -177,7 +176,7 @@ def _latent_step(ctx: LoweringContext, parts: MixerParts, core: LatentCore) -> C
         stream(ctx, "latent norms", ctx.tokens * core.latents, 4.0, 2.0),
         stream(ctx, "rotary", ctx.tokens * (heads + 1) * core.rope_dim, 2.0, 1.0),
     ]
-    read, size = cached_tokens_read(ctx, topk), ctx.precision.activations.bytes_per_element
+    read, size = cached_tokens_read(ctx, topk), ctx.element_bytes
     row = core.kv_rank + core.rope_dim
     decode = Attend(
         label="decode attention",
@@ -235,7 +234,6 @@ def lower_indexer(ctx: LoweringContext, parts: MixerParts, indexer: Indexer) -> 
     tokens, heads, dim = ctx.tokens, indexer.heads, indexer.head_dim
     visible_tokens, chosen = visible(ctx), picked_tokens(ctx, indexer)
     query, key = (product(ctx, part) for part in parts.index)
-    size = ctx.precision.activations.bytes_per_element
     operands = tokens * (heads + 1) * dim
     exchange = context_exchange(ctx, dim * ctx.degrees.tp, heads * dim * ctx.degrees.tp)
     pick = tokens * (2 * visible_tokens + chosen) * LOGIT_BYTES
@@ -245,7 +243,7 @@ def lower_indexer(ctx: LoweringContext, parts: MixerParts, indexer: Indexer) -> 
         *exchange[0],
         Attend(
             label="index scores", flops=2 * tokens * visible_tokens * heads * dim,
-            stream_bytes=operands * size + tokens * visible_tokens * LOGIT_BYTES, head_dim=dim,
+            stream_bytes=operands * ctx.element_bytes + tokens * visible_tokens * LOGIT_BYTES, head_dim=dim,
         ),
         Stream(label="index top-k", stream_bytes=pick, kernels=2.0),
     ]  # fmt: skip
@@ -254,11 +252,11 @@ def lower_indexer(ctx: LoweringContext, parts: MixerParts, indexer: Indexer) -> 
         return SublayerOps(forward=tuple(forward), saved=indices, saved_selective=indices)
     learn = Attend(
         label="index scores dX", flops=3 * 2 * tokens * chosen * heads * dim,
-        stream_bytes=(3 * operands + 2 * tokens * chosen * dim) * size, head_dim=dim, backward=True,
+        stream_bytes=(3 * operands + 2 * tokens * chosen * dim) * ctx.element_bytes, head_dim=dim, backward=True,
     )  # fmt: skip
-    target = [tensor_collective(ctx, "index target", "all-reduce", tokens * chosen * SUM_BYTES / size)]
+    target = [tensor_collective(ctx, "index target", "all-reduce", tokens * chosen * SUM_BYTES / ctx.element_bytes)]
     single = isinstance(ctx.degrees.tp, int) and ctx.degrees.tp == 1
-    saved_bytes = (operands + tokens * heads) * size + indices
+    saved_bytes = (operands + tokens * heads) * ctx.element_bytes + indices
     return SublayerOps(
         forward=tuple(forward),
         backward_input=(
@@ -307,7 +305,7 @@ def _pooled_sequence(ctx: LoweringContext, parts: MixerParts, core: PooledCore) 
     near = mean_visible(ctx.span, core.window, causal=ctx.causal, queries=ctx.queries)
     topk = core.indexer.topk * core.rate if core.indexer else 0
     pooled_entries = _entries(ctx, core.rate, topk)
-    size, dim = ctx.precision.activations.bytes_per_element, core.head_dim
+    size, dim = ctx.element_bytes, core.head_dim
     heads = ctx.tokens * core.heads / ctx.degrees.tp
     flops, operands = 4 * heads * (near + pooled_entries) * dim, 3 * heads * dim * size
     picked_entries = pooled_entries if core.indexer else 0.0  # window and all entries are read in tiles
@@ -359,7 +357,7 @@ def _pooled_step(ctx: LoweringContext, parts: MixerParts, core: PooledCore) -> P
     if rate:
         span = core.indexer.topk * rate if core.indexer else 0
         pairs = pairs + windowed_pairs(steps.prefill_tokens, steps.prefill_pairs, span) / rate
-    size = ctx.precision.activations.bytes_per_element
+    size = ctx.element_bytes
     ops: list[Op] = [
         cache_write(ctx, ctx.tokens * sum(row.elements / row.rate for row in parts.cache)),
         Attend(

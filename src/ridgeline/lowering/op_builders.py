@@ -119,7 +119,7 @@ def matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num, groups: Num
         groups=groups,
         peak=compute.peak,
         in_bytes=compute.bytes_per_element,
-        out_bytes=ctx.precision.activations.bytes_per_element,
+        out_bytes=ctx.element_bytes,
         alignment=_alignment(ctx, n, k, compute.bits),
         share=ROW_SCALED if ctx.precision.scaling == "row" else 1.0,
         weight_bytes=_weight_bytes(ctx),
@@ -194,8 +194,7 @@ def adapters(ctx: LoweringContext, products: list[MatMul]) -> tuple[list[MatMul]
 
 def stream(ctx: LoweringContext, label: str, elements: Num, passes: float, kernels: Num = 1.0) -> Stream:
     """Memory-bound work that reads and writes `passes` times the elements in the stored format."""
-    size = ctx.precision.activations.bytes_per_element
-    return Stream(label=label, stream_bytes=elements * passes * size, kernels=kernels)
+    return Stream(label=label, stream_bytes=elements * passes * ctx.element_bytes, kernels=kernels)
 
 
 def bias_gradients(ctx: LoweringContext, products: Sequence[MatMul]) -> list[Op]:
@@ -211,7 +210,7 @@ def bias_gradients(ctx: LoweringContext, products: Sequence[MatMul]) -> list[Op]
 
 def tensor_collective(ctx: LoweringContext, label: str, kind: CollectiveKind, elements: Num) -> Collective:
     """Communication of activations over the tensor-parallel ranks."""
-    size = ctx.precision.activations.bytes_per_element
+    size = ctx.element_bytes
     return Collective(label=label, kind=kind, axis="tp", payload_bytes=elements * size, ranks=ctx.degrees.tp)
 
 
@@ -250,7 +249,7 @@ def gradient_casts(ctx: LoweringContext, products: Sequence[MatMul], written: bo
 
 
 def _cast_passes(ctx: LoweringContext, written: bool) -> float:
-    wide, narrow = ctx.precision.activations.bytes_per_element, ctx.precision.compute.bytes_per_element
+    wide, narrow = ctx.element_bytes, ctx.precision.compute.bytes_per_element
     reads = 0.0 if written else 2.0 if ctx.precision.scaling == "row" else 1.0
     return (2 if ctx.forward is None else 1) * narrow / wide + reads
 
@@ -385,7 +384,7 @@ def saved_bytes(ctx: LoweringContext, parts: MixerParts) -> Num:
     split = ctx.tokens * (elements_saved.split + elements_saved.kv * copies) / tp
     dealt = ctx.tokens if ctx.engine.exchanges.inputs_kept else ctx.split_tokens
     elements = dealt * elements_saved.latents + split + ctx.tokens * elements_saved.whole
-    return elements * ctx.precision.activations.bytes_per_element
+    return elements * ctx.element_bytes
 
 
 def resident_params(ctx: LoweringContext, parts: MixerParts) -> Num:

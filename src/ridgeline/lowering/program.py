@@ -84,7 +84,7 @@ def _encoder_ends(inner: LoweringContext, encoder: Encoder) -> Section:
 
     Convolutions are products of a position with all of `front`; sound needs no gradient.
     """
-    tokens, size = inner.tokens, inner.precision.activations.bytes_per_element
+    tokens, size = inner.tokens, inner.element_bytes
     elements = tokens * encoder.hidden
     products: list[MatMul] = []
     forward: list[Op] = [stream(inner, "encoder norm", elements, 2.0)]
@@ -183,7 +183,7 @@ def _tower_ends(inner: LoweringContext, role: SectionRole, tower: Vision | Audio
     params = tower.projector_params + tower.other_params
     learns = last if inner.towers_frozen else [*products, *last]
     grad = inner.gradient_bytes
-    size = inner.precision.activations.bytes_per_element
+    size = inner.element_bytes
     return Section(
         key=SectionKey(role),
         forward=(*products, *last),

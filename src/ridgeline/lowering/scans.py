@@ -15,6 +15,7 @@ Not counted: cumulated decays and the softplus of the step size, a hundredth of 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import assert_never
 
 from ridgeline.ir.ops import Attend, Num, Op, Stream
@@ -108,6 +109,12 @@ def _sequence(ctx: LoweringContext, scan: Scan | None) -> Passes:
             assert_never(scan)
 
 
+def _kernel(head_dim: int, label: str, flops: Num, moved: Num, kernels: int = 1, backward: bool = False) -> Attend:
+    return Attend(
+        label=label, flops=flops, stream_bytes=moved, head_dim=head_dim, backward=backward, scan=True, kernels=kernels
+    )
+
+
 def ssd_scan(ctx: LoweringContext, scan: Mamba2) -> Passes:
     """Kernels of a Mamba2 scan, forward and backward, on one rank.
 
@@ -120,7 +127,7 @@ def ssd_scan(ctx: LoweringContext, scan: Mamba2) -> Passes:
     d n. The backward makes states and products again, then the gradients of states, x, B, C, the products and the
     decay: four products over the state and three over the chunk, twice the chunk products.
     """
-    tp, size = ctx.degrees.tp, ctx.precision.activations.bytes_per_element
+    tp, size = ctx.degrees.tp, ctx.element_bytes
     tokens, inner, shared = ctx.tokens, scan.inner / tp, scan.groups * scan.state / tp
     inputs, keys = tokens * inner, tokens * shared
     chunk = scan.chunk
@@ -128,12 +135,7 @@ def ssd_scan(ctx: LoweringContext, scan: Mamba2) -> Passes:
     over_state, over_chunk = 2 * inputs * scan.state, inputs * (chunk + MASK_TILE)
     products = 2 * keys * chunk
 
-    def kernel(label: str, flops: Num, moved: Num, kernels: int = 1, backward: bool = False) -> Attend:
-        return Attend(
-            label=label, flops=flops, stream_bytes=moved, head_dim=scan.head_dim, backward=backward, scan=True,
-            kernels=kernels,
-        )  # fmt: skip
-
+    kernel = partial(_kernel, scan.head_dim)
     states_ops = [
         kernel("chunk state", over_state, (inputs + keys) * size + states * STATE, 2),
         kernel("state passing", 0.0, states * (STATE + size)),
@@ -168,16 +170,13 @@ def delta_scan(ctx: LoweringContext, scan: DeltaScan) -> Passes:
     T = tokens, H = value heads, k, v = size of a key and a value, L = chunk. The backward runs the first two again and
     takes twice all three.
     """
-    tp, size = ctx.degrees.tp, ctx.precision.activations.bytes_per_element
+    tp, size = ctx.degrees.tp, ctx.element_bytes
     heads, key, value, chunk = scan.heads / tp, scan.key_dim, scan.value_dim, DELTA_CHUNK
     head_tokens = ctx.tokens * heads
     states = head_tokens * key * value / chunk
 
     def kernel(label: str, flops: Num, moved: Num, kernels: int, backward: bool = False) -> Attend:
-        return Attend(
-            label=label, flops=flops, stream_bytes=moved * size, head_dim=key, backward=backward, scan=True,
-            kernels=kernels,
-        )  # fmt: skip
+        return _kernel(key, label, flops, moved * size, kernels, backward)
 
     inside = 2 * head_tokens * chunk * (2 * key + value), head_tokens * (3 * key + 2 * value + 4 * chunk)
     passing = 4 * head_tokens * key * value, head_tokens * (2 * key + 2 * value) + states
@@ -200,21 +199,13 @@ def linear_scan(ctx: LoweringContext, scan: LinearScan) -> Passes:
 
     T = tokens, H = heads, k, v = size of a key and a value. The backward takes states again and twice all of it.
     """
-    tp, size = ctx.degrees.tp, ctx.precision.activations.bytes_per_element
-    head_tokens, key, value, chunk = (
-        ctx.tokens * scan.heads / tp,
-        scan.key_dim,
-        scan.value_dim,
-        scan.chunk or DELTA_CHUNK,
-    )
+    tp, size = ctx.degrees.tp, ctx.element_bytes
+    head_tokens, chunk = ctx.tokens * scan.heads / tp, scan.chunk or DELTA_CHUNK
+    key, value = scan.key_dim, scan.value_dim
     states = head_tokens * key * value / chunk
     over_state, over_chunk = 2 * head_tokens * key * value, head_tokens * (chunk + MASK_TILE) * (key + value)
 
-    def kernel(label: str, flops: Num, moved: Num, kernels: int = 1, backward: bool = False) -> Attend:
-        return Attend(
-            label=label, flops=flops, stream_bytes=moved, head_dim=key, backward=backward, scan=True, kernels=kernels
-        )
-
+    kernel = partial(_kernel, key)
     states_op = kernel("chunk state", over_state, head_tokens * (key + value) * size + states * STATE, 2)
     output_bytes = head_tokens * (2 * key + 2 * value) * size + states * size
     out = kernel("chunk scan", over_state + over_chunk, output_bytes)
@@ -228,16 +219,8 @@ def linear_scan(ctx: LoweringContext, scan: LinearScan) -> Passes:
 def channel_scan(ctx: LoweringContext, scan: ChannelScan) -> Passes:
     """A recurrence of every channel by itself, token after token in one kernel (selective scan, wkv): four numbers of a
     channel come and go, and what all channels share; the backward runs the recurrence again and reads twice as much."""
-    tp, size = ctx.degrees.tp, ctx.precision.activations.bytes_per_element
+    tp, size = ctx.degrees.tp, ctx.element_bytes
     flops = ctx.tokens * scan.flops / tp
     channel_bytes = ctx.tokens * (4 * scan.channels / tp + 2 * scan.shared) * size
-    forward = Attend(label="channel scan", flops=flops, stream_bytes=channel_bytes, head_dim=MASK_TILE, scan=True)
-    backward = Attend(
-        label="channel scan dX",
-        flops=3 * flops,
-        stream_bytes=2 * channel_bytes,
-        head_dim=MASK_TILE,
-        backward=True,
-        scan=True,
-    )
-    return [forward], [backward]
+    forward = _kernel(MASK_TILE, "channel scan", flops, channel_bytes)
+    return [forward], [_kernel(MASK_TILE, "channel scan dX", 3 * flops, 2 * channel_bytes, backward=True)]

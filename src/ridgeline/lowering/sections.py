@@ -45,7 +45,7 @@ from ridgeline.models.facts import mean_visible
 from ridgeline.models.mixer_parts import cross_parts, mixer_parts
 from ridgeline.models.params import modulation_inputs, modulation_params
 from ridgeline.models.parts import CrossCore, LatentCore, MixerParts, PooledCore
-from ridgeline.models.spec import Attention, Block, Captured, Mixer, Mlp, Moe, Mtp, Product
+from ridgeline.models.spec import Attention, Block, Captured, Mixer, Mlp, Moe, Mtp
 from ridgeline.plan.engine import RecomputeKind
 
 
@@ -223,7 +223,7 @@ def _norms(ctx: LoweringContext, block: Block) -> tuple[list[Op], list[Op]]:
 def _saved_activations(ctx: LoweringContext, mixer: SublayerOps, ffn: SublayerOps, block: Block) -> SavedActivations:
     """The layer's input; the normed input of each part; between two parts the residual. A parallel block has none
     between, and one normed input where both parts read the same."""
-    size = ctx.precision.activations.bytes_per_element
+    size = ctx.element_bytes
     elements = ctx.split_tokens * ctx.model.hidden
     parts = _parts(block)
     between = 0 if block.parallel else parts - 1
@@ -346,7 +346,7 @@ def modulation_ops(ctx: LoweringContext, block: Block) -> SublayerOps:
         forward=(*products, forward),
         backward_input=(back, *map(input_gradient, products)),
         backward_weight=() if ctx.frozen else tuple(weight_gradient(op, ctx.gradient_bytes) for op in products),
-        saved=saved_elements * ctx.precision.activations.bytes_per_element,
+        saved=saved_elements * ctx.element_bytes,
         params=block.streams * modulation_params(block, hidden),
     )
 
@@ -355,29 +355,26 @@ def lower_captured(ctx: LoweringContext, part: Captured) -> SublayerOps:
     """What was captured of a layer, op by op: products with their gradients, attention without its projections, and
     everything that is bound by memory. Nothing of it is split over tensor ranks: each runs it whole, on its own tokens
     where sequence parallelism deals them."""
-    products = [_product(ctx, one) for one in part.products]
+    products = [
+        matmul(ctx, f"captured {one.label}", ctx.split_tokens * one.rows, one.outputs, one.inputs, one.groups)
+        for one in part.products
+    ]
     weight_products = [op for op, one in zip(products, part.products, strict=True) if one.weights]
     between = [op for op, one in zip(products, part.products, strict=True) if not one.weights]
     core, core_back = _captured_core(ctx, part)
     elements = ctx.split_tokens * part.streams
     pointwise_ops = [stream(ctx, "captured pointwise", elements, WRITTEN, part.kernels)] if part.streams else []
     back = [stream(ctx, "captured pointwise dX", elements, WRITTEN_BACK, part.kernels)] if part.streams else []
-    activation_gradients: list[Op] = [
-        weight_gradient(op, ctx.precision.activations.bytes_per_element) for op in between
-    ]
+    activation_gradients: list[Op] = [weight_gradient(op, ctx.element_bytes) for op in between]
     return SublayerOps(
         forward=(*products, *pointwise_ops, *core),
         backward_input=(*core_back, *back, *map(input_gradient, reversed(products)), *activation_gradients),
         backward_weight=()
         if ctx.frozen
         else tuple(weight_gradient(op, ctx.gradient_bytes) for op in weight_products[::-1]),
-        saved=ctx.split_tokens * part.saved * ctx.precision.activations.bytes_per_element,
+        saved=ctx.split_tokens * part.saved * ctx.element_bytes,
         params=part.params,
     )
-
-
-def _product(ctx: LoweringContext, one: Product) -> MatMul:
-    return matmul(ctx, f"captured {one.label}", ctx.split_tokens * one.rows, one.outputs, one.inputs, one.groups)
 
 
 def _captured_core(ctx: LoweringContext, part: Captured) -> Passes:
@@ -390,7 +387,7 @@ def _captured_core(ctx: LoweringContext, part: Captured) -> Passes:
         backward += passes[1]
     flops = part.scan_flops * ctx.tokens + part.pair_flops * _pairs(ctx)
     if part.scan_flops or part.pair_flops:
-        scan_bytes = ctx.tokens * ctx.model.hidden * 4 * ctx.precision.activations.bytes_per_element
+        scan_bytes = ctx.tokens * ctx.model.hidden * 4 * ctx.element_bytes
         scan = Attend(
             label="captured scan", flops=flops, stream_bytes=scan_bytes, head_dim=SCAN_HEAD, scan=True, kernels=2
         )
@@ -418,7 +415,7 @@ def lower_prediction(ctx: LoweringContext, mtp: Mtp, kind: RecomputeKind, lowere
     """
     rows, head, layer = lowered
     entry = _entry(ctx)
-    hidden, size = ctx.model.hidden, ctx.precision.activations.bytes_per_element
+    hidden, size = ctx.model.hidden, ctx.element_bytes
     params = 2 * hidden * hidden / ctx.degrees.tp + 3 * mtp.block.norm.params(hidden)
     recompute = (*entry.forward, *layer.recompute) if kind == "full" else layer.recompute
     joint_bytes = (1 if ctx.frozen else 3) * ctx.split_tokens * hidden * size

@@ -131,7 +131,7 @@ def cross_ops(ctx: LoweringContext, parts: MixerParts, core: CrossCore) -> CoreO
             into=[queries, running(source_kv, begins)], out=[output], core=_cross_step(ctx, core, queries, source_kv)
         )
     source = ctx.degrees.microbatch * core.source
-    source_kv, size = product(ctx, key_value, rows=source), ctx.precision.activations.bytes_per_element
+    source_kv, size = product(ctx, key_value, rows=source), ctx.element_bytes
     norm = [stream(ctx, "query-key norm", queries.m * queries.n, 2.0, 2.0)] if attention.qk_norm != "none" else []
     return CoreOps(
         into=[queries, source_kv],
@@ -152,7 +152,7 @@ def _cross_step(ctx: LoweringContext, core: CrossCore, queries: MatMul, both: Ma
     attend = Attend(
         label="cross attention",
         flops=2 * pairs * attention.heads / ctx.degrees.tp * (wide + deep),
-        stream_bytes=read * both.n * size + 2 * queries.m * queries.n * ctx.precision.activations.bytes_per_element,
+        stream_bytes=read * both.n * size + 2 * queries.m * queries.n * ctx.element_bytes,
         head_dim=wide,
         kernels=DECODE_KERNELS,
     )
@@ -192,7 +192,7 @@ def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[in
     visible = mean_visible(ctx.span, seen[0], seen[1], ctx.causal, ctx.queries)
     wide, deep = (size if ctx.host else kernel_head_dim(ctx.engine.kernel, size) for size in (qk, value))
     pair_flops = 2 * tokens * heads / tp * (wide + deep)
-    size = ctx.precision.activations.bytes_per_element
+    size = ctx.element_bytes
     operands = tokens * heads / tp * (2 * qk + 2 * value) * size
     steps = ring_steps(ctx)
     ring_repeats = RING_STEP * (steps - 1)
@@ -265,7 +265,7 @@ def ring_steps(ctx: LoweringContext) -> Num:
 
 
 def _unfused_scores(ctx: LoweringContext, heads: int, qk: int, value: int) -> Passes:
-    tokens, tp, size = ctx.tokens, ctx.degrees.tp, ctx.precision.activations.bytes_per_element
+    tokens, tp, size = ctx.tokens, ctx.degrees.tp, ctx.element_bytes
     forward = 2 * tokens * heads / tp * (qk + value) * float(ctx.keys)
     sizes = kernel_sizes(ctx, heads, qk, value)
     operands = tokens * heads / tp * (2 * qk + 2 * value) * size
@@ -311,7 +311,7 @@ def _softcap(ctx: LoweringContext, core: Attention, heads: Num) -> Passes:
         return [Stream(label="softcap", stream_bytes=0.0, exponentials=values, kernels=0.0)], []
     visible = mean_visible(ctx.span, core.window, core.chunked, ctx.causal, ctx.queries) if ctx.flash else ctx.keys
     score_values = ctx.tokens * core.heads / ctx.degrees.tp * visible
-    score_traffic = 0.0 if ctx.flash else 2 * score_values * ctx.precision.activations.bytes_per_element
+    score_traffic = 0.0 if ctx.flash else 2 * score_values * ctx.element_bytes
     forward = Stream(
         label="softcap", stream_bytes=score_traffic, exponentials=2 * score_values, kernels=0.0 if ctx.flash else 3.0
     )
@@ -351,7 +351,7 @@ def _merges(ctx: LoweringContext, kv: Num, heads: Num) -> Passes:
 def context_exchange(ctx: LoweringContext, kv: Num, heads: Num) -> Passes:
     """Context parallelism, forward and backward: keys and values travel round the ring, or heads are exchanged for
     sequence. Backward, keys and values go round again with the gradients they gather."""
-    cp, size = ctx.degrees.cp, ctx.precision.activations.bytes_per_element
+    cp, size = ctx.degrees.cp, ctx.element_bytes
     if isinstance(cp, int) and cp == 1:
         return [], []
     tokens, tp = ctx.tokens, ctx.degrees.tp
@@ -375,7 +375,7 @@ def heads_for_sequence(ctx: LoweringContext, into: Num, out: Num) -> Passes:
     cp, tp = ctx.degrees.cp, ctx.degrees.tp
     if isinstance(cp, int) and cp == 1:
         return [], []
-    payload = ctx.tokens * (into + out) / tp * ctx.precision.activations.bytes_per_element
+    payload = ctx.tokens * (into + out) / tp * ctx.element_bytes
     swap = Collective(
         label="heads for sequence", kind="all-to-all", axis="cp", payload_bytes=payload, ranks=cp, stride=tp,
         parts=(into / (into + out), out / (into + out)),
@@ -422,7 +422,7 @@ def cached_tokens_read(ctx: LoweringContext, window: int) -> Num:
 
 def cache_write(ctx: LoweringContext, elements: Num) -> Stream:
     """New keys and values, read as they are computed and written into their blocks of the cache."""
-    size = ctx.precision.activations.bytes_per_element + ctx.precision.kv.bytes_per_element
+    size = ctx.element_bytes + ctx.precision.kv.bytes_per_element
     return Stream(label="cache write", stream_bytes=elements * size, kernels=1.0)
 
 
@@ -437,7 +437,7 @@ def prefill_scores(
         all_pairs = 2 * steps.prefill_pairs
         pairs = np.minimum(all_pairs, tokens * seen[0]) if seen[0] else all_pairs
     wide, deep = (kernel_head_dim(ctx.engine.kernel, size) for size in widths)
-    size = ctx.precision.activations.bytes_per_element
+    size = ctx.element_bytes
     return Attend(
         label="prefill attention",
         flops=2 * heads / tp * (wide + deep) * (pairs + FLASH_EXTRA[0] * tokens),
@@ -451,7 +451,7 @@ def _decode_scores(ctx: LoweringContext, core: Attention, heads: Num, row: Num) 
     """Flash decoding: every cached key and value of a decode is read once by all query heads that share it. Where the
     engine's kernels for such groups do not use matrix units, every query head works through all of it."""
     steps, tp = steps_of(ctx), ctx.degrees.tp
-    read, size = cached_tokens_read(ctx, core.window), ctx.precision.activations.bytes_per_element
+    read, size = cached_tokens_read(ctx, core.window), ctx.element_bytes
     widths, queries = core.head_dim + core.value_dim, steps.decodes * steps.decode_tokens
     local = max(1.0, core.kv_heads / float(np.max(tp)))
     group, matrix_groups = max(1.0, core.heads / float(np.max(tp)) / local), (ctx.engine.serves or BARE).shared_groups

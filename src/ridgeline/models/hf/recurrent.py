@@ -213,15 +213,11 @@ def kimi_linear(cfg: Config) -> ModelSpec:
 
 
 def _kimi_experts(cfg: Config) -> Moe:
-    moe = Moe(
-        experts=cfg.count(("num_local_experts", "num_experts", "n_routed_experts")),
-        topk=cfg.count(("num_experts_per_tok", "num_experts_per_token")),
-        hidden=cfg.count("moe_intermediate_size"),
-        activation=cfg.word("hidden_act"),
-        groups=cfg.count(("n_group", "num_expert_group"), 1),
-        group_topk=cfg.count("topk_group", 1),
-    )
-    return replace(moe, shared_hidden=cfg.size(("n_shared_experts", "num_shared_experts"), 0) * moe.hidden)
+    number = ("num_local_experts", "num_experts", "n_routed_experts")
+    moe = experts(cfg, number=number, topk=("num_experts_per_tok", "num_experts_per_token"))
+    groups, best = cfg.count(("n_group", "num_expert_group"), 1), cfg.count("topk_group", 1)
+    shared = cfg.size(("n_shared_experts", "num_shared_experts"), 0) * moe.hidden
+    return replace(moe, groups=groups, group_topk=best, shared_hidden=shared)
 
 
 def rwkv(cfg: Config) -> ModelSpec:
