@@ -17,7 +17,7 @@ from ridgeline.hardware.system import System, Tier
 from ridgeline.hardware.topology import bisection_bytes_per_s, diameter, label
 from ridgeline.ir.fusions import FUSIONS
 from ridgeline.models import facts
-from ridgeline.models.flops import audio_flops, encoder_flops, image_flops, latent_flops
+from ridgeline.models.facts import audio_flops, encoder_flops, image_flops, latent_flops
 from ridgeline.models.media_tokens import audio_input, image_input, video_input
 from ridgeline.models.mixer_parts import mixer_parts
 from ridgeline.models.params import count
