@@ -53,12 +53,10 @@ def transfers_of(algorithm: Algorithm, rank: int) -> list[list[Transfer]]:
             rounds[turn][target, True, op == REDUCE].append(chunk)
         if target == rank:
             rounds[turn][source, False, op == REDUCE].append(chunk)
+    by_round = [sorted(chunks_by_peer.items()) for _, chunks_by_peer in sorted(rounds.items())]
     return [
-        [
-            Transfer(peer=peer, sends=sends, adds=adds, chunks=tuple(chunks))
-            for (peer, sends, adds), chunks in sorted(rounds[turn].items())
-        ]
-        for turn in sorted(rounds)
+        [Transfer(peer=peer, sends=sends, adds=adds, chunks=tuple(chunks)) for (peer, sends, adds), chunks in transfers]
+        for transfers in by_round
     ]
 
 

@@ -12,7 +12,7 @@ import platform
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -125,28 +125,21 @@ def _number(one: Mapping[str, str], key: str) -> float:
 
 def warnings(ranks: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> list[str]:
     """Settings worth a look that do not stop a run."""
-    cores = "host cores a rank may use"
-    rules: tuple[tuple[str, Callable[[Mapping[str, str]], bool]], ...] = (
-        ("memory errors go unnoticed: ECC is off", lambda rank: rank.get("device ecc") == "False"),
-        (
-            "the driver may unload between runs: persistence mode is off",
-            lambda rank: rank.get("device persistence") == "False",
-        ),
-        (
-            "the host's clock follows its load: the governor is powersave",
-            lambda rank: rank.get("host governor") == "powersave",
-        ),
-        (
-            "the host's clock follows its load: the governor is ondemand",
-            lambda rank: rank.get("host governor") == "ondemand",
-        ),
-        ("fewer cores than ranks on the host", lambda rank: 0 < _number(rank, cores) < _number(rank, "host ranks")),
-        (
-            "OMP_NUM_THREADS is unset, so that each rank takes every core",
-            lambda rank: "env OMP_NUM_THREADS" not in rank and rank.get("host ranks") != "1",
-        ),
-    )
-    who = {text: [place for place, rank in enumerate(ranks) if applies(rank)] for text, applies in rules}
+    equal = {
+        "memory errors go unnoticed: ECC is off": ("device ecc", "False"),
+        "the driver may unload between runs: persistence mode is off": ("device persistence", "False"),
+        "the host's clock follows its load: the governor is powersave": ("host governor", "powersave"),
+        "the host's clock follows its load: the governor is ondemand": ("host governor", "ondemand"),
+    }
+    who = {
+        text: [at for at, rank in enumerate(ranks) if rank.get(key) == wrong] for text, (key, wrong) in equal.items()
+    }
+    cores = [(_number(rank, "host cores a rank may use"), _number(rank, "host ranks")) for rank in ranks]
+    who["fewer cores than ranks on the host"] = [at for at, (own, all_) in enumerate(cores) if 0 < own < all_]
+    shared = [at for at, rank in enumerate(ranks) if rank.get("host ranks") != "1"]
+    who["OMP_NUM_THREADS is unset, so that each rank takes every core"] = [
+        at for at in shared if "env OMP_NUM_THREADS" not in ranks[at]
+    ]
     return [f"{_ranks(places, hosts)}: {text}" for text, places in who.items() if places]
 
 

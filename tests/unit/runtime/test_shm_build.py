@@ -34,7 +34,6 @@ def test_every_source_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for path in build.SOURCES.iterdir():
         if path.suffix in (".cpp", ".hpp", ".inc"):
             (tmp_path / path.name).write_bytes(path.read_bytes())
-    assert set(build.UNITS) == {path.name for path in tmp_path.glob("*.cpp")}
     monkeypatch.setattr(build, "SOURCES", tmp_path)
     assert build._key() == before
     (tmp_path / "reduce.cpp").write_text("// changed")

@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 
 from torch import nn
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.models.mixer_parts import mixer_parts
 from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mamba2, Mlp, Moe, Recurrence
 from ridgeline.runtime.capture.graph import LayerGraph, Multiplied, Shapes
@@ -66,17 +67,11 @@ KnownAttention = KnownPart[Attention] | KnownPart[LatentAttention]
 
 
 def heads_of(graph: LayerGraph, place: int) -> Heads:
-    node = graph.nodes[place]
-    query, key, value = node.shapes[:3]
-    return Heads(
-        heads=query[-3] if len(query) > 2 else 1,
-        keys=key[-3] if len(key) > 2 else 1,
-        wide=query[-1],
-        deep=value[-1],
-        window=int(node.facts.get("window") or 0),
-        chunked=bool(node.facts.get("chunked")),
-        causal=bool(node.facts.get("causal", True)),
-    )
+    facts, (query, key, value) = graph.nodes[place].facts, graph.nodes[place].shapes[:3]
+    heads, keys = (shape[-3] if len(shape) > 2 else 1 for shape in (query, key))
+    window, chunked = int(facts.get("window") or 0), bool(facts.get("chunked"))
+    mask: JsonObject = {"window": window, "chunked": chunked, "causal": bool(facts.get("causal", True))}
+    return Heads(heads=heads, keys=keys, wide=query[-1], deep=value[-1], **mask)
 
 
 def attention_at(graph: LayerGraph, place: int, hidden: int) -> KnownAttention | None:

@@ -246,15 +246,8 @@ MAKERS: Mapping[str, Callable[[object, int], object]] = MappingProxyType(
 
 NAME = "ridgeline"
 TOWERS = ("vision_tower", "vision_model", "visual", "image_encoder", "vision_encoder", "vision_embed_tokens")
-AUTOS = (
-    "AutoModelForCausalLM",
-    "AutoModelForImageTextToText",
-    "AutoModelForMultimodalLM",
-    "AutoModelForSeq2SeqLM",
-    "AutoModelForSpeechSeq2Seq",
-    "AutoModelForMaskedLM",
-    "AutoModel",
-)
+TASKS = ("CausalLM", "ImageTextToText", "MultimodalLM", "Seq2SeqLM", "SpeechSeq2Seq", "MaskedLM")
+AUTOS = (*(f"AutoModelFor{task}" for task in TASKS), "AutoModel")
 
 
 def config_of(data: JsonMapping) -> Any:

@@ -230,17 +230,9 @@ def describe(backend: Backend, meter: Meter) -> JsonObject:
     name, memory = device_name(backend), backend.memory_bytes()
     count = getattr(backend.module, "device_count", lambda: 1)
     facts = {key: value for key, value in meter.facts.items() if value not in (0, "", None)}
-    return {
-        "chip": chip_id(name, memory),
-        "device": {"type": backend.type, "name": name, "memory_bytes": memory, "count": int(count()), **facts},
-        "host": {
-            "cpu": cpu_name(),
-            "cores": os.cpu_count() or 0,
-            "node": platform.node(),
-            "system": platform.platform(),
-        },
-        "software": software(backend),
-    }
+    device = {"type": backend.type, "name": name, "memory_bytes": memory, "count": int(count()), **facts}
+    host = {"cpu": cpu_name(), "cores": os.cpu_count() or 0, "node": platform.node(), "system": platform.platform()}
+    return {"chip": chip_id(name, memory), "device": device, "host": host, "software": software(backend)}
 
 
 def device_name(backend: Backend) -> str:

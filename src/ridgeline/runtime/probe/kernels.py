@@ -265,13 +265,8 @@ def adamw(case: Case, bench: Bench) -> Prepared:
     )
 
 
-BACKENDS = {
-    "flash": "FLASH_ATTENTION",
-    "cudnn": "CUDNN_ATTENTION",
-    "efficient": "EFFICIENT_ATTENTION",
-    "math": "MATH",
-    "overrideable": "OVERRIDEABLE",
-}
+BACKENDS = {name: f"{name.upper()}_ATTENTION" for name in ("flash", "cudnn", "efficient")}
+BACKENDS |= {"math": "MATH", "overrideable": "OVERRIDEABLE"}
 HEADS_FIRST = "_bhsd"  # ends the name of an implementation whose tensors are contiguous with heads before tokens
 LONGEST_WHOLE_CHECK = 4096  # tokens up to which a head's gradients are checked whole
 

@@ -19,11 +19,8 @@ KERNELS: dict[str, Callable[[Case, Bench], Prepared]] = {
     **dict.fromkeys(kernels.FUNCTIONS, kernels.row_op),
 }
 MEASURES: dict[str, Callable[[Case, Bench], JsonObject]] = {
-    "copy": machine.traffic,
-    "read": machine.traffic,
-    "write": machine.traffic,
-    "h2d": machine.host_copy,
-    "d2h": machine.host_copy,
+    **dict.fromkeys(("copy", "read", "write"), machine.traffic),
+    **dict.fromkeys(("h2d", "d2h"), machine.host_copy),
     "launch": machine.launch,
     "graph": machine.graph_cost,
     "overlap": machine.overlap,

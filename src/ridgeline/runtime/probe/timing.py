@@ -256,15 +256,8 @@ def undisturbed_runs(runs: Sequence[_Run]) -> Sequence[_Run]:
     return quiet if len(quiet) >= few else sorted(runs, key=lambda run: run.waited)[:few]
 
 
-DTYPES: JsonObject = {
-    "fp64": torch.float64,
-    "fp32": torch.float32,
-    "tf32": torch.float32,
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp8": getattr(torch, "float8_e4m3fn", None),
-    "int8": torch.int8,
-}
+DTYPES: JsonObject = {"fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
+DTYPES |= {"fp16": torch.float16, "fp8": getattr(torch, "float8_e4m3fn", None), "int8": torch.int8}
 TOLERANCE = {"fp64": 1e-10, "fp32": 2e-4, "tf32": 3e-3, "bf16": 2e-2, "fp16": 4e-3, "fp8": 2e-2, "int8": 0.0}
 UNTRUE = 0.5  # share of disturbed runs in a median of several threads, which wait for each other, that is no time
 DRAWN = 65_537  # normal numbers a CPU draws for one tensor: a prime, so that rows begin at different ones

@@ -29,20 +29,6 @@ from ridgeline.core.files import cache_directory
 
 NAME = "ridge_shm"
 SOURCES = Path(__file__).parent
-UNITS = (
-    "direct.cpp",
-    "extension.cpp",
-    "group.cpp",
-    "lent.cpp",
-    "messages.cpp",
-    "peers.cpp",
-    "pipes.cpp",
-    "reduce.cpp",
-    "rounds.cpp",
-    "segment.cpp",
-    "stores.cpp",
-    "ways.cpp",
-)
 FLAGS = ("-O3", "-fno-math-errno", "-march=native")
 TAIL = 1500  # characters of a compiler's complaint
 BUILDING = "building-"
@@ -115,7 +101,7 @@ def _build(place: Path) -> None:
         with contextlib.redirect_stdout(io.StringIO()), _ninja_in_path():
             cpp_extension.load(
                 NAME,
-                [str(SOURCES / unit) for unit in UNITS],
+                [str(path) for path in sorted(SOURCES.glob("*.cpp"))],
                 extra_cflags=list(FLAGS),
                 build_directory=str(fresh),
                 is_python_module=False,

@@ -33,14 +33,8 @@ ENDS = {
     "norm.weight": "model.norm.weight",
     "head.weight": "lm_head.weight",
 }
-ATTENTION = {
-    "query": "q_proj",
-    "key": "k_proj",
-    "value": "v_proj",
-    "out": "o_proj",
-    "query_norm": "q_norm",
-    "key_norm": "k_norm",
-}
+ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "o_proj"}
+ATTENTION |= {"query_norm": "q_norm", "key_norm": "k_norm"}
 LATENT = {
     "query_down": "q_a_proj", "query_norm": "q_a_layernorm", "query": "q_b_proj", "latent": "kv_a_proj_with_mqa",
     "latent_norm": "kv_a_layernorm", "key_value": "kv_b_proj", "out": "o_proj",

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import gcd
 from typing import assert_never
 
@@ -37,7 +38,6 @@ from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ridgeline.core.documents import JsonObject
 from ridgeline.models import spec
 from ridgeline.runtime.train.fused import apply_rotary, gated_activation
 from ridgeline.runtime.train.layout import (
@@ -283,13 +283,10 @@ def make_mixer(make: Maker, mixer: spec.Mixer, hidden: int, norm: spec.Norm) -> 
             assert_never(mixer)
 
 
-ACTIVATIONS: JsonObject = {
-    "silu": functional.silu,
-    "swish": functional.silu,
-    "swiglu": functional.silu,
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    **dict.fromkeys(("silu", "swish", "swiglu"), functional.silu),
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh"), partial(functional.gelu, approximate="tanh")),
     "gelu": functional.gelu,
-    "gelu_new": lambda x: functional.gelu(x, approximate="tanh"),
-    "gelu_pytorch_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "relu": functional.relu,
     "relu2": lambda x: functional.relu(x).square(),
 }

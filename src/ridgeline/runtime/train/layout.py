@@ -121,34 +121,25 @@ def make_layout(plan: Plan, *, experts: bool, device: str = "cpu") -> Layout:
     experts   the model has some: where tensor ranks are not expert ranks they are replicas of experts
     """
     mesh = plan.mesh
-    options: JsonObject = {
-        "device": device,
-        "sequence_parallel": plan.sequence_parallel and mesh.tp > 1,
-        "cp_kind": plan.switches.cp_kind,
-    }
+    options: JsonObject = {"device": device, "cp_kind": plan.switches.cp_kind}
+    options["sequence_parallel"] = plan.sequence_parallel and mesh.tp > 1
     if mesh.ranks == 1:
         return Layout(**options)
     shard = plan.shard_degree
     dense = _mesh(device, mesh, {"pp": mesh.pp, "dp": mesh.dp, "cp": mesh.cp, "tp": mesh.tp})
     sizes = {"pp": mesh.pp, "replicate": mesh.dp * mesh.cp // shard, "shard": shard, "tp": mesh.tp}
     state = _mesh(device, mesh, sizes)
-    axes: JsonObject = {name: _axis(dense, name) for name in ("pp", "dp", "cp", "tp")}
+    options |= {name: _axis(dense, name) for name in ("pp", "dp", "cp", "tp")}
     if experts and (mesh.tp > 1 or mesh.ep * mesh.etp > 1):
         few = gcd(mesh.edp, shard)
         sizes = {"pp": mesh.pp, "replicate": mesh.edp // few, "shard": few, "ep": mesh.ep, "etp": mesh.etp}
         expert_mesh = _mesh(device, mesh, sizes)
-        axes |= {name: _axis(expert_mesh, name) for name in ("ep", "etp")}
+        options |= {name: _axis(expert_mesh, name) for name in ("ep", "etp")}
         options["experts"] = expert_mesh["ep", "etp"]
         options["sharded_experts"] = expert_mesh["replicate", "shard"] if mesh.edp > 1 else None
     many = mesh.dp * mesh.cp > 1 or options.get("sharded_experts") is not None
-    return Layout(
-        **options,
-        **axes,
-        ranks=mesh.ranks,
-        rank=dist.get_rank(),
-        tensor=state["tp"] if mesh.tp > 1 else None,
-        sharded=state["replicate", "shard"] if many else None,
-    )
+    tensor, sharded = state["tp"] if mesh.tp > 1 else None, state["replicate", "shard"] if many else None
+    return Layout(**options, ranks=mesh.ranks, rank=dist.get_rank(), tensor=tensor, sharded=sharded)
 
 
 def _mesh(device: str, mesh: Mesh, sizes: dict[str, int]) -> DeviceMesh:

@@ -79,18 +79,14 @@ def _prediction(scenario: Scenario, mtp: Mtp) -> Iterator[Problem]:
     """Multi-token prediction looks tokens up a second time, by their rows alone."""
     embedding, todo = scenario.model.embedding, "use --set model.mtp=0"
     if embedding.positions or embedding.norm:
-        given_text = "learned positions" if embedding.positions else "a norm behind the embedding"
-        yield Problem(
-            path="model.mtp", given=f"{mtp.depth} with {given_text}", expected="an embedding of rows", todo=todo
-        )
+        given_text = f"{mtp.depth} with {'learned positions' if embedding.positions else 'a norm behind the embedding'}"
+        yield Problem(path="model.mtp", given=given_text, expected="an embedding of rows", todo=todo)
     schedule = scenario.plan.schedule.name
     several = "a tied embedding" if embedding.tied else f"depth {mtp.depth}" if mtp.depth > 1 else ""
     if several and scenario.plan.mesh.pp > 1 and SCHEDULES[schedule].splits_backward:
         expected_text = "a whole backward: torch's split one knows no weight that is read at two depths of a stage"
-        todo = 'set plan.schedule = "1f1b" or "interleaved"'
-        yield Problem(
-            path="plan.schedule", given=f"{schedule} with {several} and mtp", expected=expected_text, todo=todo
-        )
+        given_text, todo = f"{schedule} with {several} and mtp", 'set plan.schedule = "1f1b" or "interleaved"'
+        yield Problem(path="plan.schedule", given=given_text, expected=expected_text, todo=todo)
 
 
 def _block(block: Block) -> Iterator[str]:
@@ -134,12 +130,9 @@ def _tensor(scenario: Scenario) -> Iterator[Problem]:
         yield Problem(path="model.vocab", given=given_text, expected=expected_text, todo=todo)
     for block in all_blocks(model):
         if isinstance(block.mixer, Attention) and block.mixer.kv_heads % tp:
-            expected_text = (
-                f"a divisor of key-value heads ({block.mixer.kv_heads}): copies of heads are not implemented"
-            )
-            yield Problem(
-                path="plan.tp", given=str(tp), expected=expected_text, todo=(f"use tp = {block.mixer.kv_heads}")
-            )
+            heads = block.mixer.kv_heads
+            expected_text = f"a divisor of key-value heads ({heads}): copies of heads are not implemented"
+            yield Problem(path="plan.tp", given=str(tp), expected=expected_text, todo=f"use tp = {heads}")
 
 
 def _memory(scenario: Scenario) -> Iterator[Problem]:
@@ -171,11 +164,4 @@ def _graph(scenario: Scenario) -> Iterator[Problem]:
             yield Problem(path="plan.graph", given=given_text, expected=expected_text, todo='set plan.graph = "none"')
 
 
-RULES: tuple[Callable[[Scenario], Iterator[Problem]], ...] = (
-    _workload,
-    _model,
-    _formats,
-    _tensor,
-    _memory,
-    _graph,
-)
+RULES: tuple[Callable[[Scenario], Iterator[Problem]], ...] = (_workload, _model, _formats, _tensor, _memory, _graph)

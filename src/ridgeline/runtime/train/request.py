@@ -126,8 +126,6 @@ copyreg.pickle(MappingProxyType, lambda view: (_view, (dict(view),)))  # a plan'
 
 
 PREDICTED_KINDS = {"temporary": "workspace"}  # what a prediction calls the kinds that a run counts
-
-
 TRACE_WINDOW = (1, 1, 2)  # steps: before, with the profiler warming up, in the trace
 
 

@@ -99,14 +99,8 @@ class Update:
             kernels.adamw(weight, master, gradient, states, (factor, self.count), adam_options)
             return
         if self.fused and gradient.dtype == master.dtype == states[0].dtype:
-            lists: tuple[list[Tensor], ...] = (
-                [master],
-                [gradient * factor.to(gradient.dtype)],
-                [states[0]],
-                [states[1]],
-                [],
-                [self.count],
-            )
+            scaled = gradient * factor.to(gradient.dtype)
+            lists: tuple[list[Tensor], ...] = ([master], [scaled], [states[0]], [states[1]], [], [self.count])
             torch._fused_adamw_(
                 *lists, lr=self.rate, beta1=BETAS[0], beta2=BETAS[1], weight_decay=adam_options["decay"], eps=EPSILON,
                 amsgrad=False, maximize=False,
