@@ -17,17 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planted_machine import (
-    COPIES,
-    LINK,
-    NETWORK,
-    PAGEABLE,
-    PCIE,
-    Collective,
-    Program,
-    Rank,
-    together,
-)
+from planted_machine import COPIES, LINK, NETWORK, PAGEABLE, PCIE, Collective, Program, Rank, together
 from traces import Pipeline, write
 
 Maker = Callable[[bool], "list[dict[str, Any]]"]

@@ -13,15 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from planted import Case
-from planted_machine import (
-    COMPUTE,
-    PRODUCT,
-    Collective,
-    Event,
-    Program,
-    Rank,
-    together,
-)
+from planted_machine import COMPUTE, PRODUCT, Collective, Event, Program, Rank, together
 from traces import Pipeline
 
 Traces = list[dict[str, Any]]

@@ -19,11 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from ridgeline.models.facts import audio_flops, image_flops  # noqa: E402
 from ridgeline.models.hf import from_config  # noqa: E402
-from ridgeline.models.media_tokens import (  # noqa: E402
-    audio_input,
-    image_input,
-    video_input,
-)
+from ridgeline.models.media_tokens import audio_input, image_input, video_input  # noqa: E402
 from ridgeline.models.spec import ModelSpec  # noqa: E402
 
 transformers.logging.set_verbosity_error()

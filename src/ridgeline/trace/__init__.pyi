@@ -7,12 +7,12 @@ from ridgeline.trace.analysis.idle import CAUSES as CAUSES
 from ridgeline.trace.analysis.idle import Launches as Launches
 from ridgeline.trace.analysis.inference import DECODE as DECODE
 from ridgeline.trace.analysis.inference import MIXED as MIXED
+from ridgeline.trace.analysis.inference import PART as PART
 from ridgeline.trace.analysis.inference import PREFILL as PREFILL
 from ridgeline.trace.analysis.inference import Inference as Inference
+from ridgeline.trace.analysis.inference import ServedModel as ServedModel
 from ridgeline.trace.analysis.roofline import ASSUMED as ASSUMED
 from ridgeline.trace.analysis.roofline import chip_of as chip_of
-from ridgeline.trace.analysis.served_shapes import PART as PART
-from ridgeline.trace.analysis.served_shapes import ServedModel as ServedModel
 from ridgeline.trace.analyze_traces import Analysis as Analysis
 from ridgeline.trace.analyze_traces import analyze as analyze
 from ridgeline.trace.chrome_writer import chrome_events as chrome_events

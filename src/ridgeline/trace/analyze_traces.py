@@ -12,16 +12,21 @@ from ridgeline.core.arrays import Mask
 from ridgeline.core.encode import NANOSECONDS_PER_US
 from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.breakdown import Breakdown, breakdown
-from ridgeline.trace.analysis.collectives import CollectiveSize, collective_sizes, talk_of
+from ridgeline.trace.analysis.collectives import CollectiveSize, RankReport, collective_sizes, rank_report, talk_of
 from ridgeline.trace.analysis.critical_path import CriticalPaths, critical_path
 from ridgeline.trace.analysis.idle import Gaps, IdleCause, Launches, gaps_of, idle_causes, launches
-from ridgeline.trace.analysis.inference import Inference, inference
-from ridgeline.trace.analysis.join_counters import JoinedCounters, join_counters
+from ridgeline.trace.analysis.inference import (
+    Inference,
+    PricedSpan,
+    ServedModel,
+    captures,
+    inference,
+    priced_spans,
+    replayed_spans,
+)
 from ridgeline.trace.analysis.memory_peaks import MemoryPeak, memory_peaks
-from ridgeline.trace.analysis.patterns import patterns_of
-from ridgeline.trace.analysis.roofline import OpRate, bytes_bound_ns, chip_of, op_rates
-from ridgeline.trace.analysis.served_shapes import PricedSpan, ServedModel, captures, priced_spans, replayed_spans
-from ridgeline.trace.analysis.stragglers import RankReport, rank_report
+from ridgeline.trace.analysis.phases import patterns_of
+from ridgeline.trace.analysis.roofline import JoinedCounters, OpRate, bytes_bound_ns, chip_of, join_counters, op_rates
 from ridgeline.trace.analysis.what_if import WhatIfAnswer, answer_questions
 from ridgeline.trace.classes import ALL, Rules, classify, counted_rows, read_rules
 from ridgeline.trace.findings.finding import LARGEST, Facts, Finding, software_of

@@ -134,9 +134,9 @@ def _rows(line: Timeline) -> Iterator[tuple[object, ...]]:
             line.class_[part], line.step[part], line.start_ns[part], line.end_ns[part], line.launch[part], op_rows,
             line.detail.size_bytes.at(part), shape, line.detail.collective.at(part),
         )  # fmt: skip
-        for (
-            id, rank, process, stream, name, kind, code, step, start, end, launch, above, size, operands, talk
-        ) in zip(*(column.tolist() for column in columns), strict=True):  # fmt: skip
+        for id, rank, process, stream, name, kind, code, step, start, end, launch, above, size, operands, talk in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
             collective = line.detail.collectives[talk] if talk >= 0 else None
             yield (
                 id,

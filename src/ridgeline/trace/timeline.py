@@ -33,6 +33,8 @@ Bytes = NDArray[np.int8]
 """Positions in a small table: phases, kinds of edges."""
 
 
+Column: TypeAlias = NDArray[Any]
+"""A column of numbers of any width."""
 Dims: TypeAlias = tuple[Any, ...]
 """Sizes of a tensor; a tuple of such tuples for a list of tensors."""
 

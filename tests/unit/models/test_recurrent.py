@@ -11,12 +11,7 @@ from ridgeline import scenario
 from ridgeline.core.dtype import dtype
 from ridgeline.ir.ops import Attend, Collective
 from ridgeline.lowering.program import lower
-from ridgeline.models.facts import (
-    forward_flops_per_token,
-    kv_cache_bytes,
-    kv_cache_bytes_per_token,
-    state_bytes,
-)
+from ridgeline.models.facts import forward_flops_per_token, kv_cache_bytes, kv_cache_bytes_per_token, state_bytes
 from ridgeline.models.hf import from_config
 from ridgeline.models.load import model
 from ridgeline.models.params import count

@@ -15,13 +15,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.table import decode
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.goodput import (
-    Operation,
-    checkpoint_bytes,
-    days_to_train,
-    goodput,
-    interruptions_of,
-)
+from ridgeline.search.goodput import Operation, checkpoint_bytes, days_to_train, goodput, interruptions_of
 from ridgeline.search.interruptions import best_interval, shares, useful_share
 from ridgeline.search.reliability import DAY, chip_mtbf, published_figures
 

@@ -12,14 +12,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import lambertw
 
 from ridgeline.core.errors import InputError
-from ridgeline.search.interruptions import (
-    Interruptions,
-    Shares,
-    best_interval,
-    failures_per_s,
-    shares,
-    useful_share,
-)
+from ridgeline.search.interruptions import Interruptions, Shares, best_interval, failures_per_s, shares, useful_share
 
 PARTS = tuple(field.name for field in fields(Shares))
 CHECKPOINTS = 20_000  # simulated for each case

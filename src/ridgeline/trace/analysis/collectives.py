@@ -1,4 +1,4 @@
-"""Turn communication spans into collectives by type and size: bus bandwidth, waiting, who came last, and the bound.
+"""Turn communication of ranks into collectives by type and size, who waits for whom, and the pipeline's bubble.
 
     payload     bytes of the full tensor: in for all-reduce, reduce-scatter, all-to-all; out for all-gather
     wire        bytes each of R ranks sends: payload (R-1)/R, twice that for an all-reduce; payload for the others
@@ -7,13 +7,29 @@
 
 Where only one rank is in the trace, arrivals of the others are not seen and `transfer` is the whole span: waiting for
 others is in it, and the fastest call of a kind says most about the link.
+
+    skew       last arrival - first arrival at one collective
+    caused     of a rank: what the others waited for it where it came last, until the next but last was there
+
+    bubble     of a stage: time in the window of all stages in which it neither computes nor takes part in a collective
+    waiting    of a gap that a receive ends: from its start until the sender began to send
+    transfer   from then until the receive ended
+    cool down  behind the last work of the stage
+    other      gaps that no receive ends, and what passes between a receive and the work it feeds
+
+    c[k, r]    compute of rank r between collectives k - 1 and k, both of all ranks
+    uneven     mean over k of max over r of c[k, r]  /  mean over k and r of c[k, r]  -  1
+
+A receive that spins until its message comes is waiting, so it counts as bubble; the parts of a bubble add up to it.
+Where c differs, all wait at k for whoever has most, though sums may be even: work that were even at every k would take
+mean over r of c[k, r].
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter as Tally
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +37,17 @@ import numpy as np
 from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.units import DECIMAL
 from ridgeline.hardware.chip import Chip
-from ridgeline.trace.graph.match_collectives import WORD, MatchedCollectives
+from ridgeline.trace.classes import COMMUNICATION, COMPUTE, COPY, Rules
+from ridgeline.trace.graph.match_collectives import (
+    EXCHANGE,
+    WORD,
+    MatchedCollective,
+    MatchedCollectives,
+    communication_rows,
+    is_pairwise,
+    match_collectives,
+)
+from ridgeline.trace.intervals import Cover, cover, covered_ns, gaps
 from ridgeline.trace.timeline import Longs, RecordedCollective, Rows, Timeline
 
 WIDTHS = {
@@ -190,3 +216,292 @@ def _last(line: Timeline, matched: MatchedCollectives) -> dict[int, int]:
         if int(came.max() - came.min()) > 1000:
             last_ranks[match.rows[int(came.argmax())]] = match.ranks[int(came.argmax())]
     return last_ranks
+
+
+Times = tuple[Longs, Longs]
+CLOSE_NS = 50_000  # from the end of a receive to the work it feeds: an event and a launch lie between
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """What a stage waited for one other rank."""
+
+    rank: int
+    waiting_ns: int
+    transfer_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bubble:
+    """Idle time of one pipeline stage in the window of all."""
+
+    process: str
+    rank: int
+    window_ns: int
+    busy_ns: int
+    warm_up_ns: int
+    """Before its first work."""
+    cool_down_ns: int
+    """Behind its last work."""
+    waits: tuple[Wait, ...] = ()
+    """Longest first; empty where sends could not be matched with receives."""
+
+    JSON = "process rank window_us bubble_us bubble_share=share warm_up_us cool_down_us waits other_us"
+
+    @property
+    def bubble_ns(self) -> int:
+        return self.window_ns - self.busy_ns
+
+    @property
+    def share(self) -> float:
+        return self.bubble_ns / self.window_ns if self.window_ns else 0.0
+
+    @property
+    def other_ns(self) -> int:
+        """What neither a receive nor the end of the window explains."""
+        return self.bubble_ns - self.cool_down_ns - sum(wait.waiting_ns + wait.transfer_ns for wait in self.waits)
+
+
+def bubbles(
+    line: Timeline, rules: Rules, counted: Mask, matched: MatchedCollectives, times: Times
+) -> tuple[Bubble, ...]:
+    """Bubbles of every chip; none where nothing is sent. ``times`` are starts and ends on the common clock."""
+    start, end = times
+    talk = communication_rows(line, rules, counted)
+    pairs = talk[is_pairwise(line, talk)]
+    chips = np.unique(line.process[counted]).tolist()
+    if not len(pairs) or len(chips) < 2:
+        return ()
+    window = int(start[counted].min()), int(end[counted].max())
+    groups = np.array([rules.group_of(id) for id in line.classes])[line.class_]
+    busy = counted & np.isin(groups, (COMPUTE, COPY, COMMUNICATION))
+    busy[pairs] = False
+    receives = _receives(matched)
+    return tuple(
+        _bubble(line, chip, np.flatnonzero(busy & (line.process == chip)), receives, (times, window)) for chip in chips
+    )
+
+
+def _receives(matched: MatchedCollectives) -> Longs:
+    """Rows of receives beside the rows of their sends; of an exchange, each is both."""
+    rows = [pair.rows for pair in matched.pairs] + [pair.rows[::-1] for pair in matched.pairs if pair.name == EXCHANGE]
+    return np.array(rows, np.int64).reshape(-1, 2)[:, ::-1]
+
+
+def _bubble(line: Timeline, chip: int, rows: Rows, received: Longs, given: tuple[Times, tuple[int, int]]) -> Bubble:
+    times, window = given
+    works = cover(times[0][rows], times[1][rows])
+    inside = covered_ns(works, np.array(window[:1]), np.array(window[1:]))
+    between = gaps(works)
+    if len(works):  # what comes before the first work is a gap too
+        between = Cover(
+            start=np.concatenate([[window[0]], between.start]), end=np.concatenate([[works.first], between.end])
+        )
+    stage_receives = received[line.process[received[:, 0]] == chip]
+    return Bubble(
+        process=line.processes[chip],
+        rank=line.tables.ranks[chip],
+        window_ns=window[1] - window[0],
+        busy_ns=int(inside[0]),
+        warm_up_ns=works.first - window[0] if len(works) else window[1] - window[0],
+        cool_down_ns=window[1] - works.last if len(works) else 0,
+        waits=tuple(
+            sorted(_waits(line, stage_receives, between, times), key=lambda one: -one.waiting_ns - one.transfer_ns)
+        ),
+    )
+
+
+def _waits(line: Timeline, received: Longs, between: Cover, times: Times) -> Iterator[Wait]:
+    if not len(received) or not len(between):
+        return
+    start, end = times
+    received = received[np.argsort(end[received[:, 0]], kind="stable")]
+    came = end[received[:, 0]]
+    place = np.searchsorted(came, between.end, side="right") - 1
+    has_receive = (place >= 0) & (came[np.maximum(place, 0)] > between.start)
+    has_receive &= between.end - came[np.maximum(place, 0)] <= CLOSE_NS
+    message, begun = received[place[has_receive]], between.start[has_receive]
+    sent = np.clip(start[message[:, 1]], begun, end[message[:, 0]])
+    rank = line.rank[message[:, 1]]
+    for number in np.unique(rank).tolist():
+        of_rank = rank == number
+        yield Wait(
+            rank=number,
+            waiting_ns=int((sent - begun)[of_rank].sum()),
+            transfer_ns=int((end[message[:, 0]] - sent)[of_rank].sum()),
+        )
+
+
+FEWEST = 4  # collectives to speak of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Between:
+    """Compute between collectives of all ranks."""
+
+    compute_ns: Array
+    """By collective and rank."""
+    rows: Rows
+    """Spans of compute that stand before one of them."""
+    at: Longs
+    """Which collective each stands before."""
+    rank: Longs
+    """Whose each is, as a column."""
+
+    @property
+    def uneven(self) -> float:
+        """How much longer the longest rank computes than the mean, from one collective to the next."""
+        return float(self.compute_ns.max(axis=1).sum() / max(1.0, self.compute_ns.mean(axis=1).sum()) - 1)
+
+    @property
+    def even(self) -> float:
+        """The same for the sums of ranks."""
+        total = self.compute_ns.sum(axis=0)
+        return float(total.max() / max(1.0, total.mean()) - 1)
+
+    @property
+    def shares(self) -> Array:
+        """Of each row: how long it would be if all ranks computed as long before each collective."""
+        share = self.compute_ns.mean(axis=1, keepdims=True) / np.maximum(1.0, self.compute_ns)
+        return np.asarray(share[self.at, self.rank])
+
+
+def compute_between(line: Timeline, rules: Rules, counted: Mask, found: Sequence[MatchedCollective]) -> Between | None:
+    """The compute between collectives that every rank takes part in, in the order of their starts."""
+    world = max((len(match.ranks) for match in found), default=0)
+    world_matches = [match for match in found if len(match.ranks) == world]
+    if world < 2 or len(world_matches) < FEWEST or len({match.ranks for match in world_matches}) != 1:
+        return None
+    world_matches.sort(key=lambda one: int(line.start_ns[one.rows[0]]))
+    groups = np.array([rules.group_of(id) == COMPUTE for id in line.classes], np.bool_)
+    time = np.zeros((len(world_matches), world))
+    rows, at, rank = [], [], []
+    for column in range(world):
+        ends = np.array([line.start_ns[match.rows[column]] for match in world_matches])
+        if (np.diff(ends) < 0).any():
+            return None  # ranks disagree about the order
+        process = line.process[world_matches[0].rows[column]]
+        compute_rows = np.flatnonzero(counted & groups[line.class_] & (line.process == process))
+        place = np.searchsorted(ends, line.start_ns[compute_rows], side="right")
+        compute_rows, place = compute_rows[place < len(world_matches)], place[place < len(world_matches)]
+        np.add.at(time[:, column], place, line.durations_ns(compute_rows))
+        rows.append(compute_rows)
+        at.append(place)
+        rank.append(np.full(len(compute_rows), column))
+    return Between(
+        compute_ns=time, rows=np.concatenate(rows), at=np.concatenate(at).astype(np.int64),
+        rank=np.concatenate(rank).astype(np.int64),
+    )  # fmt: skip
+
+
+LISTED = 50  # collectives a report names, by skew
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """One collective: who came last, and what that cost, in nanoseconds on the common clock."""
+
+    group: str
+    name: str
+    sequence: int
+    ranks: tuple[int, ...]
+    rows: tuple[int, ...]
+    start_ns: int
+    skew_ns: int
+    last: int
+    """Rank that came last."""
+    waits_ns: tuple[int, ...]
+    """By rank, until the last came."""
+    transfer_ns: int
+
+    JSON = "group name sequence skew_us last_rank=last ranks wait_us=waits_ns transfer_us span_ids=rows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Straggler:
+    """One rank over all collectives."""
+
+    rank: int
+    last: int
+    """Collectives it came last to, by more than a microsecond."""
+    caused_ns: int
+    """What the other ranks together waited for it alone."""
+    waited_ns: int
+    """What it waited for others."""
+    clock_ns: int
+    """How far its clock is ahead of the first rank's; taken off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankReport:
+    """What several ranks show together."""
+
+    arrivals: tuple[Arrival, ...]
+    """Largest skew first."""
+    collectives: int
+    unmatched: int
+    stragglers: tuple[Straggler, ...]
+    """Most waiting caused first; empty for one rank."""
+    bubbles: tuple[Bubble, ...]
+    """Empty where nothing is sent between stages."""
+    pairs: int = 0
+    """Sends with their receives."""
+    alone: int = 0
+    """Sends and receives whose other half is not in the timeline, or cannot be told."""
+    between: Between | None = None
+    """Compute between collectives; None without any."""
+
+
+def rank_report(line: Timeline, rules: Rules, counted: Mask, matched: MatchedCollectives | None = None) -> RankReport:
+    """Skew, stragglers and bubbles of a timeline."""
+    matched = match_collectives(line, rules, counted) if matched is None else matched
+    shift = np.array([matched.shift.get(rank, 0) for rank in line.tables.ranks] or [0], np.int64)[line.process]
+    start, end = line.start_ns - shift, line.end_ns - shift
+    arrivals = [_arrival(match, start, end) for match in matched.found]
+    return RankReport(
+        arrivals=tuple(sorted(arrivals, key=lambda one: -one.skew_ns)[:LISTED]),
+        collectives=len(arrivals),
+        unmatched=matched.unmatched,
+        stragglers=_stragglers(arrivals, matched),
+        bubbles=bubbles(line, rules, counted, matched, (start, end)),
+        pairs=len(matched.pairs),
+        alone=matched.alone,
+        between=compute_between(line, rules, counted, matched.found),
+    )
+
+
+def _arrival(one: MatchedCollective, start: Longs, end: Longs) -> Arrival:
+    rows = list(one.rows)
+    came, end_ns = start[rows], end[rows]
+    last = int(came.max())
+    return Arrival(
+        group=one.group, name=one.name, sequence=one.sequence, ranks=one.ranks, rows=one.rows,
+        start_ns=int(came.min()), skew_ns=last - int(came.min()), last=one.ranks[int(came.argmax())],
+        waits_ns=tuple((last - came).tolist()), transfer_ns=max(0, int(end_ns.max()) - last),
+    )  # fmt: skip
+
+
+def _stragglers(arrivals: list[Arrival], matched: MatchedCollectives) -> tuple[Straggler, ...]:
+    last: dict[int, int] = {}
+    caused_ns: dict[int, int] = {}
+    waited_ns: dict[int, int] = {}
+    for arrival in arrivals:
+        for rank, wait in zip(arrival.ranks, arrival.waits_ns, strict=True):
+            waited_ns[rank] = waited_ns.get(rank, 0) + wait
+        if arrival.skew_ns > 1000:
+            last[arrival.last] = last.get(arrival.last, 0) + 1
+        sorted_waits = sorted(arrival.waits_ns)[
+            1
+        ]  # the next but last waited this long, and everybody before it at least as long
+        caused_ns[arrival.last] = caused_ns.get(arrival.last, 0) + sorted_waits * (len(arrival.ranks) - 1)
+    stragglers = [
+        Straggler(
+            rank=rank,
+            last=last.get(rank, 0),
+            caused_ns=caused_ns.get(rank, 0),
+            waited_ns=waited_ns[rank],
+            clock_ns=matched.shift.get(rank, 0),
+        )
+        for rank in waited_ns
+    ]
+    return tuple(sorted(stragglers, key=lambda one: (-one.caused_ns, one.rank)))

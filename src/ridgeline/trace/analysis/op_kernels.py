@@ -29,12 +29,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from ridgeline.core.dtype import PROFILED_TYPES
 from ridgeline.core.files import read_table
 from ridgeline.ir.kernel import PRODUCT_OPERANDS, Kernel, attention_kernel, product_kernel, stream_kernel
-from ridgeline.trace.timeline import RecordedShape
+from ridgeline.trace.timeline import Dims, RecordedShape
 
 SPACES = (
     r"^(?:vllm|_C|_C_cache_ops|_rocm_C|_moe_C|_C_custom_ar|_vllm_fa\w*|sgl_kernel|sglang|aiter|flash_attn\w*|flashinfer|"
@@ -178,7 +177,7 @@ def _library_attention(tensors: list[Tensor], shape: RecordedShape, *, backward:
 
 def _causal(shape: RecordedShape) -> bool:
     """The first truth among the scalars: of every library's forward and backward it is the causal switch."""
-    arguments: list[Any] = [text.strip().lower() for text in shape.concrete]
+    arguments = [text.strip().lower() for text in shape.concrete]
     return next((text == "true" for text in arguments if text in ("true", "false")), False)
 
 
@@ -339,7 +338,7 @@ def _states(times: float) -> Formula:
     return formula
 
 
-def _count(dims: Any) -> int:
+def _count(dims: Dims) -> int:
     if dims and isinstance(dims[0], tuple):
         return sum(_count(dim) for dim in dims)
     return prod(dims)

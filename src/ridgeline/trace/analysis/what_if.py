@@ -68,9 +68,7 @@ def further_passes(chain: Longs, pass_ns: Longs, chains: int) -> Longs:
     return total - largest
 
 
-def chains(
-    graph: Graph, rows: Rows, longest: bool, sizes: Sizes, passes: Passes
-) -> tuple[Rows, Rows, Longs]:  # fmt: skip
+def chains(graph: Graph, rows: Rows, longest: bool, sizes: Sizes, passes: Passes) -> tuple[Rows, Rows, Longs]:
     """First spans of chains of at least two, the others of them, and how long each chain takes as one kernel.
 
     by bytes      what the bytes of its spans need together
@@ -357,7 +355,7 @@ def _bridges(graph: Graph, own: Mask, after: Longs) -> edges.Edges:
 
 def fuse_chains(
     change: GraphChange, rows: Rows, longest: bool, sizes: Sizes, passes: Passes = no_passes
-) -> GraphChange:  # fmt: skip
+) -> GraphChange:
     """Chains of these spans on a stream become their first, and the rest takes no time and no launch.
 
     ``passes`` are what each span adds to a chain that has a longer such span (`reduction_passes`).

@@ -24,11 +24,10 @@ from ridgeline.core.arrays import Mask
 from ridgeline.core.files import read_table
 from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.breakdown import Breakdown
-from ridgeline.trace.analysis.collectives import CollectiveSize, Talk
+from ridgeline.trace.analysis.collectives import CollectiveSize, RankReport, Talk
 from ridgeline.trace.analysis.idle import Gaps
-from ridgeline.trace.analysis.patterns import Patterns
+from ridgeline.trace.analysis.phases import Patterns
 from ridgeline.trace.analysis.roofline import OpRate
-from ridgeline.trace.analysis.stragglers import RankReport
 from ridgeline.trace.analysis.what_if import GraphChange, span_ns
 from ridgeline.trace.classes import Rules
 from ridgeline.trace.graph.dependency_graph import Graph, replay

@@ -11,10 +11,10 @@ import numpy as np
 from ridgeline.core.arrays import Mask
 from ridgeline.core.units import DECIMAL
 from ridgeline.hardware.chip import Chip
+from ridgeline.trace.analysis.inference import FOUR
 from ridgeline.trace.analysis.op_kernels import op_kernel
-from ridgeline.trace.analysis.patterns import ops_of
+from ridgeline.trace.analysis.phases import ops_of
 from ridgeline.trace.analysis.roofline import SOFTMAX, OpRate, reachable
-from ridgeline.trace.analysis.served_shapes import FOUR
 from ridgeline.trace.analysis.what_if import (
     faster,
     further_passes,

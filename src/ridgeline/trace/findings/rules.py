@@ -8,7 +8,17 @@ from dataclasses import replace
 import numpy as np
 
 from ridgeline.trace.classes import UNKNOWN
-from ridgeline.trace.findings.communication import exposed_communication, exposed_copies, slow_links, small_collectives
+from ridgeline.trace.findings.communication import (
+    exposed_communication,
+    exposed_copies,
+    late_in_turn,
+    late_ranks,
+    moving_imbalance,
+    pipeline_bubble,
+    slow_links,
+    small_collectives,
+    uneven_ranks,
+)
 from ridgeline.trace.findings.finding import LEAST, Facts, Finding, Gain, Rule
 from ridgeline.trace.findings.idle import held_back, launches_late, outlier_steps, pauses, start_up, waits
 from ridgeline.trace.findings.kernels import (
@@ -22,7 +32,6 @@ from ridgeline.trace.findings.kernels import (
     unpacked_weights,
     without_matrix_unit,
 )
-from ridgeline.trace.findings.ranks import late_in_turn, late_ranks, moving_imbalance, pipeline_bubble, uneven_ranks
 
 NOISE, LARGE = 0.002, 0.04  # a gain this small is said only of what takes this much
 REAL = 0.05  # a gain from which on a finding goes before what is only of the capture

@@ -17,10 +17,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Array, Mask
-from ridgeline.trace.read.chrome_events import NOTHING, Args, Event, OwnArgs
+from ridgeline.trace.read.chrome_events import NOTHING, UNREADABLE, Args, Event, OwnArgs
 from ridgeline.trace.read.join import MOST_SPANS, Interned, SideColumn
 from ridgeline.trace.read.timestamps import MISSING, NANOS, nanoseconds, unit_of
 from ridgeline.trace.timeline import (
@@ -29,6 +28,7 @@ from ridgeline.trace.timeline import (
     PHASES,
     UNKNOWN,
     Codes,
+    Column,
     Longs,
     RecordedCollective,
     RecordedShape,
@@ -56,13 +56,13 @@ class Flows:
         self.wanted.discard(sort)
         return sum(len(piece[0]) for piece in self._pieces.pop(sort, ()))
 
-    def add(self, sort: str, events: Sequence[Any], tracks: Sequence[int], at: Longs) -> None:
+    def add(self, sort: str, events: Sequence[Event], tracks: Sequence[int], at: Longs) -> None:
         """Ends of arrows of one sort."""
         ids = np.array([self._id(event.id) for event in events], np.int64)
         begins = np.array([event.ph == "s" for event in events], np.bool_)
         self._pieces[sort].append((ids, np.array(tracks, np.int32), at, begins))
 
-    def _id(self, id: Any) -> int:
+    def _id(self, id: object) -> int:
         if type(id) is int and 0 <= id < MOST_ID:
             return id
         return MOST_ID + self._words.setdefault(str(id)[:100], len(self._words))
@@ -116,17 +116,10 @@ class Spans:
         return span_rows
 
 
-Track = tuple[int | str, int | str]
+Id = int | str
+Track = tuple[Id, Id]
 LARGEST = 2**62  # of ids and sizes: what is beyond is no number of theirs
-_CONCRETE = (
-    "conv",
-    "attention",
-    "flash",
-    "sdpa",
-    "attn",
-    "fmha",
-    "mha_",
-)  # ops whose scalar operands change what they compute
+_CONCRETE = ("conv", "attention", "flash", "sdpa", "attn", "fmha", "mha_")  # scalar operands change what they compute
 _FLOWS = frozenset("stf")
 
 
@@ -141,7 +134,7 @@ class ChromeColumns:
         self.threads: dict[Track, str] = {}
         self.dropped: Tally[str] = Tally()
         self.memory: dict[tuple[str, str], list[tuple[Longs, Array]]] = {}
-        self._columns: dict[str, list[NDArray[Any]]] = {
+        self._columns: dict[str, list[Column]] = {
             name: [] for name in ("start", "duration", "track", "name", "category", "correlation", "phase", "layer")
         }
         self.flows = Flows()
@@ -191,15 +184,10 @@ class ChromeColumns:
             columns["phase"].append(np.array([_phase(event.args) for event in spans], np.int8))
             columns["layer"].append(np.array([_layer(event.args) for event in spans], np.int16))
         self.count += len(spans)
-        if LAUNCH in self.flows.wanted and self._linked_work(spans, columns["correlation"][-1]):
-            self.dropped["flow arrows"] += self.flows.drop(LAUNCH)
-
-    def _linked_work(self, spans: Sequence[Event], correlation: Longs) -> bool:
-        """Whether work among these says by its correlation id who launched it."""
-        return any(
-            link > 0 and event.args is not None and event.args.stream is not None
-            for event, link in zip(spans, correlation.tolist(), strict=True)
-        )
+        if LAUNCH in self.flows.wanted:
+            links = zip(spans, columns["correlation"][-1].tolist(), strict=True)
+            if any(link > 0 and event.args is not None and event.args.stream is not None for event, link in links):
+                self.dropped["flow arrows"] += self.flows.drop(LAUNCH)  # work says who launched it
 
     def _arrows(self, events: Sequence[Event]) -> None:
         """Keep the arrows that say something nothing else says."""
@@ -320,7 +308,7 @@ class ChromeColumns:
             self._change(device, "reserved bytes", times, [args.reserved for _, args in device_samples])
         self.dropped["allocations of host memory"] += sum(args.device_type == 0 for _, args in samples)
 
-    def _change(self, process: str, name: str, times: list[Any], values: list[Any]) -> None:
+    def _change(self, process: str, name: str, times: Sequence[object], values: Sequence[object]) -> None:
         try:
             array = np.array(values, np.float64)
         except (TypeError, ValueError, OverflowError):
@@ -330,12 +318,12 @@ class ChromeColumns:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def column(self, name: str) -> NDArray[Any]:
+    def column(self, name: str) -> Column:
         """A column, whole; what it was made of is let go."""
         pieces = self._columns.pop(name)
         return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
 
-    def detail(self, place: NDArray[np.integer]) -> SideTables:
+    def detail(self, place: Column) -> SideTables:
         """The side tables, with rows after dropping."""
         self.dropped["spans never ended"] += sum(map(len, self._open.values()))
         return SideTables(
@@ -347,10 +335,10 @@ class ChromeColumns:
         )
 
 
-def _as_int(value: Any) -> int:
+def _as_int(value: object) -> int:
     """A number that profilers write as int, float or text; 0 for what is none."""
     try:
-        number = int(value)
+        number = int(value)  # type: ignore[call-overload]
     except (TypeError, ValueError, OverflowError):
         return 0
     return number if 0 <= number < LARGEST else 0
@@ -391,26 +379,22 @@ def _collective_of(facts: tuple[str, ...]) -> RecordedCollective:
 
 
 def _shape_of(dims: bytes, types: bytes, concrete: bytes) -> RecordedShape:
-    return RecordedShape(dims=_tuples(dims), types=_words(types), concrete=_words(concrete))
+    return RecordedShape(dims=_frozen(_entries(dims), 4), types=_words(types), concrete=_words(concrete))
 
 
-def _tuples(raw: bytes) -> tuple[Any, ...]:
+def _entries(raw: bytes) -> list[object]:
     try:
-        entries = msgspec.json.decode(raw) if raw else ()
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return ()
-    return _frozen(entries, 4) if isinstance(entries, (list, tuple)) else ()
+        entries = msgspec.json.decode(raw) if raw else []
+    except UNREADABLE:
+        return []
+    return entries if isinstance(entries, list) else []
 
 
-def _frozen(value: Any, depth: int) -> Any:
-    if isinstance(value, (list, tuple)):
+def _frozen(value: object, depth: int) -> Any:
+    if isinstance(value, list):
         return tuple(_frozen(item, depth - 1) for item in value) if depth else ()
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 def _words(raw: bytes) -> tuple[str, ...]:
-    try:
-        entries = msgspec.json.decode(raw) if raw else ()
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return ()
-    return tuple(str(item)[:400] for item in entries) if isinstance(entries, (list, tuple)) else ()
+    return tuple(str(item)[:400] for item in _entries(raw))

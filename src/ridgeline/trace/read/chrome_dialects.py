@@ -14,14 +14,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
-from ridgeline.core.documents import JsonMapping, JsonObject
+from ridgeline.core.documents import JsonMapping
 from ridgeline.trace.classes import COMMUNICATION, COMPUTE, Rules
 from ridgeline.trace.intervals import cover, union
-from ridgeline.trace.read.chrome_columns import ChromeColumns, Track
+from ridgeline.trace.read.chrome_columns import ChromeColumns, Id, Track
 from ridgeline.trace.read.join import OVERLAP
 from ridgeline.trace.read.timestamps import MISSING
 from ridgeline.trace.timeline import (
@@ -86,36 +85,32 @@ class Dialect:
     format: str = KINETO
     kinds: Mapping[Track, str] = field(default_factory=dict)
     """Kind of all spans of a thread, whatever their category."""
-    chips: Mapping[Any, Any] = field(default_factory=dict)
+    chips: Mapping[Id, Id] = field(default_factory=dict)
     """Process to which the work of a process belongs, where that is another."""
-    names: Mapping[Any, str] = field(default_factory=dict)
+    names: Mapping[Id, str] = field(default_factory=dict)
     """Names of processes."""
     steps: frozenset[Track] = frozenset()
     """Threads whose spans are steps named by their number."""
-
-    def __post_init__(self) -> None:
-        for name in ("kinds", "chips", "names"):
-            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def ranks(self, processes: Mapping[str, int]) -> tuple[int, ...]:
         """A rank for each chip where the trace holds several; none where a file is one rank."""
         chips = [name for name in processes if name in self.names.values()]
         if len(chips) < 2:
             return ()
-        rank = {name: place for place, name in enumerate(sorted(chips, key=_number))}
+        in_order = sorted(chips, key=lambda name: (int(re.sub(r"\D", "", name)[:9] or 0), name))
+        rank = {name: place for place, name in enumerate(in_order)}
         return tuple(rank.get(name, 0) for name in processes)
 
-    def applied(
-        self, kind: Codes, track: Codes, name: Codes, found: ChromeColumns,
-        table: list[str],
-    ) -> Codes:  # fmt: skip
+    def applied(self, kind: Codes, track: Codes, name: Codes, found: ChromeColumns, table: list[str]) -> Codes:
         """The kinds, with what this dialect knows better."""
         if self.kinds:
             codes = [table.index(self.kinds[track]) if track in self.kinds else -9 for track in found.tracks]
             by_track = np.array(codes, np.int32)[track]
             kind = np.where(by_track > -9, by_track, kind)
         names = list(found.names)
-        for old, pattern, new in (*_RULES[self.format], *self._without_device(kind, table)):
+        has_device = np.isin(kind, [table.index(work) for work in (KERNEL, MEMCPY, MEMSET)]).any()
+        by_host = () if has_device else ((ANNOTATION, BY_HOST, HOST),)  # its collectives are ops as others are
+        for old, pattern, new in (*_RULES[self.format], *by_host):
             rows = np.flatnonzero(kind == table.index(old))
             codes_of_pattern = [code for code in np.unique(name[rows]).tolist() if pattern.search(names[code])]
             if codes_of_pattern:
@@ -129,10 +124,7 @@ class Dialect:
             kind = np.where(async_tracks & (kind == table.index(KERNEL)) & ~calls[name], table.index(MEMCPY), kind)
         return kind.astype(np.int32)
 
-    def _transfers(
-        self, kind: Codes, track: Codes, name: Codes, found: ChromeColumns,
-        table: list[str],
-    ) -> Codes:  # fmt: skip
+    def _transfers(self, kind: Codes, track: Codes, name: Codes, found: ChromeColumns, table: list[str]) -> Codes:
         """The kinds, with the streams that only carry out collectives as marks, where the collectives are there."""
         if not self.chips:
             return kind
@@ -142,15 +134,6 @@ class Dialect:
         )
         hardware_tracks[np.unique(track[~transfer])] = False
         return np.where(hardware_tracks[track], table.index(MARKER), kind).astype(np.int32)
-
-    def _without_device(self, kind: Codes, table: list[str]) -> tuple[tuple[str, re.Pattern[str], str], ...]:
-        """Where the host is all there is, the collectives that its threads run are ops as others are."""
-        work = [table.index(kind) for kind in (KERNEL, MEMCPY, MEMSET)]
-        return () if np.isin(kind, work).any() else ((ANNOTATION, BY_HOST, HOST),)
-
-
-def _number(name: str) -> tuple[int, str]:
-    return int(re.sub(r"\D", "", name)[:9] or 0), name
 
 
 def dialect_of(found: ChromeColumns) -> Dialect:
@@ -166,7 +149,7 @@ def dialect_of(found: ChromeColumns) -> Dialect:
     return Dialect()
 
 
-def _xla(found: ChromeColumns, names: Mapping[Any, str]) -> Dialect:
+def _xla(found: ChromeColumns, names: Mapping[Id, str]) -> Dialect:
     devices = {pid: device for pid, name in names.items() if (device := DEVICE.match(name)) and device[1] != "CUSTOM"}
     streams = {pid for (pid, _), thread in found.threads.items() if thread.startswith("Stream #")}
     kinds: dict[Track, str] = {}
@@ -179,7 +162,7 @@ def _xla(found: ChromeColumns, names: Mapping[Any, str]) -> Dialect:
             kinds[pid, tid] = MEMCPY if copies else KERNEL if ops else MARKER
         else:
             kinds[pid, tid] = MARKER if DEVICE.match(names.get(pid, "")) else HOST
-    first: JsonObject = {}
+    first: dict[str, Id] = {}
     chips = {pid: first.setdefault(device[0], pid) for pid, device in devices.items()}
     return Dialect(
         format=XLA,
@@ -190,7 +173,7 @@ def _xla(found: ChromeColumns, names: Mapping[Any, str]) -> Dialect:
     )
 
 
-def _ascend(found: ChromeColumns, names: Mapping[Any, str]) -> Dialect:
+def _ascend(found: ChromeColumns, names: Mapping[Id, str]) -> Dialect:
     hardware = {pid for pid, name in names.items() if name == HARDWARE}
     network = {pid for pid, name in names.items() if name in NETWORKS}
     kinds: dict[Track, str] = {}
@@ -205,7 +188,7 @@ def _ascend(found: ChromeColumns, names: Mapping[Any, str]) -> Dialect:
     return Dialect(format=ASCEND, kinds=kinds, chips=_chips_of_network(found, network, hardware))
 
 
-def _chips_of_network(found: ChromeColumns, network: set[Any], hardware: set[Any]) -> dict[Any, Any]:
+def _chips_of_network(found: ChromeColumns, network: set[Id], hardware: set[Id]) -> dict[Id, Id]:
     chips = {}
     for pid in network:
         same_label = [
@@ -216,7 +199,7 @@ def _chips_of_network(found: ChromeColumns, network: set[Any], hardware: set[Any
     return chips
 
 
-def _mindspore(found: ChromeColumns, parts: Mapping[Any, str]) -> Dialect:
+def _mindspore(found: ChromeColumns, parts: Mapping[Id, str]) -> Dialect:
     kinds: dict[Track, str] = {}
     steps = set()
     for pid, tid in found.tracks:

@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from ridgeline.trace.timeline import (
     MARKER,
     NOT_WORK,
     Codes,
+    Dims,
     Longs,
     RecordedCollective,
     RecordedShape,
@@ -210,5 +210,5 @@ def _payload(operands: RecordedShape) -> tuple[int, str]:
     return 0, ""
 
 
-def _count(dims: Any) -> int:
+def _count(dims: Dims) -> int:
     return sum(_count(dim) for dim in dims) if dims and isinstance(dims[0], tuple) else prod(dims)

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.documents import JsonMapping, JsonObject
@@ -28,6 +27,7 @@ from ridgeline.trace.timeline import (
     About,
     Bytes,
     Codes,
+    Column,
     Counter,
     Layers,
     Longs,
@@ -154,8 +154,8 @@ def _overlaps(parts: Sequence[TracePart], ranks: Sequence[int]) -> dict[str, dic
 
 
 def _fill_column(
-    columns: Sequence[NDArray[Any] | None], parts: Sequence[TracePart], value: int, dtype: type[np.integer]
-) -> NDArray[Any]:
+    columns: Sequence[Column | None], parts: Sequence[TracePart], value: int, dtype: type[np.integer]
+) -> Column:
     """A column that few files have: a single value for the rows of the others, which takes no room yet."""
     sizes = [len(part.start_ns) for part in parts]
     if all(column is None for column in columns):
@@ -220,7 +220,7 @@ def _with_rank_names(part: TracePart, rank: int, count: int) -> TracePart:
     )
 
 
-def _join_tables(parts: Sequence[TracePart], ranks: Sequence[int]) -> tuple[Tables, dict[str, NDArray[Any]]]:
+def _join_tables(parts: Sequence[TracePart], ranks: Sequence[int]) -> tuple[Tables, dict[str, Column]]:
     joint: dict[str, dict[str, int]] = {"process": {}, "stream": {}, "name": {}, "kind": {}}
     plural = {"process": "processes", "stream": "streams", "name": "names", "kind": "kinds"}
     codes: dict[str, list[Codes]] = {column: [] for column in joint}
@@ -243,7 +243,7 @@ def _join_tables(parts: Sequence[TracePart], ranks: Sequence[int]) -> tuple[Tabl
     return tables, {column: _stack_columns(pieces, np.int32) for column, pieces in codes.items()}
 
 
-def _stack_columns(pieces: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+def _stack_columns(pieces: Sequence[Column], dtype: type[np.integer]) -> Column:
     if len(pieces) == 1:
         return np.asarray(pieces[0], dtype)
     return np.concatenate([*pieces, np.zeros(0, dtype)]).astype(dtype, copy=False)
@@ -401,7 +401,7 @@ def _window(part: TracePart) -> tuple[int, int]:
 
 COLUMNS = ("start", "duration", "process", "stream", "name", "kind", "correlation")
 MOST_SPANS = 100_000_000
-Values = NDArray[np.integer] | Sequence[int] | int
+Values = Column | Sequence[int] | int
 
 
 class Interned(dict[K, int]):
@@ -423,7 +423,7 @@ class SideColumn:
         self.rows.append(row)
         self.values.append(value)
 
-    def done(self, place: NDArray[np.integer]) -> Sparse:
+    def done(self, place: Column) -> Sparse:
         """The table, rows that were dropped left out: row ``r`` is now ``place[r]``, gone when negative."""
         return Sparse(rows=np.array(self.rows, np.int32), values=np.array(self.values, np.int64)).moved(place)
 
@@ -439,7 +439,7 @@ class RowColumns:
         self.dropped: Tally[str] = Tally()
         self.warnings: list[str] = []
         self.count = 0
-        self._pieces: dict[str, list[NDArray[np.integer]]] = {column: [] for column in COLUMNS}
+        self._pieces: dict[str, list[Column]] = {column: [] for column in COLUMNS}
 
     @property
     def full(self) -> bool:
@@ -474,7 +474,7 @@ class RowColumns:
         self.dropped[f"{what} without a readable time"] += int((~good).sum())
         return good
 
-    def column(self, name: str) -> NDArray[np.integer]:
+    def column(self, name: str) -> Column:
         """A column, whole."""
         pieces = self._pieces[name]
         return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)

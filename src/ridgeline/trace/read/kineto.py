@@ -12,17 +12,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.trace.read.chrome_columns import BACKWARD as BACKWARD_ARROW
 from ridgeline.trace.read.chrome_columns import LAUNCH as LAUNCH_ARROW
-from ridgeline.trace.read.chrome_columns import ChromeColumns, Spans
+from ridgeline.trace.read.chrome_columns import ChromeColumns, Spans, Track
 from ridgeline.trace.read.chrome_dialects import KINETO, SUMMED, XLA, XLA_LIMIT, dialect_of, overlap_told
 from ridgeline.trace.read.chrome_events import UNREADABLE, EventDecoder, Fate, JsonStream, Member, NotJson
 from ridgeline.trace.read.join import MOST_SPANS, CounterChanges, TracePart
@@ -37,6 +35,7 @@ from ridgeline.trace.timeline import (
     RUNTIME,
     About,
     Codes,
+    Column,
     Layers,
     Longs,
     SideTables,
@@ -97,7 +96,7 @@ def read(source: Source) -> TracePart:
     return Finish(source, columns, facts).part(stream.fate, cut)
 
 
-def _value(raw: bytes) -> Any:
+def _value(raw: bytes) -> object:
     try:
         return msgspec.json.decode(raw)
     except UNREADABLE:
@@ -106,10 +105,8 @@ def _value(raw: bytes) -> Any:
 
 def _no_spans(source: Source, fate: Fate, gathered: ChromeColumns) -> Exception:
     if not fate.listed:
-        given_text, todo = (
-            "JSON without an event list",
-            "a trace has a list named traceEvents; is this another kind of file?",
-        )
+        given_text = "JSON without an event list"
+        todo = "a trace has a list named traceEvents; is this another kind of file?"
     elif fate.unreadable or source.damage or not fate.closed:
         why = source.damage or ("its text is damaged" if fate.unreadable else "it ends early")
         given_text, todo = f"a trace of which nothing can be read: {why}", "record it again, or fetch it again whole"
@@ -153,7 +150,8 @@ class Finish:
         self._tell(fate, cut)
         if not len(start):
             raise _no_spans(self.source, fate, columns)
-        base = self._base()
+        told = self.facts.get("baseTimeNanoseconds")
+        base = told if isinstance(told, int) and 0 <= told < LARGEST else 0
         return TracePart(
             start_ns=start + base,
             duration_ns=duration,
@@ -175,7 +173,7 @@ class Finish:
         )
 
     def _follow_arrows(
-        self, detail: SideTables, correlation: Longs, columns: tuple[NDArray[Any], ...], table: tuple[str, ...]
+        self, detail: SideTables, correlation: Longs, columns: tuple[Column, ...], table: tuple[str, ...]
     ) -> SideTables:
         """The details with what flow arrows say; work without a correlation id gets that of its arrow."""
         start, duration, track, kind = columns
@@ -201,7 +199,7 @@ class Finish:
         dropped_counts["spans of negative duration"] += int((has_start & lasting & ~forward).sum())
         return np.asarray(has_start & lasting & forward)
 
-    def _named_steps(self, name: Codes, track: Codes, tracks: list[Any]) -> Codes:
+    def _named_steps(self, name: Codes, track: Codes, tracks: list[Track]) -> Codes:
         if not self.dialect.steps:
             return name
         names = self.gathered.names
@@ -211,7 +209,7 @@ class Finish:
         steps = np.array([track in self.dialect.steps for track in tracks], np.bool_)[track]
         return np.where(steps, step_codes[name], name).astype(np.int32)
 
-    def _kinds(self, track: Codes, category: Layers, name: Codes, tracks: list[Any]) -> tuple[tuple[str, ...], Codes]:
+    def _kinds(self, track: Codes, category: Layers, name: Codes, tracks: list[Track]) -> tuple[tuple[str, ...], Codes]:
         """Kind of every span: by category, else by the label of its process; -1 for the profiler's own spans."""
         words = [word.lower() for word in self.gathered.categories]
         table = list(dict.fromkeys((*NOT_WORK, "memset", "memcpy", KERNEL)))
@@ -256,7 +254,7 @@ class Finish:
         return bool(_DEVICE.search(label or self.gathered.processes.get(pid, "")))
 
     def _tables(
-        self, track: Codes, kind: Codes, tracks: list[Any], kind_table: tuple[str, ...]
+        self, track: Codes, kind: Codes, tracks: list[Track], kind_table: tuple[str, ...]
     ) -> tuple[Codes, Codes, Tables]:
         """Processes and streams by name: a process with work on it is a chip, the others are hosts."""
         not_work = np.array([word in NOT_WORK for word in kind_table])
@@ -289,13 +287,10 @@ class Finish:
         if self.own is None:
             return ()
         own_ranks = self.own.get("ranks")
-        if (
-            isinstance(own_ranks, list)
-            and len(own_ranks) == count
-            and all(type(rank) is int and 0 <= rank < 2**30 for rank in own_ranks)
-        ):
-            return tuple(own_ranks)
-        return tuple(range(count))
+        if not isinstance(own_ranks, list) or len(own_ranks) != count:
+            return tuple(range(count))
+        good = all(type(rank) is int and 0 <= rank < 2**30 for rank in own_ranks)
+        return tuple(own_ranks if good else range(count))
 
     def _own_texts(self, table: str) -> list[str]:
         """A table of a trace that Ridgeline wrote, in its order; empty for any other."""
@@ -305,7 +300,7 @@ class Finish:
         limit = LONGEST if table in TABLES else None
         return list(dict.fromkeys(text[:limit] for text in texts))
 
-    def _own_column(self, name: str, kept: Mask) -> NDArray[Any] | None:
+    def _own_column(self, name: str, kept: Mask) -> Column | None:
         """A column of a trace that Ridgeline wrote; None for any other, and where it began before saying so."""
         column = self.gathered.column(name)
         return column[kept] if self.own is not None and len(column) == len(kept) else None
@@ -321,10 +316,6 @@ class Finish:
         doubt = doubt_unit(duration[work], duration[calls], self.gathered.nanos or NANOS)
         if doubt:
             self.warnings.append(doubt)
-
-    def _base(self) -> int:
-        base = self.facts.get("baseTimeNanoseconds")
-        return base if isinstance(base, int) and 0 <= base < LARGEST else 0
 
     def _rank(self) -> int | None:
         distributed_info = self.facts.get("distributedInfo")
@@ -381,7 +372,7 @@ class Finish:
         )
 
 
-def _chips(properties: Any) -> tuple[str, ...]:
+def _chips(properties: object) -> tuple[str, ...]:
     """The name of the chips of a trace, once: hosts list all of theirs, of one sort."""
     if not isinstance(properties, list):
         return ()

@@ -110,21 +110,13 @@ class _Machine:
         elif name == "DICT":
             stack.append(dict(zip(values[::2], values[1::2], strict=True)))
         elif name.startswith("APPEND"):
-            _list(stack[-1]).extend(values)
+            if not isinstance(stack[-1], list):
+                raise NotPlain("it appends to what is no list")
+            stack[-1].extend(values)
+        elif not isinstance(stack[-1], dict):
+            raise NotPlain("it sets items of what is no dict")
         else:
-            _dict(stack[-1]).update(zip(values[::2], values[1::2], strict=True))
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise NotPlain("it appends to what is no list")
-    return value
-
-
-def _dict(value: Any) -> dict[Any, Any]:
-    if not isinstance(value, dict):
-        raise NotPlain("it sets items of what is no dict")
-    return value
+            stack[-1].update(zip(values[::2], values[1::2], strict=True))
 
 
 FORMAT = "PyTorch memory snapshot"
@@ -281,7 +273,7 @@ def _blocks(segments: Sequence[JsonMapping]) -> Iterable[tuple[int, str]]:
                 yield _int(block.get("size")), _stack(block.get("frames"))
 
 
-def _of_changes(changes: Sequence[Sequence[Any]]) -> DeviceMemory:
+def _of_changes(changes: Sequence[Sequence[float]]) -> DeviceMemory:
     """A raw timeline: [nanoseconds, action, bytes, category]; what goes has negative bytes.
 
     A new version of a tensor leaves one category and enters another with two changes at one time.
@@ -344,5 +336,5 @@ def _stack(frames: Any) -> str:
     return user_frame or (texts[0][1] if texts else "no stack was recorded")
 
 
-def _int(value: Any) -> int:
+def _int(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else 0

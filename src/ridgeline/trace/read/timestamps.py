@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ MISSING = np.iinfo(np.int64).min
 """What stands for a time that cannot be read."""
 
 
-def nanoseconds(values: Sequence[Any], nanos: int = NANOS) -> Longs:
+def nanoseconds(values: Sequence[object], nanos: int = NANOS) -> Longs:
     """Whole nanoseconds of times given as int, float, text or Decimal; `MISSING` for what is no number.
 
     ``nanos`` is the unit, in nanoseconds.
@@ -42,16 +41,15 @@ def nanoseconds(values: Sequence[Any], nanos: int = NANOS) -> Longs:
             return array.astype(np.int64) * nanos
     elif array.dtype.kind == "f" and bool((np.abs(array) < LARGEST // nanos).all()):
         integral = np.floor(array)
-        nanoseconds_: Longs = integral.astype(np.int64) * nanos + np.rint((array - integral) * nanos).astype(np.int64)
-        return nanoseconds_
+        return np.asarray(integral.astype(np.int64) * nanos + np.rint((array - integral) * nanos).astype(np.int64))
     return _one_by_one(values, nanos)
 
 
-def _one_by_one(values: Sequence[Any], nanos: int) -> Longs:
+def _one_by_one(values: Sequence[object], nanos: int) -> Longs:
     return np.array([_exactly(value, nanos) for value in values], np.int64).reshape(len(values))
 
 
-def _exactly(value: Any, nanos: int) -> int:
+def _exactly(value: object, nanos: int) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, float, str, Decimal)):
         return int(MISSING)
     try:
@@ -63,7 +61,7 @@ def _exactly(value: Any, nanos: int) -> int:
         return int(MISSING)
 
 
-def needs_decimals(values: Sequence[Any], nanos: int = NANOS) -> bool:
+def needs_decimals(values: Sequence[object], nanos: int = NANOS) -> bool:
     """Whether floats among these are too large to hold nanoseconds; ``nanos`` is their unit.
 
     >>> needs_decimals([1704161511420306.5]), needs_decimals([4458676522709.059]), needs_decimals([1704161511420306])
@@ -72,14 +70,14 @@ def needs_decimals(values: Sequence[Any], nanos: int = NANOS) -> bool:
     return any(isinstance(value, float) and abs(value) >= EXACT / nanos and not value.is_integer() for value in values)
 
 
-def unit_of(values: Sequence[Any]) -> int:
+def unit_of(values: Sequence[object]) -> int:
     """Nanoseconds in the unit of these times: 1 when only nanoseconds since 1970 can be meant, else a microsecond.
 
     >>> unit_of([1704161511420306491]), unit_of([1704161511420306.5])
     (1, 1000)
     """
-    known: list[Any] = [value for value in values if isinstance(value, (int, float, Decimal))]
-    numbers = [abs(float(value)) for value in known if abs(value) < 2**63]
+    known = [value for value in values if isinstance(value, (int, float, Decimal))]
+    numbers = [abs(float(value)) for value in known if -(2**63) < value < 2**63]
     return 1 if numbers and sorted(numbers)[len(numbers) // 2] > LARGEST // 20 else NANOS
 
 
@@ -125,23 +123,16 @@ def doubt_unit(work: Longs, launches: Longs, nanos: int) -> str:
         return ""
     median, (least, greatest), what = medians[0]
     short = median < least and int(work.max(initial=0)) < USUAL
-    odd = short or median > greatest or _too_long(work, launches)
-    if not odd:
+    # many kernels and not one short, with no launches to say that this is so
+    no_short = len(launches) < ENOUGH and len(work) >= MANY and float(work.min(initial=0)) >= SHORTEST
+    if not (short or median > greatest or no_short):
         return ""
+    side = "less" if median < least else "more"
     for unit, unit_nanos in sorted(UNITS.items(), key=lambda item: abs(np.log10(item[1] / nanos))):
         fits = all(low <= value * unit_nanos / nanos <= high for value, (low, high), _ in medians)
         if fits and unit_nanos != nanos:
             return (
                 f"times look like {WORDS[unit_nanos]}, read as {WORDS[nanos]} half of the {what} last "
-                f"{'less' if median < least else 'more'} than {median / 1000:.3g} us: if so, --unit {unit}"
+                f"{side} than {median / 1000:.3g} us: if so, --unit {unit}"
             )
-    return f"half of the {what} last {_side(median, least)} {median / 1000:.3g} us: is their unit {WORDS[nanos]}?"
-
-
-def _side(median: float, least: float) -> str:
-    return "less than" if median < least else "more than"
-
-
-def _too_long(work: Longs, launches: Longs) -> bool:
-    """Many kernels and not one short, with no launches to say that this is so."""
-    return len(launches) < ENOUGH and len(work) >= MANY and float(work.min(initial=0)) >= SHORTEST
+    return f"half of the {what} last {side} than {median / 1000:.3g} us: is their unit {WORDS[nanos]}?"

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from struct import unpack
-from typing import Any
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.units import BINARY
@@ -186,7 +185,7 @@ def _event(names: Names, raw: bytes, pid: str, tid: int, begin: int) -> Event:
     return Event(ph="X", name=names.events.get(key, ""), pid=pid, tid=tid, ts=start, dur=until - start, args=args)
 
 
-def _stats(names: Names, raw: list[bytes], only: frozenset[str] = frozenset()) -> Iterator[tuple[str, Any]]:
+def _stats(names: Names, raw: list[bytes], only: frozenset[str] = frozenset()) -> Iterator[tuple[str, object]]:
     """Statistics by name: numbers, texts, and texts that stand in the table of names."""
     for stat in raw:
         name, value = "", None
@@ -202,7 +201,7 @@ def _stats(names: Names, raw: list[bytes], only: frozenset[str] = frozenset()) -
                 yield name, value
 
 
-def _value(names: Names, number: int, told: int | bytes) -> Any:
+def _value(names: Names, number: int, told: int | bytes) -> object:
     if isinstance(told, bytes):
         return told[:LONGEST].decode("utf-8", "replace")
     if number == 2:

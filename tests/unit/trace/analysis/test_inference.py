@@ -10,8 +10,8 @@ from traces import write
 
 import ridgeline
 from ridgeline.core.errors import InputError
+from ridgeline.trace.analysis.inference import ServedModel, captures
 from ridgeline.trace.analysis.op_kernels import library_op_kernel
-from ridgeline.trace.analysis.served_shapes import ServedModel, captures
 from ridgeline.trace.analyze_traces import Analysis, analyze
 from ridgeline.trace.read.readers import read_timeline
 from ridgeline.trace.timeline import RecordedShape

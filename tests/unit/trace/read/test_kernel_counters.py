@@ -12,7 +12,7 @@ from exports import RAW, details_page
 from traces import Recipe, make, write
 
 from ridgeline.core.errors import InputError
-from ridgeline.trace.analysis.join_counters import function, without_parameters
+from ridgeline.trace.analysis.roofline import function, without_parameters
 from ridgeline.trace.analyze_traces import analyze
 from ridgeline.trace.read.kernel_counters import read_counters
 
