@@ -12,9 +12,6 @@ from ridgeline.core.encode import NANOSECONDS_PER_US
 from ridgeline.core.units import DECIMAL, format_quantity, signed_share
 from ridgeline.report.cells import BarRow, bar, bar_table, blocks, clean, grid, list_lines, time
 from ridgeline.trace import (
-    DECODE,
-    MIXED,
-    PREFILL,
     Analysis,
     CounterFile,
     Inference,
@@ -241,8 +238,9 @@ def _inference_lines(inference: Inference | None, model: str | None) -> list[Ren
     """The engine's steps in words; nothing for a trace without."""
     lines: list[RenderableType] = []
     if inference is not None:
-        counts = ((inference.prefill_steps, PREFILL), (inference.decode_steps, DECODE), (inference.mixed_steps, MIXED))
-        parts = [f"{count:,} {kind}" for count, kind in counts if count]
+        prefill, decode, mixed = inference.prefill_steps, inference.decode_steps, inference.mixed_steps
+        counts = {"prefill": prefill, "decode": decode, "mixed": mixed}
+        parts = [f"{count:,} {kind}" for kind, count in counts.items() if count]
         parts.append(f"{sum(step.tokens for step in inference.steps):,} tokens")
         parts.append(f"graph replayed in {inference.graph_hits:,} of {len(inference.steps):,}")
         if inference.mean_decode_batch:

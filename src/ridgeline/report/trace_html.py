@@ -30,7 +30,6 @@ from ridgeline.trace import (
     RecordedShape,
     Timeline,
     counted_rows,
-    edges,
     launching_ops,
 )
 from ridgeline.version import __version__
@@ -351,12 +350,8 @@ def _path(found: Analysis, first_ns: int) -> tuple[Columns, list[int]]:
 def _replay(graph: Graph) -> tuple[Columns, list[str]]:
     line = graph.line
     row = np.maximum(graph.row_of(graph.dst), 0)
-    body = (
-        np.isin(graph.kind, (edges.BODY, edges.COLLECTIVE, edges.RECEIVE))
-        & (graph.row_of(graph.dst) >= 0)
-        & (graph.lag > 0)
-    )
-    host = np.isin(graph.kind, (edges.CALL, edges.ORDER, edges.HAND_OVER, edges.LAUNCH))
+    body = graph.is_body & (graph.row_of(graph.dst) >= 0) & (graph.lag > 0)
+    host = graph.is_host
     used = np.unique(line.class_[row[body]]).tolist()
     code = np.zeros(len(line.classes), np.int64)
     code[used] = np.arange(len(used)) + FIRST

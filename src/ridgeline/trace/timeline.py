@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Self, TypeAlias
 
@@ -184,10 +185,20 @@ NOT_WORK = (HOST, RUNTIME, PYTHON, ANNOTATION, MARKER, SYNC, OVERHEAD)
 (marker) of a device stream, a wait, the profiler's own cost. Every other kind is work of a chip: kernel, memcpy,
 memset, and the kinds of a prediction (forward, send, optimizer)."""
 
-UNKNOWN, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(5)
-PHASES = ("unknown", "forward", "backward", "optimizer", "other")
-"""Parts of a training step. Recomputed forward work and gradient reduction belong to backward, gathering the updated
-weights to the optimizer. Other: none of them, or a trace that does not say. Unknown: nobody has looked."""
+
+class StepPhase(IntEnum):
+    """Part of a training step. Recomputed forward work and gradient reduction belong to backward, gathering the updated
+    weights to the optimizer. Other: none of them, or a trace that does not say. Unknown: nobody has looked."""
+
+    UNKNOWN = 0
+    FORWARD = 1
+    BACKWARD = 2
+    OPTIMIZER = 3
+    OTHER = 4
+
+
+UNKNOWN, FORWARD, BACKWARD, OPTIMIZER, OTHER = StepPhase
+PHASES = tuple(phase.name.lower() for phase in StepPhase)
 NO_LAYER = -1
 SEARCHED = 200  # characters of a name
 MOST_LAYERS = int(np.iinfo(np.int16).max)
@@ -351,13 +362,14 @@ class Timeline:
         phase: Bytes,
         layer: Layers,
         tables: Sequence[tuple[str, ...]],
-        **more: Any,
+        counters: tuple[Counter, ...] = (),
+        sends: Mapping[int, int] = MappingProxyType({}),
+        predicted: bool = False,
     ) -> Self:
         """From columns in any order; ``codes`` has one row a span: process, stream, name, kind, into ``tables``.
 
         Every process is a rank of its own, in the order of the table; names are numbered anew in the order of the rows,
-        as a reader of a file finds them. ``more`` are further fields of a Timeline; rows
-        of a ``detail`` are those given here.
+        as a reader of a file finds them. ``sends`` gives the rank that a row sends to.
         """
         order = np.lexsort((codes[:, 3], start_ns))
         place = np.empty(len(order), np.int32)
@@ -365,8 +377,10 @@ class Timeline:
         process, stream, name, kind = (np.ascontiguousarray(column, dtype=np.int32) for column in codes[order].T)
         processes, streams, texts, kinds = tables
         name, names = _by_appearance(name, texts)
-        if "detail" in more:
-            more["detail"] = more["detail"].moved(place)
+        ranks = sorted(set(sends.values()))
+        receivers = np.array([ranks.index(rank) for rank in sends.values()], np.int64)
+        send_table = Sparse(rows=np.array(list(sends), np.int32), values=receivers)
+        records = tuple(RecordedCollective(to_rank=rank) for rank in ranks)
         return cls(
             start_ns=start_ns[order],
             end_ns=end_ns[order],
@@ -382,7 +396,10 @@ class Timeline:
             tables=Tables(
                 processes=processes, streams=streams, names=names, kinds=kinds, ranks=tuple(range(len(processes)))
             ),
-            **more,
+            counters=counters,
+            detail=SideTables(collective=send_table.moved(place), collectives=records),
+            about=About(format="predicted" if predicted else ""),
+            predicted=predicted,
         )
 
     @property

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.trace import Counter, Span, Timeline, chrome_events, write_chrome
+from ridgeline.trace import Counter, Span, Timeline, write_chrome
+from ridgeline.trace.chrome_writer import chrome_events
 from ridgeline.trace.read.readers import read_timeline
 from ridgeline.trace.timeline import NO_LAYER, PHASES, nanoseconds_of
 

@@ -37,17 +37,10 @@ from ridgeline.sim.events.pipeline_run import PipelineRun, StepInterval
 from ridgeline.sim.events.stream_work import StepWork
 from ridgeline.sim.memory.peak import Memory, saved_by_stage
 from ridgeline.trace import (
-    BACKWARD,
-    FORWARD,
     NO_LAYER,
-    OPTIMIZER,
-    OTHER,
-    About,
     Counter,
     Longs,
-    RecordedCollective,
-    SideTables,
-    Sparse,
+    StepPhase,
     Timeline,
     nanoseconds_of,
 )
@@ -111,7 +104,7 @@ def draw(given: Drawn) -> Timeline:
         columns.add(f"stage {send.sender}", "pp", (name, "send"), interval, phase, receiver=send.receiver)
     for message in given.run.traffic:
         interval = StepInterval(message.start_s, message.end_s)
-        phase = OPTIMIZER if message.gathers else BACKWARD
+        phase = StepPhase.OPTIMIZER if message.gathers else StepPhase.BACKWARD
         columns.add(f"stage {message.rank}", "dp", (message.name, "overlapped"), interval, phase)
     return columns.timeline([_memory_counter(given, rank) for rank in range(run.table.stages)])
 
@@ -122,7 +115,7 @@ def drawn_together(line: Timeline) -> bool:
 
 
 def _phase(phase: Phase) -> int:
-    return FORWARD if phase is Phase.FORWARD else BACKWARD
+    return StepPhase.FORWARD if phase is Phase.FORWARD else StepPhase.BACKWARD
 
 
 class _Columns:
@@ -182,19 +175,8 @@ class _Columns:
             layer=layer,
             tables=tuple(tuple(table) for table in self.tables),
             counters=tuple(counters),
-            detail=self._sends(),
-            about=About(format="predicted"),
+            sends=self.receivers,
             predicted=True,
-        )
-
-    def _sends(self) -> SideTables:
-        ranks = sorted(set(self.receivers.values()))
-        return SideTables(
-            collective=Sparse(
-                rows=np.array(list(self.receivers), np.int32),
-                values=np.array([ranks.index(rank) for rank in self.receivers.values()], np.int64),
-            ),
-            collectives=tuple(RecordedCollective(to_rank=rank) for rank in ranks),
         )
 
 
@@ -308,11 +290,13 @@ def _tails(given: Drawn, rank: int, columns: _Columns) -> None:
     hidden = max((message.end_s for message in given.run.traffic if message.rank == rank), default=0.0)
     reduce = run.reduce[rank]
     reduce = StepInterval(max(reduce.start_s, min(hidden, reduce.end_s)), reduce.end_s)
-    columns.add(process, "dp", ("gradients", "exposed"), reduce, BACKWARD)
-    columns.add(process, "compute", ("optimizer", "optimizer"), run.optimizer[rank], OPTIMIZER)
-    columns.add(process, "dp", ("weights", "exposed"), run.gather[rank], OPTIMIZER)
+    columns.add(process, "dp", ("gradients", "exposed"), reduce, StepPhase.BACKWARD)
+    columns.add(process, "compute", ("optimizer", "optimizer"), run.optimizer[rank], StepPhase.OPTIMIZER)
+    columns.add(process, "dp", ("weights", "exposed"), run.gather[rank], StepPhase.OPTIMIZER)
     end = given.run.makespan_s
-    columns.add(process, "compute", ("waiting", "waiting"), StepInterval(end, end + given.workload.waiting_s), OTHER)
+    columns.add(
+        process, "compute", ("waiting", "waiting"), StepInterval(end, end + given.workload.waiting_s), StepPhase.OTHER
+    )
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------

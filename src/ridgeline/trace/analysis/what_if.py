@@ -288,9 +288,7 @@ def scale_rows(change: GraphChange, rows: Rows, kept: Array) -> GraphChange:
     share = np.ones(len(graph.line))
     share[rows] = kept
     row = graph.row_of(graph.dst)
-    body = np.isin(
-        graph.kind, (edges.BODY, edges.COLLECTIVE, edges.RECEIVE) if len(graph.points.work) else (edges.CALL,)
-    )
+    body = graph.is_body if len(graph.points.work) else graph.kind == edges.CALL
     chosen = body & (row >= 0) & (share[np.maximum(row, 0)] != 1) & (change.lag > 0)
     lag = np.where(chosen, np.rint(change.lag * share[np.maximum(row, 0)]).astype(np.int64), change.lag)
     return replace(change, lag=lag)
@@ -299,7 +297,7 @@ def scale_rows(change: GraphChange, rows: Rows, kept: Array) -> GraphChange:
 def no_launch_gaps(change: GraphChange, ranks: Sequence[int] = ()) -> GraphChange:
     """Calls and host work take no time, nothing that a launch held back is late any more; of some ranks if named."""
     graph = change.graph
-    host = np.isin(graph.kind, (edges.CALL, edges.ORDER, edges.HAND_OVER, edges.LAUNCH))
+    host = graph.is_host
     if ranks:
         row = graph.row_of(graph.dst)
         host &= (row >= 0) & np.isin(graph.line.rank[np.maximum(row, 0)], ranks)

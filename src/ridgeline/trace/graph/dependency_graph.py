@@ -22,8 +22,12 @@ from ridgeline.core.arrays import Mask
 from ridgeline.trace.classes import ALL, Rules, counted_rows
 from ridgeline.trace.graph.edges import (
     BODY,
+    CALL,
     COLLECTIVE,
     EDGES,
+    HAND_OVER,
+    LAUNCH,
+    ORDER,
     RECEIVE,
     RECORDED,
     Edges,
@@ -135,6 +139,16 @@ class Graph:
         many = np.bincount(self.kind, minlength=len(EDGES)).tolist()
         codes = sorted((code for code, count in enumerate(many) if count), key=lambda code: -many[code])
         return tuple(EdgeCount(kind=EDGES[code], recorded=code in RECORDED, edges=many[code]) for code in codes)
+
+    @property
+    def is_body(self) -> Mask:
+        """Which edges are time that work itself takes, or the transfer of a collective."""
+        return np.isin(self.kind, (BODY, COLLECTIVE, RECEIVE))
+
+    @property
+    def is_host(self) -> Mask:
+        """Which edges are time of a host: calls, what lies between them, launches."""
+        return np.isin(self.kind, (CALL, ORDER, HAND_OVER, LAUNCH))
 
     def row_of(self, points: Longs) -> Longs:
         """The span each point belongs to, -1 for the last arrival at a collective."""

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from ridgeline.trace import RecordedCollective, SideTables, Span, Sparse, Timeline
 from ridgeline.trace.classes import built_in, classify
 from ridgeline.trace.graph.dependency_graph import Graph, graph_of
 from ridgeline.trace.graph.edges import SEND
+from ridgeline.trace.timeline import RecordedCollective, SideTables, Span, Sparse, Timeline
 
 
 def span(stage: int, stream: str, start: int, length: int, kind: str) -> Span:
