@@ -421,31 +421,19 @@ def lerp(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
     return [draw.off(kept_part + new, kept_part.abs() + new.abs(), units=2.0)]
 
 
-def sigmoid(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
-    """1 / (1 + exp(-x)), also by way of tanh: far below zero it keeps the error of a 1."""
-    return [draw.off(y, torch.ones_like(y)) for y in derived_outputs(draw, func, args, kwargs)]
+def near_one(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
+    """What has a factor near 1 keeps the error of a 1, however small the result is (NEAR_ONE: its scale, in units)."""
+    scale, units = NEAR_ONE[name_of(func)]
+    return [draw.off(y, scale(*args[:2]), units=units) for y in derived_outputs(draw, func, args, kwargs)]
 
 
-def silu(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
-    """x sigmoid(x)."""
-    return [draw.off(y, args[0].abs()) for y in derived_outputs(draw, func, args, kwargs)]
-
-
-def silu_backward(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
-    """g s (1 + x (1 - s)), the sigmoids with the error of a 1."""
-    g, x = args[:2]
-    return [draw.off(y, g.abs() * (1 + x.abs())) for y in derived_outputs(draw, func, args, kwargs)]
-
-
-def gelu(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
-    """x (1 + erf(x / sqrt 2)) / 2: the sum in the bracket keeps the error of a 1."""
-    return [draw.off(y, args[0].abs(), units=2.0) for y in derived_outputs(draw, func, args, kwargs)]
-
-
-def gelu_backward(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
-    """g (cdf + x pdf), the cdf with the error of a 1."""
-    g, x = args[:2]
-    return [draw.off(y, g.abs() * (1 + x.abs()), units=2.0) for y in derived_outputs(draw, func, args, kwargs)]
+NEAR_ONE: Mapping[str, tuple[Callable[..., Tensor], float]] = {
+    "sigmoid": (lambda x: torch.ones_like(x), 1.0),  # 1 / (1 + exp(-x)), also by way of tanh
+    "silu": (lambda x: x.abs(), 1.0),  # x sigmoid(x)
+    "silu_backward": (lambda g, x: g.abs() * (1 + x.abs()), 1.0),  # g s (1 + x (1 - s))
+    "gelu": (lambda x: x.abs(), 2.0),  # x (1 + erf(x / sqrt 2)) / 2
+    "gelu_backward": (lambda g, x: g.abs() * (1 + x.abs()), 2.0),  # g (cdf + x pdf)
+}
 
 
 def nll(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
@@ -531,12 +519,8 @@ PROGRAMS: tuple[tuple[Program, str], ...] = (
     (reduction, "sum mean"),
     (scan, "cumsum"),
     (angular, "sin cos"),
-    (gelu, "gelu"),
-    (gelu_backward, "gelu_backward"),
-    (sigmoid, "sigmoid"),
+    (near_one, " ".join(NEAR_ONE)),
     (sigmoid_backward, "sigmoid_backward"),
-    (silu, "silu"),
-    (silu_backward, "silu_backward"),
     (tanh_backward, "tanh_backward"),
     (first_only, "log_sigmoid_forward"),
     (lerp, "lerp lerp_"),

@@ -181,13 +181,6 @@ def likely_chip(name: str) -> str | None:
     return chip_id(device_name(name), memory)
 
 
-def settle(device: str) -> None:
-    """Wait until everything asked of a device is done."""
-    wait = getattr(getattr(torch, device.partition(":")[0], None), "synchronize", None)
-    if wait is not None and device.partition(":")[0] != "cpu":
-        wait()
-
-
 Kernel = Literal["own", "composite", "fallback", "none"]
 
 PARTS = (

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -88,41 +89,19 @@ class RidgeTensor(torch.Tensor):  # type: ignore[misc]
         return f"RidgeTensor({self.raw!r})"
 
 
-class _Backend:
-    """What torch asks of a device's module (`torch.ridge`): there is one device, and it is the host."""
-
-    def is_initialized(self) -> bool:
-        return True
-
-    def is_available(self) -> bool:
-        return True
-
-    def current_device(self) -> int:
-        return 0
-
-    def device_count(self) -> int:
-        return 1
-
-    def manual_seed_all(self, seed: int) -> None:
-        """Random numbers are the host's."""
-
-    def _is_in_bad_fork(self) -> bool:
-        return False
-
-    def get_rng_state(self, device: object = None) -> Tensor:  # noqa: ARG002
-        """Random numbers are the host's."""
-        return torch.get_rng_state()
-
-    def set_rng_state(self, state: Tensor, device: object = None) -> None:  # noqa: ARG002
-        """Random numbers are the host's."""
-        torch.set_rng_state(state)
-
-    def device(self, device: object) -> AbstractContextManager[None]:  # noqa: ARG002
-        """There is one device."""
-        return nullcontext()
-
-    def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        return [torch.bfloat16, torch.float16]
+# what torch asks of a device's module (`torch.ridge`): there is one device, and it is the host, random numbers too
+_BACKEND = SimpleNamespace(
+    is_initialized=lambda: True,
+    is_available=lambda: True,
+    current_device=lambda: 0,
+    device_count=lambda: 1,
+    manual_seed_all=lambda seed: None,  # noqa: ARG005
+    _is_in_bad_fork=lambda: False,
+    get_rng_state=lambda device=None: torch.get_rng_state(),  # noqa: ARG005
+    set_rng_state=lambda state, device=None: torch.set_rng_state(state),  # noqa: ARG005
+    device=lambda device: nullcontext(),  # noqa: ARG005
+    get_amp_supported_dtype=lambda: [torch.bfloat16, torch.float16],
+)
 
 
 def register() -> None:
@@ -136,7 +115,7 @@ def register() -> None:
             f"the fake device {NAME} needs torch 2.13's Python backend; this is torch {torch.__version__}: "
             "name a real device, or install torch 2.13"
         ) from error
-    set_up(NAME, backend_module=_Backend())
+    set_up(NAME, backend_module=_BACKEND)
     library = torch.library.Library("aten", "IMPL")
     for name in (*_FACTORIES, *_KERNELS):
         packet, _, overload = name.partition(".")
@@ -150,21 +129,21 @@ def register() -> None:
 @contextmanager
 def alter_results(alter: Alter) -> Iterator[None]:
     """Let `alter` see every op of the device, and answer for it; None leaves the host's result."""
-    _alter.append(alter)
-    try:
-        yield
-    finally:
-        _alter.remove(alter)
+    yield from _while_listed(alter, _alter)
 
 
 @contextmanager
 def lacking(lacks: Lacks) -> Iterator[None]:
     """Take kernels away from the device."""
-    _lacks.append(lacks)
+    yield from _while_listed(lacks, _lacks)
+
+
+def _while_listed(entry: T, entries: list[T]) -> Iterator[None]:
+    entries.append(entry)
     try:
         yield
     finally:
-        _lacks.remove(lacks)
+        entries.remove(entry)
 
 
 def _without_kernel(op: str) -> None:
@@ -315,12 +294,6 @@ def _move_tensor(x: Tensor, device: torch.device) -> Tensor:
         return x.to(device, copy=True)
     flat = x.as_strided((before + span,), (1,), x.storage_offset() - before)
     return flat.to(device, copy=True).as_strided(x.shape, x.stride(), before)
-
-
-def floating_dtype(values: object) -> torch.dtype | None:
-    """The format of the first floating tensor in any nest of values."""
-    dtypes = (x.dtype for x in tree_leaves(values) if isinstance(x, Tensor) and x.is_floating_point())
-    return next(dtypes, None)
 
 
 def equal_bits(ours: Outputs, theirs: Outputs | None) -> bool:

@@ -276,13 +276,25 @@ class Fingerprint:
 Told = Literal["pass", "fail", "not run"]
 
 
-def finite(value: float) -> float:
-    """Infinities and what is no number at all as the largest number, which JSON can hold."""
-    return value if isfinite(value) else float_info.max
+class _Measured:
+    """A measured figure and its limit; infinities and what is no number at all are the largest number in JSON."""
+
+    __slots__ = ()
+    measured: float
+    limit: float
+    JSON = "* measured=printed_measured limit=printed_limit"
+
+    @property
+    def printed_measured(self) -> float:
+        return self.measured if isfinite(self.measured) else float_info.max
+
+    @property
+    def printed_limit(self) -> float:
+        return self.limit if isfinite(self.limit) else float_info.max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpFinding:
+class OpFinding(_Measured):
     """An op that gave a wrong result or none at all.
 
     module, phase    where it was first wrong: in the model, or in the standing set (with what was hard about the input)
@@ -303,19 +315,9 @@ class OpFinding:
     message: str = ""
     repro: str = ""
 
-    JSON = "* measured=printed_measured limit=printed_limit"
-
-    @property
-    def printed_measured(self) -> float:
-        return finite(self.measured)
-
-    @property
-    def printed_limit(self) -> float:
-        return finite(self.limit)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(_Measured):
     """A rung of the ladder or an invariance: what was measured, its limit, and why it failed or was not run.
 
     where    the first place beyond its limit: a layer, a parameter, a step
@@ -331,16 +333,6 @@ class Check:
     where: str = ""
     op: str = ""
     reason: str = ""
-
-    JSON = "* measured=printed_measured limit=printed_limit"
-
-    @property
-    def printed_measured(self) -> float:
-        return finite(self.measured)
-
-    @property
-    def printed_limit(self) -> float:
-        return finite(self.limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ from ridgeline.plan.plan import Plan, Precision
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.runtime.bringup import fake_device
-from ridgeline.runtime.bringup.arithmetic import Args
+from ridgeline.runtime.bringup.arithmetic import Args, error_text
 from ridgeline.runtime.bringup.fake_device import on_host
 from ridgeline.runtime.bringup.findings import Check, OpFinding
 from ridgeline.runtime.bringup.guard import OpEntry
@@ -89,7 +89,7 @@ def _check_invariance(session: Session, bed: Testbed, name: str, measure: Callab
     try:
         return run_check(session, bed, name, lambda: measure(bed), "generation" if name == "decode" else "forward")
     except Exception as error:
-        message = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
+        message = error_text(error)[:300]
         return Check(name=name, format=bed.format, verdict="not run", reason=message)
 
 

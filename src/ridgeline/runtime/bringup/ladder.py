@@ -9,7 +9,7 @@ which is reported; beyond it the op reads what is not yet, or no longer, there.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -28,7 +28,6 @@ from ridgeline.runtime.bringup.judge import NoContractError, judge
 from ridgeline.runtime.bringup.repro import Session
 from ridgeline.runtime.bringup.subject import Subject
 from ridgeline.runtime.bringup.testbed import (
-    DRAWS,
     DrawSpread,
     Exact,
     SpreadFigure,
@@ -36,6 +35,7 @@ from ridgeline.runtime.bringup.testbed import (
     adamw,
     first_tensor,
     run_check,
+    spread_of,
     testbed_of,
     trace_values,
     train_steps,
@@ -67,26 +67,17 @@ def modules(session: Session, bed: Testbed) -> Check:
     for handle in handles:
         handle.remove()
 
-    def outputs(one: Subject, wide: bool = False) -> dict[str, Tensor]:
+    def outputs(one: Subject) -> dict[str, Tensor]:
         outputs_by_path = {}
         for path, module_inputs in inputs.items():
-            there = [_move_tensor(x, one, wide) for x in module_inputs]
+            there = [_move_tensor(x, one) for x in module_inputs]
             with torch.no_grad():
                 value = first_tensor(one.module.get_submodule(path)(*there))
             if value is not None:
                 outputs_by_path[path] = on_host(value)
         return outputs_by_path
 
-    reference = bed.wide()
-    with Exact():
-        exact = outputs(reference, wide=True)
-    draws = []
-    for seed in range(DRAWS):
-        made = bed.build("cpu")
-        with bed.rounded(seed):
-            draws.append(outputs(made))
-    noise = DrawSpread(exact=exact, draws=draws, chooses=bed.chooses)
-    there = bed.subject()
+    noise, there = spread_of(bed, outputs), bed.subject()
     return run_check(session, bed, "module", lambda: _furthest(noise, outputs(there)))
 
 
@@ -212,9 +203,10 @@ def _input_keeper(found: dict[str, list[Tensor]], path: str) -> Callable[[nn.Mod
     return keep
 
 
-def _move_tensor(x: Tensor, subject: Subject, wide: bool) -> Tensor:
-    there = next(iter(subject.module.parameters())).device
-    return (x.double() if wide and x.is_floating_point() else x).to(there)
+def _move_tensor(x: Tensor, subject: Subject) -> Tensor:
+    """An input where the subject's weights are, and as wide as they are where those are in fp64."""
+    weight = next(iter(subject.module.parameters()))
+    return (x.double() if weight.dtype == torch.float64 and x.is_floating_point() else x).to(weight.device)
 
 
 RUNGS: tuple[tuple[str, Callable[[Session, Testbed], Check]], ...] = (
@@ -227,14 +219,8 @@ RUNGS: tuple[tuple[str, Callable[[Session, Testbed], Check]], ...] = (
 )
 
 
-def names() -> Iterator[str]:
-    """Of the rungs, from below."""
-    yield from (name for name, _ in RUNGS)
-
-
 RUNS = 3
-
-Kept = tuple[str, Outputs, Outputs]  # an op, its arguments and its results, on the host
+RepeatedOp = tuple[str, Outputs, Outputs]  # an op, its arguments and its results, on the host
 
 
 class Repeat(OpMode):
@@ -243,7 +229,7 @@ class Repeat(OpMode):
     def __init__(self, guard: Guard) -> None:
         super().__init__()
         self.guard, self.modules = guard, Modules()
-        self.first: list[Kept] = []
+        self.first: list[RepeatedOp] = []
         self.number, self.recording = 0, True
         self.reordered: set[str] = set()
         self.races: list[WrongCall] = []

@@ -100,14 +100,7 @@ def save(folder: Path, recipe: Recipe, args: Args, kwargs: Kwargs, room: int = M
     write_safetensors(folder / INPUTS, {f"t{index}": x for index, x in enumerate(tensors)})
     write_text(folder / RECIPE, json.dumps({**asdict(recipe), **call_table}, indent=1) + "\n")
     where = f"First seen in {recipe.module or 'the model'}, {recipe.phase}."
-    text = TEMPLATE.format(
-        op=recipe.op,
-        device=recipe.device,
-        statistic=recipe.statistic,
-        measured=recipe.measured,
-        limit=recipe.limit,
-        where=where.replace('"', "'").replace("\\", "/"),
-    )
+    text = TEMPLATE.format(**asdict(recipe), where=where.replace('"', "'").replace("\\", "/"))
     write_text(folder / SCRIPT, text)
     return needed_bytes + 8192
 

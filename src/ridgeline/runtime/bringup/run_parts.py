@@ -25,6 +25,7 @@ from typing import BinaryIO
 
 from ridgeline.core.errors import InputError
 from ridgeline.runtime.bringup import fake_device
+from ridgeline.runtime.bringup.arithmetic import error_text
 from ridgeline.runtime.bringup.capture import PROBE, Modules, Watch, hard_variants, probe
 from ridgeline.runtime.bringup.devices import fingerprint, open_device, unit_of
 from ridgeline.runtime.bringup.fake_device import Lacks
@@ -88,7 +89,7 @@ def run_parts(
             except InputError:
                 raise
             except Exception as error:
-                session.found.not_run[name] = f"{type(error).__name__}: {error}".partition("\n")[0][:400]
+                session.found.not_run[name] = error_text(error)[:400]
             session.position = 0
             keep(index + 1)
     return session.found

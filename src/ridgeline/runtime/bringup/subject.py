@@ -16,7 +16,7 @@ import pickle
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +76,7 @@ def subject_of(target: Target, dtype: str, device: str, seed: int = 0) -> Subjec
     small = one_of_each(target)
     subject = stage_subject(small, dtype, device, seed)
     counts = {f"layers.{index}": target.order.count(order) for index, order in enumerate(small.order)}
-    return Subject(
-        module=subject.module,
-        inputs=subject.inputs,
-        loss=subject.loss,
-        generate=subject.generate,
-        tokens=True,
-        times=counts,
-        cut=left_out(target, small),
-    )
+    return replace(subject, times=counts, cut=left_out(target, small))
 
 
 def stage_subject(

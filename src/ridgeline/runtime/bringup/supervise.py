@@ -32,7 +32,7 @@ from typing import Any, BinaryIO
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.runtime.bringup.faults import CORPUS, split
 from ridgeline.runtime.bringup.findings import BringUp, Fingerprint, OpFinding, Rates, unheard
-from ridgeline.runtime.bringup.guard import OpEntry, OpJournal
+from ridgeline.runtime.bringup.guard import OpJournal
 from ridgeline.runtime.bringup.target import OwnModule, Target, one_of_each, target_of
 
 LENGTH = struct.Struct("<Q")
@@ -227,14 +227,10 @@ class Attempts:
             op=entry.op, module=entry.module or "model", phase=entry.phase, dtype=entry.dtype, measured=1.0,
             limit=0.5, statistic="hung" if hung else "died", message=message,
         ))  # fmt: skip
-        self.job = replace(self.job, healed=self.job.healed | {_healed_text(entry, self.deaths[entry.op])})
+        # one signature at first, then every call of the op
+        self.job = replace(self.job, healed=self.job.healed | {entry.key if self.deaths[entry.op] < 2 else entry.op})
         OpJournal(Path(self.job.journal), create=True)
         return code
-
-
-def _healed_text(entry: OpEntry, deaths: int) -> str:
-    """One signature at first, then every call of the op."""
-    return f"{entry.op}|{entry.signature}" if deaths < 2 else entry.op
 
 
 def _how(code: int) -> str:
@@ -266,7 +262,9 @@ def bringup(
     if not isinstance(target, OwnModule):
         one_of_each(target)  # refused before anything starts
     if isinstance(target, OwnModule) and not target.portable:
-        return _here(target, device, seed, tell, stored)
+        from ridgeline.runtime.bringup.run_parts import bringup as unguarded  # no other process could make the module
+
+        return unguarded(target, device, seed=seed, tell=tell, stored=stored)
     device_text, (device, personality) = device, split(device)
     kind = device.partition(":")[0]
     with tempfile.TemporaryDirectory(prefix="ridgeline-bringup-") as scratch:
@@ -306,13 +304,6 @@ def allowances(names: list[str]) -> tuple[str, ...]:
 def _file(faults: Path | str) -> str:
     """Where faults are read from: a file, or the corpus."""
     return str(faults) if str(faults) in ("", CORPUS) else str(Path(faults).resolve())
-
-
-def _here(target: Target, device: str, seed: int, tell: Callable[[str], None], stored: Fingerprint | None) -> BringUp:
-    """In this process: a module that no other one could make."""
-    from ridgeline.runtime.bringup.run_parts import bringup as unguarded
-
-    return unguarded(target, device, seed=seed, tell=tell, stored=stored)
 
 
 def folder_of(asked: Path | None, target: Target, device: str, fault: str = "") -> Path:

@@ -9,12 +9,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.runtime.bringup.arithmetic import Args, Kwargs, Outputs, Tensors
-from ridgeline.runtime.bringup.fake_device import (
-    cut,
-    on,
-    rounded_bits,
-    ties_away,
-)
+from ridgeline.runtime.bringup.fake_device import cut, on, rounded_bits, ties_away
 
 
 @on("silu", dtype=torch.bfloat16)

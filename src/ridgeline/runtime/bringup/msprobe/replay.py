@@ -9,8 +9,9 @@ op's: see `judge`. A stranger's name calls nothing that is not in the lists of F
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -70,13 +71,8 @@ class ImportedDump:
 class _Ledger:
     replayed: int = 0
     by_statistics: int = 0
-    unjudged: dict[str, int] | None = None
-    unreadable: dict[str, int] | None = None
-
-    def count(self, name: str, key: str) -> None:
-        table = getattr(self, name) or {}
-        table[key] = table.get(key, 0) + 1
-        setattr(self, name, table)
+    unjudged: Counter[str] = field(default_factory=Counter)
+    unreadable: Counter[str] = field(default_factory=Counter)
 
 
 def bringup_msprobe(folder: Path, tell: Callable[[str], None] = unheard) -> ImportedDump:
@@ -90,8 +86,8 @@ def bringup_msprobe(folder: Path, tell: Callable[[str], None] = unheard) -> Impo
     return ImportedDump(
         folder=str(folder), framework=dumps[0].framework, tasks=tuple(dict.fromkeys(dump.task for dump in dumps)),
         dumps=len(dumps), calls=sum(len(dump.calls) for dump in dumps), findings=tuple(_findings(wrong)),
-        replayed=ledger.replayed, by_statistics=ledger.by_statistics, unjudged=ledger.unjudged or {},
-        unreadable=ledger.unreadable or {},
+        replayed=ledger.replayed, by_statistics=ledger.by_statistics, unjudged=dict(ledger.unjudged),
+        unreadable=dict(ledger.unreadable),
     )  # fmt: skip
 
 
@@ -104,7 +100,7 @@ def _judge(dump: Dump, ledger: _Ledger, prefix: str) -> Iterator[tuple[ApiCall, 
         else:
             verdict = judge_statistics(call)
             if verdict is None:
-                ledger.count("unjudged", call.api)
+                ledger.unjudged[call.api] += 1
                 continue
             ledger.by_statistics += 1
         if not verdict.right:
@@ -118,21 +114,21 @@ def _replay_call(call: ApiCall, forward: ApiCall | None, ledger: _Ledger) -> OpV
     try:
         return replay_forward(call) if call.phase == "forward" else replay_backward(call, forward)
     except UnreadableError as error:
-        ledger.count("unreadable", str(error))
+        ledger.unreadable[str(error)] += 1
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, KeyError, AttributeError) as error:
-        ledger.count("unreadable", f"{call.api} does not take what was dumped: {type(error).__name__}")
+        ledger.unreadable[f"{call.api} does not take what was dumped: {type(error).__name__}"] += 1
     return None
 
 
 def _findings(wrong: list[tuple[ApiCall, str, OpVerdict]]) -> Iterator[OpFinding]:
     """One for each API, phase and format: where it was first, and how often."""
     first: dict[tuple[str, str, str], tuple[str, OpVerdict]] = {}
-    times: dict[tuple[str, str, str], int] = {}
+    times: Counter[tuple[str, str, str]] = Counter()
     for call, module, verdict in wrong:
         form = next((note.dtype for note in call.outputs if isinstance(note, TensorNote)), "")
         key = call.api, call.phase, form
         first.setdefault(key, (module, verdict))
-        times[key] = times.get(key, 0) + 1
+        times[key] += 1
     for (api, phase, form), (module, verdict) in first.items():
         yield OpFinding(
             op=api, module=module, phase=phase, dtype=form, statistic=verdict.statistic, measured=verdict.measured,
