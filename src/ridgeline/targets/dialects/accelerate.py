@@ -18,16 +18,8 @@ from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.ledger import Piece, Say
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported, Unread, refusal
+from ridgeline.targets.trainers import write as trainers
 from ridgeline.targets.trainers.read import Task, named_table, read_run, reader_of_files, zero_file
-from ridgeline.targets.trainers.write import (
-    TrainerRun,
-    by_accelerate,
-    common,
-    constants,
-    launch_pieces,
-    run_of,
-    trainer_export,
-)
 from ridgeline.targets.vendors import runs_on
 
 ID = "accelerate"
@@ -41,21 +33,23 @@ NOTE = "# dataset_name in train.yaml is yours to choose. Words after the script'
 
 def write(scenario: Scenario) -> Export:
     """accelerate.yaml, train.yaml, deepspeed.json where DeepSpeed shards, and the launch scripts."""
-    pieces = _pieces(scenario, run_of(scenario, CAN))
-    return trainer_export(ID, scenario, pieces, by_accelerate(scenario, "trl.scripts.sft --config train.yaml", NOTE))
+    pieces = _pieces(scenario, trainers.run_of(scenario, CAN))
+    return trainers.trainer_export(
+        ID, scenario, pieces, trainers.by_accelerate(scenario, "trl.scripts.sft --config train.yaml", NOTE)
+    )
 
 
-def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
+def _pieces(scenario: Scenario, run: trainers.TrainerRun) -> Iterator[Piece]:
     work = training(scenario).workload
     yield from runs_on(scenario, ID)
     words = dict(WORDS, flash="sdpa") if run.cp > 1 else dict(WORDS)
     if run.backend == "deepspeed":
         del words["mixed"]  # DeepSpeed's own file says it, and Accelerate refuses it twice
-    yield from common(scenario, run, words)
-    yield from launch_pieces(scenario, run)
+    yield from trainers.common(scenario, run, words)
+    yield from trainers.launch_pieces(scenario, run)
     yield Say("train.completion_only_loss", work.task == "finetune", "workload.task")
     yield Say("train.use_peft", work.lora is not None, "workload.task")
-    yield from constants(ID, "run")
+    yield from trainers.constants(ID, "run")
 
 
 SCRIPTS = (".sh", ".sbatch", ".slurm")

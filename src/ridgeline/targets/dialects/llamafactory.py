@@ -13,19 +13,8 @@ from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.ledger import Lose, Piece, Say
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported, Unread, refusal
+from ridgeline.targets.trainers import write as trainers
 from ridgeline.targets.trainers.read import Task, named_table, read_run, reader_of_files, zero_file
-from ridgeline.targets.trainers.write import (
-    ZERO,
-    TrainerRun,
-    by_accelerate,
-    by_torchrun,
-    common,
-    constants,
-    launch_pieces,
-    run_of,
-    sees,
-    trainer_export,
-)
 from ridgeline.targets.vendors import runs_on
 
 ID = "llamafactory"
@@ -41,26 +30,26 @@ PROGRAM = ("llamafactory.launcher", "train.yaml")
 
 def write(scenario: Scenario) -> Export:
     """train.yaml, accelerate.yaml or deepspeed.json where one of them shards, and the launch scripts."""
-    run = run_of(scenario, CAN)
+    run = trainers.run_of(scenario, CAN)
     if run.backend == "fsdp2":
-        command = by_accelerate(scenario, " ".join(PROGRAM), NOTE)
+        command = trainers.by_accelerate(scenario, " ".join(PROGRAM), NOTE)
     else:
-        command = by_torchrun(scenario, PROGRAM, NOTE)
-    return trainer_export(ID, scenario, _pieces(scenario, run), command)
+        command = trainers.by_torchrun(scenario, PROGRAM, NOTE)
+    return trainers.trainer_export(ID, scenario, _pieces(scenario, run), command)
 
 
-def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
+def _pieces(scenario: Scenario, run: trainers.TrainerRun) -> Iterator[Piece]:
     work = training(scenario).workload
     yield from runs_on(scenario, ID)
     words = dict(WORDS)
     if run.backend != "fsdp2":
         del words["mixed"]
-    yield from common(scenario, run, words)
+    yield from trainers.common(scenario, run, words)
     if run.backend == "fsdp2":
-        yield from launch_pieces(scenario, run)
+        yield from trainers.launch_pieces(scenario, run)
     if run.backend == "deepspeed":
-        yield Say("train.deepspeed", ZERO, "plan.shard")
-    sees_images = sees(scenario, words)
+        yield Say("train.deepspeed", trainers.ZERO, "plan.shard")
+    sees_images = trainers.sees(scenario, words)
     yield Say("train.stage", "sft" if sees_images else STAGES[work.task], "workload.task")
     if sees_images:  # encoders are frozen unless told otherwise
         yield Say("train.freeze_vision_tower", work.towers == "frozen", "workload.towers")
@@ -68,7 +57,7 @@ def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
         if work.task == "pretrain":
             yield Lose("workload.task", "its stage pt reads text alone: written as sft")
     yield Say("train.finetuning_type", "lora" if work.lora is not None else "full", "workload.task")
-    yield from constants(ID, "run")
+    yield from trainers.constants(ID, "run")
 
 
 READ_WORDS = {

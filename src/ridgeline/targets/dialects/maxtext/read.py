@@ -15,17 +15,7 @@ from ridgeline.models.spec import ModelSpec
 from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.dialects.maxtext import names as maxtext
 from ridgeline.targets.dialects.maxtext import read_model as run
-from ridgeline.targets.imports.option_reader import (
-    OptionReader,
-    assigned_by,
-    assignments,
-    chips_named,
-    left_out,
-    model_in,
-    nest_options,
-    pick,
-    tables,
-)
+from ridgeline.targets.imports import option_reader
 from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.option_table import imported_run, read_options
@@ -46,14 +36,14 @@ def read(files: Files) -> Imported:
     run.refuse_strange(files)
     machine = run.machine_of(files)
     table = _merge_arguments(files)
-    chips, halves = machine.chips or chips_named(table.source), machine.halves
+    chips, halves = machine.chips or option_reader.chips_named(table.source), machine.halves
     second = _second(files) or (run.spare_axis(table.data) if halves else "")
     devices = (chips or checkout_of(files).chips or 0) * (2 if halves else 1)
     table = run.filled_axes(run.filled_slices(table, devices, machine.slices), devices)
-    imported = read_table(table, checkout_of(files).model or model_in(files), second)
+    imported = read_table(table, checkout_of(files).model or option_reader.model_in(files), second)
     if "base_emb_dim" in table.data and not MANY & set(table.data):
         imported = imported.with_notes("a model file: batch, sequence, mesh and recompute are MaxText's defaults")
-    imported = imported.with_notes(*run.benchmark_note(files), *left_out(files))
+    imported = imported.with_notes(*run.benchmark_note(files), *option_reader.left_out(files))
     if "task" not in imported.settings["workload"] and _tunes(files, table):
         imported = imported.with_settings(workload={"task": "finetune"})
     return replace(imported, chips=chips) if chips else imported
@@ -70,7 +60,7 @@ def _tunes(files: Files, table: Table) -> bool:
 
 def read_table(table: Table, named: str | None, second: str = "") -> Imported:
     """What the options of a configuration say; `named` stands in for a model that they do not tell."""
-    reader = OptionReader(table)
+    reader = option_reader.OptionReader(table)
     model_read = run.read_model(reader, named)
     model = model_read or named
     if model_read is None and named is not None:
@@ -86,7 +76,7 @@ def read_table(table: Table, named: str | None, second: str = "") -> Imported:
     if plan["tp"] > 1 and spec is not None and has_experts(spec):
         plan["etp"] = plan["tp"]
     workload = {"kind": "train", **read_options(maxtext.ID, "seq", reader), "optimizer": optimizer}
-    workload |= read_options(maxtext.ID, "packed", reader) | pick({"global_batch": batch}) | _lora(reader)
+    workload |= read_options(maxtext.ID, "packed", reader) | option_reader.pick({"global_batch": batch}) | _lora(reader)
     settings = {"model": model, "workload": workload, "plan": plan | {"precision": precision}}
     imported = imported_run(maxtext.ID, reader, settings, per_rank=per_rank)
     return replace(imported, unread=tuple(_weigh_unread(part) for part in imported.unread))
@@ -94,9 +84,11 @@ def read_table(table: Table, named: str | None, second: str = "") -> Imported:
 
 def _merge_arguments(files: Files) -> Table:
     """The YAML file with the arguments of launch scripts on top."""
-    yaml_tables = [table for table in tables(files, ".yml", ".yaml") if (MANY | {"base_emb_dim"}) & set(table.data)]
-    trains = [one for one in assigned_by(files, TRAINS) if MANY & set(one)]
-    stated_options = trains[0] if trains else assignments(files)
+    yaml_tables = [
+        table for table in option_reader.tables(files, ".yml", ".yaml") if (MANY | {"base_emb_dim"}) & set(table.data)
+    ]
+    trains = [one for one in option_reader.assigned_by(files, TRAINS) if MANY & set(one)]
+    stated_options = trains[0] if trains else option_reader.assignments(files)
     words = {key: value for key, value in stated_options.items() if "." not in key or key.startswith("lora.")}
     if not yaml_tables:
         _refuse_other_work(files)
@@ -104,7 +96,7 @@ def _merge_arguments(files: Files) -> Table:
         expected_text = "one YAML file, or a script whose arguments are MaxText's"
         raise refusal(f"{len(yaml_tables)} such files", expected_text, todo="name one file")
     if not yaml_tables:
-        return Table(data=nest_options(words), source=next(iter(files)))
+        return Table(data=option_reader.nest_options(words), source=next(iter(files)))
     _refuse_base(yaml_tables[0])
     run_words = {key: value for key, value in words.items() if key in MANY or key.endswith("_parallelism")}
     return Table(data={**yaml_tables[0].data, **run_words}, source=yaml_tables[0].source, lines=yaml_tables[0].lines)
@@ -135,7 +127,7 @@ def _refuse_other_work(files: Files) -> None:
             raise refusal(f"{other_work_found} ({program[:80]})", "training of a decoder", where=next(iter(files)))
 
 
-def _lora(reader: OptionReader) -> JsonObject:
+def _lora(reader: option_reader.OptionReader) -> JsonObject:
     """Adapters on all matrices, where they are switched on."""
     rank = reader.size("lora.lora_rank")
     if not reader.switch("lora.enable_lora", default=False):
@@ -152,7 +144,7 @@ def _second(files: Files) -> str:
     return ""
 
 
-def _mesh(reader: OptionReader, second: str) -> JsonObject:
+def _mesh(reader: option_reader.OptionReader, second: str) -> JsonObject:
     """The plan's degrees; -1 on one axis stands for the chips that the others leave."""
     degrees = {axis: _axis(reader, axis) for axis in maxtext.AXES}
     for axis, also in maxtext.ALSO_AXES.items():  # a second dimension of the same split
@@ -192,7 +184,7 @@ def _weigh_unread(part: Unread) -> Unread:
     return replace(part, matters=part.matters or splits)
 
 
-def _axis(reader: OptionReader, axis: str) -> int | None:
+def _axis(reader: option_reader.OptionReader, axis: str) -> int | None:
     """The degree of an axis; None where it takes what the others leave."""
     degree = 1
     for place in ("dcn", "ici"):
@@ -204,7 +196,7 @@ def _axis(reader: OptionReader, axis: str) -> int | None:
     return degree
 
 
-def _batch(reader: OptionReader, plan: JsonObject, devices: int) -> tuple[int | None, int | None]:
+def _batch(reader: option_reader.OptionReader, plan: JsonObject, devices: int) -> tuple[int | None, int | None]:
     """The global batch, or the sequences of one data-parallel rank; sets the microbatch. `devices` of a chip."""
     value = reader.take("per_device_batch_size", default=12.0)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
@@ -223,7 +215,7 @@ def _batch(reader: OptionReader, plan: JsonObject, devices: int) -> tuple[int | 
     return (global_batch * plan["dp"], None) if "dp" in plan else (None, global_batch)
 
 
-def _pipeline(reader: OptionReader, plan: JsonObject, spec: ModelSpec | None) -> JsonObject:
+def _pipeline(reader: option_reader.OptionReader, plan: JsonObject, spec: ModelSpec | None) -> JsonObject:
     repeats = reader.degree("num_pipeline_repeats")
     stage_plan: JsonObject = {"schedule": {"name": "interleaved" if repeats > 1 else "gpipe", "chunks": repeats}}
     if repeats > 1:
@@ -238,7 +230,7 @@ def _pipeline(reader: OptionReader, plan: JsonObject, spec: ModelSpec | None) ->
     return stage_plan
 
 
-def _memory(reader: OptionReader, experts: bool) -> JsonObject:
+def _memory(reader: option_reader.OptionReader, experts: bool) -> JsonObject:
     policy = str(reader.take("remat_policy", default="full"))
     policy_kept, offload_share = _tensors(reader) if policy == "custom" else ("", 0.0)
     if policy == "custom":
@@ -257,7 +249,7 @@ def _memory(reader: OptionReader, experts: bool) -> JsonObject:
     return {"recompute": {"kind": kind} | ({"parts": parts} if parts else {}), "offload": offload}
 
 
-def _tensors(reader: OptionReader) -> tuple[str, float]:
+def _tensors(reader: option_reader.OptionReader) -> tuple[str, float]:
     """The policy nearest to a choice by tensor, and the share of the kept tensors that rests in host memory."""
     places = {"remat": 0, "device": 1, "offload": 2}
     at = {
@@ -274,7 +266,7 @@ def _tensors(reader: OptionReader) -> tuple[str, float]:
     return policy, sum(at[name] == 2 for name in counted) / len(counted) if counted else 0.0
 
 
-def _formats(reader: OptionReader) -> tuple[JsonObject, JsonObject]:
+def _formats(reader: option_reader.OptionReader) -> tuple[JsonObject, JsonObject]:
     short = {word: name for name, word in maxtext.LONG.items()}
     used = reader.word("dtype", among=short, default="bf16")
     stored_format = reader.word("weight_dtype", among=short, default="fp32")
@@ -295,10 +287,13 @@ def recognises(files: Files) -> bool:
     try:
         files = run.spelled_out(run.expand_manifests(files))
         if run.benchmark_of(files) is not None or any(
-            {"base_emb_dim", "base_num_decoder_layers"} <= set(table.data) for table in tables(files, ".yml", ".yaml")
+            {"base_emb_dim", "base_num_decoder_layers"} <= set(table.data)
+            for table in option_reader.tables(files, ".yml", ".yaml")
         ):
             return True
-        keys = {key for table in tables(files, ".yml", ".yaml") for key in table.data} | set(assignments(files))
+        keys = {key for table in option_reader.tables(files, ".yml", ".yaml") for key in table.data} | set(
+            option_reader.assignments(files)
+        )
     except InputError:
         return False
     return len(MANY & keys) >= 2

@@ -19,17 +19,7 @@ from ridgeline.models.load import MODELS, find_name
 from ridgeline.models.load import model as load_model
 from ridgeline.targets.dialects.megatron.collect import Given, world_of
 from ridgeline.targets.dialects.megatron.read import settings_of
-from ridgeline.targets.dialects.megatron_bridge.names import (
-    ACTIVATIONS,
-    COMMON,
-    DTYPES,
-    FIELDS,
-    ID,
-    LORA,
-    NEEDED,
-    OPPOSITE,
-    RECIPES,
-)
+from ridgeline.targets.dialects.megatron_bridge import names as bridge
 from ridgeline.targets.imports.option_reader import model_in
 from ridgeline.targets.imports.python_eval import Interpreter, Stop
 from ridgeline.targets.imports.python_values import (
@@ -190,7 +180,7 @@ def _present(made: Made, name: str) -> Any:
 def common() -> Made:
     """The configuration that published recipes start from."""
     config = Made()
-    for name, value in COMMON.items():
+    for name, value in bridge.COMMON.items():
         *above, last = name.split(".")
         owner = config
         for part in above:
@@ -255,8 +245,8 @@ def _flatten(made: Made, path: str, found: tuple[JsonObject, dict[str, str]], ab
             fields[name] = str(value) if isinstance(value, Outside) else value
 
 
-NAMES = {field: option for option, field in FIELDS.items()}
-FORMATS = {code: word for word, code in DTYPES.items()}
+NAMES = {field: option for option, field in bridge.FIELDS.items()}
+FORMATS = {code: word for word, code in bridge.DTYPES.items()}
 SIDES = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 SECTIONS = frozenset(table_names("megatron-bridge", "sections"))
 PATTERNS = ("model.hybrid_layer_pattern", "model.hybrid_override_pattern")
@@ -284,7 +274,7 @@ def read(files: Files) -> Imported:
             provider = str(recipe_fields.fields.get("model", ""))
             if NO_DECODER.search(provider):
                 raise refusal(f"a diffusion model ({provider[:60]})", "training of a decoder", where=path)
-            if unknown := {field: text[:80] for field, text in recipe_fields.unknown.items() if field in NEEDED}:
+            if unknown := {field: text[:80] for field, text in recipe_fields.unknown.items() if field in bridge.NEEDED}:
                 expected = "a value that the file states"  # and is not guessed
                 raise InputError(
                     Problem(path=field, given=text, expected=expected, where=path) for field, text in unknown.items()
@@ -300,7 +290,7 @@ def read(files: Files) -> Imported:
             world = world_of(files) or (int(chips.group(1)) if chips else None)
             run_options = Given(options=options, source=path, world=world, notes=notes, hint=hint)
             names = {option: field for field, option in NAMES.items()}
-            return _with_adapters(settings_of(run_options, ID, "megatron-bridge", names), recipe_fields)
+            return _with_adapters(settings_of(run_options, bridge.ID, "megatron-bridge", names), recipe_fields)
     raise refusal(", ".join(files) or "no file", "a recipe: a Python file")
 
 
@@ -311,7 +301,7 @@ def _with_adapters(imported: Imported, found: RecipeFields) -> Imported:
     notes = imported.assumptions
     if peft is not None:
         words = [str(word) for word in found.fields.get("peft.target_modules") or ALL_LINEAR]
-        targets = [target for target, name in LORA.items() if any(name in word for word in words)]
+        targets = [target for target, name in bridge.LORA.items() if any(name in word for word in words)]
         rank = found.fields.get("peft.dim", 32)
         workload |= {"task": "lora", "lora": {"rank": rank if type(rank) is int else 32, "targets": targets}}
         if "LoRA" not in str(peft) or len(targets) < len(words):
@@ -328,7 +318,7 @@ def _precision_name(precision: object) -> str:
 
 def _recipe(name: str) -> str:
     """The named precision that a name is, or is a model's own kind of: nanov2_bf16_with_fp8_current_scaling_mixed."""
-    return max((recipe for recipe in RECIPES if f"_{name}".endswith(f"_{recipe}")), key=len, default="")
+    return max((recipe for recipe in bridge.RECIPES if f"_{name}".endswith(f"_{recipe}")), key=len, default="")
 
 
 def megatron_options(found: RecipeFields, model: str | None = None) -> JsonObject:
@@ -337,7 +327,7 @@ def megatron_options(found: RecipeFields, model: str | None = None) -> JsonObjec
     options = _precision(fields)
     options |= _model(fields, model)
     _lift(fields)
-    for option, field in OPPOSITE.items():
+    for option, field in bridge.OPPOSITE.items():
         if fields.pop(field, None) is False:
             options[option] = True
     tied = {"untie-embeddings-and-output-weights", "disable-bias-linear"} if "model" in options else set()
@@ -404,7 +394,7 @@ def _lift(fields: JsonObject) -> None:
 def _precision(fields: JsonObject) -> JsonObject:
     """Formats: a named recipe, changed by fields; where the file names none, the common recipe's bf16."""
     name = _precision_name(fields.pop("mixed_precision", "bf16_mixed"))
-    options = dict({} if name == "MixedPrecisionConfig" else RECIPES[_recipe(name) or "bf16_mixed"])
+    options = dict({} if name == "MixedPrecisionConfig" else bridge.RECIPES[_recipe(name) or "bf16_mixed"])
     for word in ("bf16", "fp16", "fp32"):
         if fields.pop(f"mixed_precision.{word}", None) is True:
             options = {} if word == "fp32" else {word: True}
@@ -429,7 +419,7 @@ def _activation(fields: JsonObject) -> JsonObject:
         ("silu", True): {"swiglu": True},
         ("gelu", True): {"geglu": True},
         ("relu", True): {"glu-activation": "reglu"},
-        **{(code, option != "squared-relu"): {option: True} for option, code in ACTIVATIONS.items()},
+        **{(code, option != "squared-relu"): {option: True} for option, code in bridge.ACTIVATIONS.items()},
     }
     if (name, is_gated) not in flags_by_activation:
         fields["model.activation_func"] = func

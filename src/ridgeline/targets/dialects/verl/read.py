@@ -13,20 +13,8 @@ from ridgeline.targets.dialects.megatron.collect import world_of
 from ridgeline.targets.dialects.megatron.names import MODULES, RECIPES, placement_of
 from ridgeline.targets.dialects.verl.names import ACTOR, DDP, FSDP, ID, LAYER, LORA_NAMES, MEGATRON, MODEL, OPTIM
 from ridgeline.targets.dialects.verl.read_base import base_of
+from ridgeline.targets.imports import option_reader
 from ridgeline.targets.imports.model_names import named_by
-from ridgeline.targets.imports.option_reader import (
-    OPEN,
-    OptionReader,
-    assigned_by,
-    assignments,
-    flatten,
-    interpolate_references,
-    left_out,
-    model_in,
-    nest_options,
-    pick,
-    tables,
-)
 from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.option_table import imported_run, read_options
 from ridgeline.targets.tables import words as table_words
@@ -45,7 +33,7 @@ def is_sft(files: Files) -> bool:
 
 def as_update(table: Table, files: Files) -> Table:
     """The options by the names that the actor's update has for them."""
-    options = dict(flatten(table.data))
+    options = dict(option_reader.flatten(table.data))
     engine = engine_in(options)
     actor_options = {_actor_option(key, engine): value for key, value in options.items()}
     return Table(data=actor_options | {"strategy": engine}, source=next(iter(files), table.source))
@@ -73,7 +61,7 @@ def _actor_option(key: str, engine: str) -> str:
     return f"{MODEL}.{tail}" if head == "model" else f"{OPTIM}.{tail}" if head == "optim" else key
 
 
-def sft_workload(reader: OptionReader, plan: JsonObject, files: Files) -> JsonObject:
+def sft_workload(reader: option_reader.OptionReader, plan: JsonObject, files: Files) -> JsonObject:
     """Batch and sequence; sets the microbatch."""
     newer = not any(OLDER.search(text) for text in files.values())
     seq = reader.count("data.max_length", default=1024) or 1024
@@ -102,7 +90,7 @@ def divisor_below(whole: int, most: int) -> int:
     return next(part for part in range(min(most, whole), 0, -1) if whole % part == 0)
 
 
-def megatron_plan(reader: OptionReader) -> JsonObject:
+def megatron_plan(reader: option_reader.OptionReader) -> JsonObject:
     """Mesh, schedule, sharding, recompute and formats of an actor that Megatron trains."""
     plan = read_options(ID, "mesh", reader)
     plan.setdefault("etp", plan["tp"] if plan["ep"] > 1 else 1)
@@ -115,21 +103,21 @@ def megatron_plan(reader: OptionReader) -> JsonObject:
     ways = {"alltoall": "all-to-all", "allgather": "all-to-all", "flex": "deepep"}
     way = reader.word(f"{LAYER}.moe_token_dispatcher_type", among=ways, default=None)
     reader.take(f"{LAYER}.moe_enable_deepep")
-    plan |= pick({"moe_dispatch": way})
+    plan |= option_reader.pick({"moe_dispatch": way})
     chunks = reader.degree(f"{MEGATRON}.virtual_pipeline_model_parallel_size")
     if plan["pp"] > 1:
         plan["schedule"] = {"name": "interleaved" if chunks > 1 else "1f1b", "chunks": chunks}
     return plan | _memory(reader, plan) | _formats(reader)
 
 
-def megatron_placement(reader: OptionReader, plan: JsonObject, layers: int) -> JsonObject:
+def megatron_placement(reader: option_reader.OptionReader, plan: JsonObject, layers: int) -> JsonObject:
     """Layers are dealt evenly, except that the first and the last stage may be told their share."""
     first = reader.count(f"{LAYER}.num_layers_in_first_pipeline_stage")
     last = reader.count(f"{LAYER}.num_layers_in_last_pipeline_stage")
     stages = plan["pp"] * plan.get("schedule", {}).get("chunks", 1)
     layout = reader.take(f"{LAYER}.pipeline_model_parallel_layout")
     layout = layout.strip("\"'").replace("\\|", "|") if isinstance(layout, str) else layout
-    if isinstance(layout, str) and layout.lower() not in OPEN and plan["pp"] > 1:
+    if isinstance(layout, str) and layout.lower() not in option_reader.OPEN and plan["pp"] > 1:
         placement = placement_of(layout)
         if len(placement) % plan["pp"] == 0 and len(placement) != stages:
             plan["schedule"] = {"name": "interleaved", "chunks": len(placement) // plan["pp"]}
@@ -145,7 +133,7 @@ def megatron_placement(reader: OptionReader, plan: JsonObject, layers: int) -> J
     return {"placement": [*([first] if first else []), *rows, *([last] if last else [])]}
 
 
-def _memory(reader: OptionReader, plan: JsonObject) -> JsonObject:
+def _memory(reader: option_reader.OptionReader, plan: JsonObject) -> JsonObject:
     shards_weights = reader.switch(f"{MEGATRON}.use_megatron_fsdp", default=False)
     split = reader.switch(f"{MEGATRON}.use_distributed_optimizer", default=True)
     memory_plan: JsonObject = {"shard": "zero3" if shards_weights else "zero1" if split else "none"}
@@ -166,7 +154,7 @@ def _memory(reader: OptionReader, plan: JsonObject) -> JsonObject:
     return memory_plan
 
 
-def _formats(reader: OptionReader) -> JsonObject:
+def _formats(reader: option_reader.OptionReader) -> JsonObject:
     stored_format = reader.word(f"{MEGATRON}.dtype", among={"bfloat16": "bf16", "float16": "fp16"}, default="bf16")
     precision: JsonObject = dict.fromkeys(("compute", "weights", "activations", "kv"), stored_format)
     if reader.take(f"{LAYER}.fp8"):
@@ -196,13 +184,13 @@ def read(files: Files) -> Imported:
     """What the files say of the actor; overrides in scripts stand above YAML."""
     _refuse_other_work(files)
     table = _merge_overrides(files)
-    if not any(key.startswith("actor_rollout_ref.") for key, _ in flatten(table.data)):
+    if not any(key.startswith("actor_rollout_ref.") for key, _ in option_reader.flatten(table.data)):
         if is_sft(files):
             return _read_sft(files, table)
         raise refusal(
             "no such file", "a YAML file or script with actor_rollout_ref.* options", todo="name verl's own file"
         )
-    reader, base = OptionReader(table), base_of(files)
+    reader, base = option_reader.OptionReader(table), base_of(files)
     reader.taken |= base.quiet
     strategy = _strategy(reader, f"{ACTOR}.strategy", base.engine)
     megatron = strategy == "megatron"
@@ -224,21 +212,21 @@ def read(files: Files) -> Imported:
 
 
 def _imported(
-    files: Files, reader: OptionReader, plan: JsonObject, workload: JsonObject, chips: int | None
+    files: Files, reader: option_reader.OptionReader, plan: JsonObject, workload: JsonObject, chips: int | None
 ) -> Imported:
     workload["optimizer"] = plan.pop("optimizer")
     model = _chosen(reader, files)
     plan |= megatron_placement(reader, plan, MODELS[model].layers if model else 0)
     settings = {"model": _without_further_tokens(reader, model), "workload": workload, "plan": plan}
-    return imported_run(ID, reader, settings, chips=chips).with_notes(*left_out(files))
+    return imported_run(ID, reader, settings, chips=chips).with_notes(*option_reader.left_out(files))
 
 
-def _plan(reader: OptionReader, megatron: bool, strategy: str) -> JsonObject:
+def _plan(reader: option_reader.OptionReader, megatron: bool, strategy: str) -> JsonObject:
     plan = megatron_plan(reader) if megatron else _fsdp(reader)
     return plan | _veomni(reader) if strategy == "veomni" else plan
 
 
-def _strategy(reader: OptionReader, option: str, usual: str) -> str:
+def _strategy(reader: option_reader.OptionReader, option: str, usual: str) -> str:
     """Who runs the model; a problem where it is none that is read."""
     strategy = str(reader.take(option, default=usual))
     if strategy not in STRATEGIES:
@@ -254,7 +242,7 @@ def _refuse_other_work(files: Files) -> None:
             raise refusal(f"generation of text ({program.group(1)})", "training of a decoder", where=name)
 
 
-def _chosen(reader: OptionReader, files: Files) -> str | None:
+def _chosen(reader: option_reader.OptionReader, files: Files) -> str | None:
     """The model of the files, or the one that the caller names in its place."""
     model_name = checkout_of(files).model
     entry = find_name(model_name) if model_name else None
@@ -262,13 +250,13 @@ def _chosen(reader: OptionReader, files: Files) -> str | None:
         reader.take(f"{MODEL}.path")
         return entry[0]
     usual = f"{MODEL}.path" in reader.taken  # of verl's own files
-    model = _model(reader) or model_in(files) or _by_file(reader, files)
+    model = _model(reader) or option_reader.model_in(files) or _by_file(reader, files)
     if usual and model is not None:
         reader.assumptions.append(f"model = {model}: verl's default, which the files do not change")
     return model
 
 
-def _by_file(reader: OptionReader, files: Files) -> str | None:
+def _by_file(reader: option_reader.OptionReader, files: Files) -> str | None:
     """The model of a file that leaves its path open: by the file's own name, or verl's default where it is silent."""
     path = reader.options.get(f"{MODEL}.path")
     if path is None or path == "???":
@@ -287,8 +275,8 @@ def _by_file(reader: OptionReader, files: Files) -> str | None:
 
 def _read_sft(files: Files, table: Table) -> Imported:
     """What a script of the supervised trainer says, in the words of the actor's update."""
-    reader = OptionReader(as_update(table, files))
-    reader.taken |= quiet_in(files, dict(flatten(table.data)))
+    reader = option_reader.OptionReader(as_update(table, files))
+    reader.taken |= quiet_in(files, dict(option_reader.flatten(table.data)))
     reader.take("engine")
     strategy = _strategy(reader, "strategy", "")
     megatron = strategy == "megatron"
@@ -300,7 +288,7 @@ def _read_sft(files: Files, table: Table) -> Imported:
     return _imported(files, reader, plan, workload, world)
 
 
-def _veomni(reader: OptionReader) -> JsonObject:
+def _veomni(reader: option_reader.OptionReader) -> JsonObject:
     """Experts and sequences as the VeOmni engine spreads them over the ranks that share weights."""
     place = f"{ACTOR}.veomni"
     ep = reader.degree(f"{place}.expert_parallel_size", f"{place}.ep_size")
@@ -315,21 +303,27 @@ def _veomni(reader: OptionReader) -> JsonObject:
 
 
 def _merge_overrides(files: Files) -> Table:
-    yaml_tables = list(tables(files, ".yml", ".yaml"))
+    yaml_tables = list(option_reader.tables(files, ".yml", ".yaml"))
     bare = ("engine", "ulysses_sequence_parallel_size", "use_remove_padding") if is_sft(files) else ()
-    updates = (options for options in assigned_by(files) if any(key.startswith(UPDATE) for key in options))
-    stated_options = next(updates, None) or assignments(files)
+    updates = (
+        options for options in option_reader.assigned_by(files) if any(key.startswith(UPDATE) for key in options)
+    )
+    stated_options = next(updates, None) or option_reader.assignments(files)
     words = {key: value for key, value in stated_options.items() if "." in key or key in bare}
     base = base_of(files).options
     if not yaml_tables:
-        filled_table = interpolate_references(base | words, checkout_of(files).environment) if base else words
-        return Table(data=nest_options(filled_table), source=next(iter(files), ""))
-    below = base | {key: value for table in yaml_tables for key, value in flatten(table.data)}
-    filled_table = interpolate_references(below | words, checkout_of(files).environment)
-    return Table(data=nest_options(filled_table), source=yaml_tables[0].source, lines=yaml_tables[0].lines)
+        filled_table = (
+            option_reader.interpolate_references(base | words, checkout_of(files).environment) if base else words
+        )
+        return Table(data=option_reader.nest_options(filled_table), source=next(iter(files), ""))
+    below = base | {key: value for table in yaml_tables for key, value in option_reader.flatten(table.data)}
+    filled_table = option_reader.interpolate_references(below | words, checkout_of(files).environment)
+    return Table(
+        data=option_reader.nest_options(filled_table), source=yaml_tables[0].source, lines=yaml_tables[0].lines
+    )
 
 
-def _model(reader: OptionReader) -> str | None:
+def _model(reader: option_reader.OptionReader) -> str | None:
     path = reader.take(f"{MODEL}.path")
     if not isinstance(path, str):
         return None
@@ -342,7 +336,7 @@ def _model(reader: OptionReader) -> str | None:
     return None
 
 
-def _without_further_tokens(reader: OptionReader, model: str | None) -> str | JsonObject | None:
+def _without_further_tokens(reader: option_reader.OptionReader, model: str | None) -> str | JsonObject | None:
     """The model that is updated: blocks that predict further tokens are left out unless they are asked for."""
     ahead = [reader.switch(f"{MODEL}.mtp.{name}", default=False) for name in ("enable", "enable_train")]
     if model is None or MODELS[model].mtp is None or all(ahead):
@@ -351,7 +345,7 @@ def _without_further_tokens(reader: OptionReader, model: str | None) -> str | Js
     return {"base": model, "mtp": 0}
 
 
-def _workload(reader: OptionReader, plan: JsonObject, megatron: bool) -> JsonObject:
+def _workload(reader: option_reader.OptionReader, plan: JsonObject, megatron: bool) -> JsonObject:
     prompt = reader.count("data.max_prompt_length", default=512) or 512
     response = reader.count("data.max_response_length", default=512) or 512
     prompts = reader.count(f"{ACTOR}.ppo_mini_batch_size", default=256) or 256
@@ -374,7 +368,7 @@ def _workload(reader: OptionReader, plan: JsonObject, megatron: bool) -> JsonObj
     return workload | read_options(ID, "packed", reader) | _lora(reader, megatron)
 
 
-def _lora(reader: OptionReader, megatron: bool) -> JsonObject:
+def _lora(reader: option_reader.OptionReader, megatron: bool) -> JsonObject:
     """Adapters, where the files ask for them."""
     ranks = [reader.take(f"{MODEL}.{name}", default=0) for name in ("lora.rank", "lora_rank")]
     rank = next((rank for rank in (ranks if megatron else ranks[::-1]) if isinstance(rank, int) and rank > 0), 0)
@@ -392,7 +386,7 @@ def _lora(reader: OptionReader, megatron: bool) -> JsonObject:
     return {}
 
 
-def _fsdp(reader: OptionReader) -> JsonObject:
+def _fsdp(reader: option_reader.OptionReader) -> JsonObject:
     cp = reader.degree(*(f"{place}.ulysses_sequence_parallel_size" for place in (ACTOR, FSDP)))
     reader.take(f"{FSDP}.ulysses_sequence_parallel_size")
     plan: JsonObject = {"tp": 1, "pp": 1, "cp": cp, "engine": "torch-eager"}
@@ -423,8 +417,8 @@ def recognises(files: Files) -> bool:
     try:
         if is_sft(files):
             return True
-        if any("actor_rollout_ref" in table.data for table in tables(files, ".yml", ".yaml")):
+        if any("actor_rollout_ref" in table.data for table in option_reader.tables(files, ".yml", ".yaml")):
             return True
-        return any(key.startswith("actor_rollout_ref.") for key in assignments(files))
+        return any(key.startswith("actor_rollout_ref.") for key in option_reader.assignments(files))
     except InputError:
         return False

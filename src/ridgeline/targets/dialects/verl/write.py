@@ -13,18 +13,7 @@ from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.megatron.names import MODULES, RECIPES, layout_of
 from ridgeline.targets.dialects.megatron.write import FUSED, without_fused_norms
-from ridgeline.targets.dialects.verl.names import (
-    ACTOR,
-    DDP,
-    FSDP,
-    ID,
-    LAYER,
-    LORA_NAMES,
-    MEGATRON,
-    MODEL,
-    OPTIM,
-    weights_of,
-)
+from ridgeline.targets.dialects.verl import names as verl
 from ridgeline.targets.imports.option_reader import nest_options
 from ridgeline.targets.launchers.launch import ON_NODE, SLURM, comment, header, leader, nodes_of, slurm
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose, media_of_the_data
@@ -40,25 +29,27 @@ from ridgeline.targets.yaml_text import yaml_text
 def megatron_pieces(scenario: Scenario) -> Iterator[Piece]:
     """All that the backend is told."""
     if scenario.model.mtp is not None:
-        yield Say(f"{MODEL}.mtp.enable", True, "model.mtp*")
-        yield Say(f"{MODEL}.mtp.enable_train", True, "model.mtp*")
+        yield Say(f"{verl.MODEL}.mtp.enable", True, "model.mtp*")
+        yield Say(f"{verl.MODEL}.mtp.enable_train", True, "model.mtp*")
     for part in (_mesh, _pipeline, _shards, _recompute, _formats, _optimizer):
         yield from part(scenario)
-    yield from say_options(ID, "attention", decisions_of(scenario))
-    yield from habits(ID, "habits")
+    yield from say_options(verl.ID, "attention", decisions_of(scenario))
+    yield from habits(verl.ID, "habits")
     yield Fixed("plan.overlap.pp", scenario.plan.schedule.chunks > 1, "sends overlap with virtual stages")
 
 
 def _mesh(scenario: Scenario) -> Iterator[Piece]:
     decisions = decisions_of(scenario)
     for section in ("mesh", "tensor", "context"):
-        yield from say_options(ID, section, decisions)
+        yield from say_options(verl.ID, section, decisions)
     if has_experts(scenario.model):
         way = decisions["plan.moe_dispatch"]
         if way == "hybridep":
             yield Lose("plan.moe_dispatch", "all-to-all and DeepEP are written: written as all-to-all")
-        yield Say(f"{LAYER}.moe_token_dispatcher_type", "flex" if way == "deepep" else "alltoall", "plan.moe_dispatch")
-        yield Say(f"{LAYER}.moe_enable_deepep", way == "deepep", "plan.moe_dispatch")
+        yield Say(
+            f"{verl.LAYER}.moe_token_dispatcher_type", "flex" if way == "deepep" else "alltoall", "plan.moe_dispatch"
+        )
+        yield Say(f"{verl.LAYER}.moe_enable_deepep", way == "deepep", "plan.moe_dispatch")
 
 
 def _pipeline(scenario: Scenario) -> Iterator[Piece]:
@@ -67,30 +58,32 @@ def _pipeline(scenario: Scenario) -> Iterator[Piece]:
         return
     chunks, placement = plan.schedule.chunks, scenario.placement
     size = chunks if chunks > 1 else None
-    yield Say(f"{MEGATRON}.virtual_pipeline_model_parallel_size", size, "plan.schedule.chunks", "plan.schedule.name")
+    yield Say(
+        f"{verl.MEGATRON}.virtual_pipeline_model_parallel_size", size, "plan.schedule.chunks", "plan.schedule.name"
+    )
     if plan.schedule.name != ("interleaved" if chunks > 1 else "1f1b"):
         yield Lose("plan.schedule.name", "Megatron runs 1f1b, interleaved with virtual stages")
     first, last, inner = placement[0], placement[-1], set(placement[1:-1])
     if len(set(placement)) == 1:
         yield Fixed("plan.placement", placement, "layers are dealt evenly")
     elif chunks == 1 and len(inner) <= 1 and first and last and scenario.model.mtp is None:
-        yield Say(f"{LAYER}.num_layers_in_first_pipeline_stage", first, "plan.placement")
-        yield Say(f"{LAYER}.num_layers_in_last_pipeline_stage", last, "plan.placement")
+        yield Say(f"{verl.LAYER}.num_layers_in_first_pipeline_stage", first, "plan.placement")
+        yield Say(f"{verl.LAYER}.num_layers_in_last_pipeline_stage", last, "plan.placement")
     else:
         ahead = scenario.model.mtp.depth if scenario.model.mtp else 0
-        yield Say(f"{LAYER}.pipeline_model_parallel_layout", layout_of(placement, ahead), "plan.placement")
+        yield Say(f"{verl.LAYER}.pipeline_model_parallel_layout", layout_of(placement, ahead), "plan.placement")
 
 
 def _shards(scenario: Scenario) -> Iterator[Piece]:
     plan, decisions = scenario.plan, decisions_of(scenario)
     shard = plan.sharding.shard
-    yield Say(f"{MEGATRON}.use_distributed_optimizer", shard != "none", "plan.shard")
-    yield Say(f"{MEGATRON}.use_megatron_fsdp", shard == "zero3", "plan.shard")
+    yield Say(f"{verl.MEGATRON}.use_distributed_optimizer", shard != "none", "plan.shard")
+    yield Say(f"{verl.MEGATRON}.use_megatron_fsdp", shard == "zero3", "plan.shard")
     if shard == "zero2":
         yield Lose("plan.shard", "written as zero1: gradients are sharded only together with weights")
     ranks = plan.mesh.dp * plan.mesh.cp
     yield Fixed("plan.shard_degree", ranks, "all data-parallel ranks")
-    yield from say_options(ID, "overlaps", decisions)
+    yield from say_options(verl.ID, "overlaps", decisions)
 
 
 def _recompute(scenario: Scenario) -> Iterator[Piece]:
@@ -103,17 +96,17 @@ def _recompute(scenario: Scenario) -> Iterator[Piece]:
     kind = None if recompute.kind == "none" else recompute.kind
     if kind is None and scenario.plan.recompute.kind != "none":
         yield Lose("plan.recompute.*", "no layer is recomputed: written as none, which is the same")
-    yield Say(f"{LAYER}.recompute_granularity", kind, "plan.recompute.kind")
+    yield Say(f"{verl.LAYER}.recompute_granularity", kind, "plan.recompute.kind")
     if kind == "selective":
         module_names = [MODULES[part] for part in sorted(recompute.parts) if part in MODULES]
-        yield Say(f"{LAYER}.recompute_modules", module_names, "plan.recompute.parts")
+        yield Say(f"{verl.LAYER}.recompute_modules", module_names, "plan.recompute.parts")
         if len(module_names) < len(recompute.parts):
             yield Lose("plan.recompute.parts", f"of the parts Megatron knows {', '.join(MODULES)}")
         yield Fixed("plan.recompute.layers", None, "all layers")
     elif kind == "full":
         some = recompute.layers is not None
-        yield Say(f"{LAYER}.recompute_method", "block" if some else "uniform", "plan.recompute.layers")
-        yield Say(f"{LAYER}.recompute_num_layers", recompute.layers if some else 1, "plan.recompute.layers")
+        yield Say(f"{verl.LAYER}.recompute_method", "block" if some else "uniform", "plan.recompute.layers")
+        yield Say(f"{verl.LAYER}.recompute_num_layers", recompute.layers if some else 1, "plan.recompute.layers")
 
 
 def _formats(scenario: Scenario) -> Iterator[Piece]:
@@ -122,35 +115,35 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
     long = {"fp16": "float16", "bf16": "bfloat16"}[stored_format]
     for path in ("weights", "activations"):
         if getattr(precision, path).id == stored_format:
-            yield Say(f"{MEGATRON}.dtype", long, f"plan.precision.{path}")
+            yield Say(f"{verl.MEGATRON}.dtype", long, f"plan.precision.{path}")
         else:
             yield Lose(f"plan.precision.{path}", "the actor's weights and activations are bf16 or fp16")
-    yield Say(f"{MEGATRON}.dtype", long)
+    yield Say(f"{verl.MEGATRON}.dtype", long)
     recipe = RECIPES.get((precision.compute.id, decisions.get("plan.precision.scaling", "")))
     if recipe:
-        yield Say(f"{LAYER}.fp8", "e4m3", "plan.precision.compute")
-        yield Say(f"{LAYER}.fp8_recipe", recipe, "plan.precision.compute", "plan.precision.scaling")
+        yield Say(f"{verl.LAYER}.fp8", "e4m3", "plan.precision.compute")
+        yield Say(f"{verl.LAYER}.fp8_recipe", recipe, "plan.precision.compute", "plan.precision.scaling")
     else:
         yield Fixed("plan.precision.compute", stored_format, "bf16 or fp16, or fp8 by tensor or block")
         yield Lose("plan.precision.scaling", "fp8 scales by tensor or block")
     gradients = decisions["plan.precision.gradients"]
     if gradients in ("fp32", stored_format):
-        yield Say(f"{DDP}.grad_reduce_in_fp32", gradients == "fp32", "plan.precision.gradients")
+        yield Say(f"{verl.DDP}.grad_reduce_in_fp32", gradients == "fp32", "plan.precision.gradients")
     else:
         yield Lose("plan.precision.gradients", "gradients are reduced in fp32 or in the weights' format")
 
 
 def _optimizer(scenario: Scenario) -> Iterator[Piece]:
     work, offload, decisions = training(scenario).workload, scenario.plan.offload, decisions_of(scenario)
-    yield from say_options(ID, "megatron_optimizer", decisions)
-    yield from habits(ID, "optimizer")
+    yield from say_options(verl.ID, "megatron_optimizer", decisions)
+    yield from habits(verl.ID, "optimizer")
     states = work.optimizer.states.id
     if states in ("bf16", "fp16") and scenario.plan.sharding.shard != "none":
-        yield Say(f"{OPTIM}.use_precision_aware_optimizer", True, "workload.optimizer.states")
-        yield Say(f"{OPTIM}.exp_avg_dtype", states, "workload.optimizer.states")
-        yield Say(f"{OPTIM}.exp_avg_sq_dtype", states, "workload.optimizer.states")
+        yield Say(f"{verl.OPTIM}.use_precision_aware_optimizer", True, "workload.optimizer.states")
+        yield Say(f"{verl.OPTIM}.exp_avg_dtype", states, "workload.optimizer.states")
+        yield Say(f"{verl.OPTIM}.exp_avg_sq_dtype", states, "workload.optimizer.states")
     if offload.optimizer:
-        way = f"{OPTIM}.override_optimizer_config"
+        way = f"{verl.OPTIM}.override_optimizer_config"
         yield Say(f"{way}.optimizer_cpu_offload", True, "plan.offload.optimizer")
         yield Say(f"{way}.optimizer_offload_fraction", offload.optimizer, "plan.offload.optimizer")
         overlaps_experts = bool(decisions.get("plan.overlap.offload"))
@@ -166,11 +159,11 @@ def write(scenario: Scenario) -> Export:
     megatron = needs_megatron(scenario)
     backend = megatron_pieces(scenario) if megatron else _fsdp(scenario)
     ledger = gather(decisions_of(scenario), (*_common(scenario, megatron), *backend))
-    title = options(ID).title
+    title = options(verl.ID).title
     base = "ppo_megatron_trainer" if megatron else "ppo_trainer"
     hydra = {"defaults": [base, "_self_"], "hydra": {"searchpath": ["pkg://verl.trainer.config"]}}
     text = comment(header(scenario, title)) + yaml_text(hydra | nest_options(ledger.options))
-    return export_of(ID, {FILE: text, ON_NODE: _launch(scenario, title), SLURM: slurm(scenario, title)}, ledger)
+    return export_of(verl.ID, {FILE: text, ON_NODE: _launch(scenario, title), SLURM: slurm(scenario, title)}, ledger)
 
 
 def needs_megatron(scenario: Scenario) -> bool:
@@ -192,7 +185,7 @@ def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
     """What both backends take."""
     work, plan = training(scenario).workload, scenario.plan
     nodes, chips_per_node = nodes_of(scenario.system)
-    other_items = list(runs_on(scenario, ID))
+    other_items = list(runs_on(scenario, verl.ID))
     yield from other_items
     yield Say("trainer.nnodes", nodes, "system.chips", "plan.dp")
     yield Say("trainer.n_gpus_per_node", chips_per_node, "system.chips", "plan.dp")
@@ -200,26 +193,26 @@ def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
     if device != "cuda" and not other_items:
         yield Say("trainer.device", device)
     yield Say("data.train_batch_size", work.sequences)
-    yield Say(f"{ACTOR}.ppo_mini_batch_size", work.sequences, "workload.global_batch")
+    yield Say(f"{verl.ACTOR}.ppo_mini_batch_size", work.sequences, "workload.global_batch")
     yield Say("actor_rollout_ref.rollout.n", 1, "workload.global_batch")
-    yield Say(f"{ACTOR}.ppo_micro_batch_size_per_gpu", plan.microbatch, "plan.microbatch")
-    yield Say(f"{ACTOR}.use_dynamic_bsz", False, "plan.microbatch")
+    yield Say(f"{verl.ACTOR}.ppo_micro_batch_size_per_gpu", plan.microbatch, "plan.microbatch")
+    yield Say(f"{verl.ACTOR}.use_dynamic_bsz", False, "plan.microbatch")
     for part in ("rollout", "ref"):
         yield Say(f"actor_rollout_ref.{part}.log_prob_micro_batch_size_per_gpu", plan.microbatch)
     yield Say("actor_rollout_ref.rollout.name", "vllm")
     yield Say("actor_rollout_ref.rollout.tensor_model_parallel_size", rollout_ranks(scenario))
     yield Say("data.max_prompt_length", work.seq // 2, "workload.seq")
     yield Say("data.max_response_length", work.seq - work.seq // 2, "workload.seq")
-    yield from say_options(ID, "packed", decisions_of(scenario))
-    yield from habits(ID, "common")
+    yield from say_options(verl.ID, "packed", decisions_of(scenario))
+    yield from habits(verl.ID, "common")
     sees_images = scenario.model.vision is not None and bool(work.images or work.videos)
     if sees_images:
         yield from media_of_the_data()
-    path = weights_of(scenario.model)
+    path = verl.weights_of(scenario.model)
     if path is None:
         yield Lose("model.*", "verl loads published weights; this model has none that the catalog knows")
     else:
-        yield Say(f"{MODEL}.path", path, "model.*")
+        yield Say(f"{verl.MODEL}.path", path, "model.*")
         if scenario.model.vision is not None and not sees_images:
             yield Lose("model.vision*", "an update without images does not run the encoder")
     yield from _lora(work, megatron)
@@ -247,9 +240,9 @@ def _lora(work: Train, megatron: bool) -> Iterator[Piece]:
     yield Fixed("workload.task", "finetune", "reinforcement learning starts from trained weights")
     if work.lora is None:
         return
-    names = LORA_NAMES[megatron]
+    names = verl.LORA_NAMES[megatron]
     targets = list(dict.fromkeys(name for target in work.lora.targets for name in names.get(target, ())))
-    prefix = f"{MODEL}.lora" if megatron else MODEL
+    prefix = f"{verl.MODEL}.lora" if megatron else verl.MODEL
     yield Say(f"{prefix}.rank" if megatron else f"{prefix}.lora_rank", work.lora.rank, "workload.lora.rank")
     yield Say(f"{prefix}.target_modules", targets, "workload.task", "workload.lora.targets")
     joined_text = megatron and ("up" in work.lora.targets) != ("gate" in work.lora.targets)
@@ -259,19 +252,19 @@ def _lora(work: Train, megatron: bool) -> Iterator[Piece]:
 
 def _fsdp(scenario: Scenario) -> Iterator[Piece]:
     if scenario.model.mtp is not None:
-        yield Lose("model.mtp*", "the FSDP backend leaves out blocks that predict further tokens")
+        yield Lose("model.mtp*", "the verl.FSDP backend leaves out blocks that predict further tokens")
     for part in (_write_shards, _memory, _write_formats):
         yield from part(scenario)
 
 
 def _write_shards(scenario: Scenario) -> Iterator[Piece]:
     plan, mesh = scenario.plan, scenario.plan.mesh
-    yield Say(f"{ACTOR}.strategy", "fsdp2", "plan.shard")
-    yield Say(f"{FSDP}.fsdp_size", plan.shard_degree, "plan.shard", "plan.shard_degree", "plan.dp")
-    yield Say(f"{FSDP}.reshard_after_forward", plan.sharding.shard == "zero3", "plan.shard")
-    yield Say(f"{ACTOR}.ulysses_sequence_parallel_size", mesh.cp, "plan.cp", "plan.cp_kind")
-    yield Say(f"{FSDP}.ulysses_sequence_parallel_size", mesh.cp, "plan.cp")
-    yield from habits(ID, "write_shards")
+    yield Say(f"{verl.ACTOR}.strategy", "fsdp2", "plan.shard")
+    yield Say(f"{verl.FSDP}.fsdp_size", plan.shard_degree, "plan.shard", "plan.shard_degree", "plan.dp")
+    yield Say(f"{verl.FSDP}.reshard_after_forward", plan.sharding.shard == "zero3", "plan.shard")
+    yield Say(f"{verl.ACTOR}.ulysses_sequence_parallel_size", mesh.cp, "plan.cp", "plan.cp_kind")
+    yield Say(f"{verl.FSDP}.ulysses_sequence_parallel_size", mesh.cp, "plan.cp")
+    yield from habits(verl.ID, "write_shards")
     if has_experts(scenario.model):
         yield Fixed("plan.moe_dispatch", "all-to-all", "every rank holds all experts")
 
@@ -279,14 +272,14 @@ def _write_shards(scenario: Scenario) -> Iterator[Piece]:
 def _memory(scenario: Scenario) -> Iterator[Piece]:
     recompute, offload = same_everywhere(scenario), scenario.plan.offload
     yield from fallback_losses(scenario, recompute, "one way for all layers")
-    yield Say(f"{MODEL}.enable_gradient_checkpointing", recompute.kind != "none", "plan.recompute.kind")
+    yield Say(f"{verl.MODEL}.enable_gradient_checkpointing", recompute.kind != "none", "plan.recompute.kind")
     if recompute.kind == "selective":
         why = "gradient checkpointing is full or none: written as full"
         yield from lose(why, "plan.recompute.kind", "plan.recompute.parts")
-    yield from habits(ID, "memory")
+    yield from habits(verl.ID, "memory")
     for option, name in (
-        (f"{MODEL}.enable_activation_offload", "activations"),
-        (f"{FSDP}.offload_policy", "optimizer"),
+        (f"{verl.MODEL}.enable_activation_offload", "activations"),
+        (f"{verl.FSDP}.offload_policy", "optimizer"),
     ):
         whole = getattr(offload, name) == 1
         yield Say(option, whole, *([f"plan.offload.{name}"] if whole else []))
@@ -297,17 +290,17 @@ def _write_formats(scenario: Scenario) -> Iterator[Piece]:
     stored_format = "fp16" if precision.weights.id == "fp16" else "bf16"
     without_master = work.optimizer.master is None
     word = {"fp16": "float16", "bf16": "bfloat16"}[stored_format]
-    yield Say(f"{FSDP}.dtype", word, "plan.precision.weights")
+    yield Say(f"{verl.FSDP}.dtype", word, "plan.precision.weights")
     format_kept = without_master or work.optimizer.master == dtype("fp32")
     paths_carried = ("workload.optimizer.master",) if format_kept else ()
-    yield Say(f"{FSDP}.model_dtype", stored_format if without_master else "fp32", *paths_carried)
+    yield Say(f"{verl.FSDP}.model_dtype", stored_format if without_master else "fp32", *paths_carried)
     for path in ("compute", "weights", "activations"):
         if getattr(precision, path).id == stored_format:
-            yield Say(f"{FSDP}.dtype", word, f"plan.precision.{path}")
+            yield Say(f"{verl.FSDP}.dtype", word, f"plan.precision.{path}")
         else:
-            yield Lose(f"plan.precision.{path}", "the FSDP backend computes in bf16 or fp16")
-    yield from habits(ID, "write_formats")
+            yield Lose(f"plan.precision.{path}", "the verl.FSDP backend computes in bf16 or fp16")
+    yield from habits(verl.ID, "write_formats")
     yield Fixed("workload.optimizer.master", "none" if without_master else "fp32", "sharded weights are fp32 or 16-bit")
     state_format = stored_format if without_master else "fp32"
     yield Fixed("workload.optimizer.states", state_format, "states have the format of model_dtype")
-    yield from say_options(ID, "fsdp_optimizer", decisions_of(scenario))
+    yield from say_options(verl.ID, "fsdp_optimizer", decisions_of(scenario))
