@@ -252,7 +252,7 @@ def _lora(work: Train, megatron: bool) -> Iterator[Piece]:
 
 def _fsdp(scenario: Scenario) -> Iterator[Piece]:
     if scenario.model.mtp is not None:
-        yield Lose("model.mtp*", "the verl.FSDP backend leaves out blocks that predict further tokens")
+        yield Lose("model.mtp*", "the FSDP backend leaves out blocks that predict further tokens")
     for part in (_write_shards, _memory, _write_formats):
         yield from part(scenario)
 
@@ -298,7 +298,7 @@ def _write_formats(scenario: Scenario) -> Iterator[Piece]:
         if getattr(precision, path).id == stored_format:
             yield Say(f"{verl.FSDP}.dtype", word, f"plan.precision.{path}")
         else:
-            yield Lose(f"plan.precision.{path}", "the verl.FSDP backend computes in bf16 or fp16")
+            yield Lose(f"plan.precision.{path}", "the FSDP backend computes in bf16 or fp16")
     yield from habits(verl.ID, "write_formats")
     yield Fixed("workload.optimizer.master", "none" if without_master else "fp32", "sharded weights are fp32 or 16-bit")
     state_format = stored_format if without_master else "fp32"
