@@ -30,6 +30,13 @@ from ridgeline.targets.tables import tables
 from ridgeline.targets.target import Export, ExportCheck, Figures, Files, Lost
 
 UNSPOKEN = "the exporter does not know this decision"
+# what a sequence holds beside text
+MEDIA = ("images", "videos", "frames", "height", "width", "image_tokens", "audio_s")
+NO_CACHE = "a training step keeps no key-value cache"
+FILE = "LEDGER.md"
+SYSTEM = re.compile(r"^(\W{0,4})system: .*$", re.MULTILINE)
+MOST = 6  # decisions named for one reason
+LONGEST = 400  # characters of a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +92,6 @@ def fix(value: object, why: str, *paths: str) -> Iterator[Fixed]:
     return (Fixed(path, value, why) for path in paths)
 
 
-# what a sequence holds beside text
-MEDIA = ("images", "videos", "frames", "height", "width", "image_tokens", "audio_s")
 # what holds for every software that trains
 EVERYWHERE: tuple[Piece, ...] = (
     Fixed("plan.moe_imbalance", 1.0, "how evenly tokens spread is a matter of the data and the router's training"),
@@ -95,7 +100,6 @@ EVERYWHERE: tuple[Piece, ...] = (
     *(Fixed(f"workload.{name}", None, "text only") for name in MEDIA if name != "images"),
     Fixed("workload.towers", "trained", "encoders are trained with the rest"),
 )
-NO_CACHE = "a training step keeps no key-value cache"
 
 
 def habits(dialect: str, section: str) -> Iterator[Fixed | Lose]:
@@ -242,12 +246,6 @@ def _word(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return "absent" if value is None else str(value)
-
-
-FILE = "LEDGER.md"
-SYSTEM = re.compile(r"^(\W{0,4})system: .*$", re.MULTILINE)
-MOST = 6  # decisions named for one reason
-LONGEST = 400  # characters of a line
 
 
 def annotate_files(made: Export) -> Export:

@@ -23,6 +23,11 @@ from ridgeline.targets.target import Export, ExportCheck, ExportDifference, Figu
 if TYPE_CHECKING:
     from ridgeline.sim.prediction import Prediction
 
+SLOWER = 0.05  # of a step: more than this and the files are refused
+ALIKE = 0.01  # of a model's weights: more than this and it is another model
+DEPLOYED = "plan.serving."
+SAME = 0.001  # of a step and of memory: less than this is the same prediction
+
 
 def with_batch(found: Imported, system: System) -> Imported:
     """The global batch of files that only say what one data-parallel rank handles, now that the chips are known."""
@@ -36,12 +41,6 @@ def with_batch(found: Imported, system: System) -> Imported:
     note = f"{key} = {batch}: {found.per_rank} sequences on each of {ranks} data-parallel ranks"
     settings = {**found.settings, "workload": {**workload, key: batch}}
     return replace(found, settings=settings, assumptions=(*found.assumptions, note))
-
-
-SLOWER = 0.05  # of a step: more than this and the files are refused
-ALIKE = 0.01  # of a model's weights: more than this and it is another model
-DEPLOYED = "plan.serving."
-SAME = 0.001  # of a step and of memory: less than this is the same prediction
 
 
 def reread(made: Export, scenario: Scenario) -> ExportCheck:

@@ -29,6 +29,28 @@ WORDS = table_words("accelerate", "words")
 
 CAN = frozenset({("fsdp2", "cp"), ("deepspeed", "cp"), ("deepspeed", "tp")})
 NOTE = "# dataset_name in train.yaml is yours to choose. Words after the script's name are passed on to the trainer."
+SCRIPTS = (".sh", ".sbatch", ".slurm")
+ARGUMENTS = ("per_device_train_batch_size", "num_train_epochs", "model_name_or_path")
+STARTS = re.compile(r"accelerate launch|\btrl (sft|dpo|grpo)\b|--per_device_train_batch_size")
+LAUNCHERS = ("accelerate", "torchrun", "deepspeed", "python", "python3", "trl", "llamafactory-cli")
+STARTERS = ("torch.distributed.", "accelerate.")  # modules that start a program
+# part of a program's name -> what it does instead of training a decoder
+OTHER_WORK = table_words("accelerate", "other_work")
+# programs and machines whose words look like the Trainer's and mean other things
+OTHER_SOFTWARE = re.compile(
+    r"\bXLA_USE_SPMD=1|\bPJRT_DEVICE=TPU|\bNEURON_(CC|RT|FUSE|EXTRACT)_\w+|open_instruct/(olmo_core_\w+|dpo)\.py"
+)
+# of a file that names a model, what shows that it trains
+TRAINS = ("learning_rate", "gradient_accumulation_steps", "gradient_checkpointing", "max_steps", "output_dir", "lora_r")
+# switches and ranks of adapters, by TRL and by programs around the Trainer
+SWITCHES = ("use_peft", "use_lora", "use_peft_lora", "lora_enable", "low_rank_training")
+KINDS = ("use_qlora", "use_dora", "q_lora", "qlora")  # of adapters: where one is asked for, adapters are
+RANKS = ("lora_r", "lora_rank")
+# accelerate's own words for DeepSpeed -> those of DeepSpeed's file
+INLINE = table_words(ID, "inline")
+# what transformers' own configuration class says where a run changes nothing
+GPT2: JsonMapping = {"gpt2": {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12}}
+READ_WORDS = {**WORDS, **table_words("accelerate", "read_words")}
 
 
 def write(scenario: Scenario) -> Export:
@@ -50,19 +72,6 @@ def _pieces(scenario: Scenario, run: trainers.TrainerRun) -> Iterator[Piece]:
     yield Say("train.completion_only_loss", work.task == "finetune", "workload.task")
     yield Say("train.use_peft", work.lora is not None, "workload.task")
     yield from trainers.constants(ID, "run")
-
-
-SCRIPTS = (".sh", ".sbatch", ".slurm")
-ARGUMENTS = ("per_device_train_batch_size", "num_train_epochs", "model_name_or_path")
-STARTS = re.compile(r"accelerate launch|\btrl (sft|dpo|grpo)\b|--per_device_train_batch_size")
-LAUNCHERS = ("accelerate", "torchrun", "deepspeed", "python", "python3", "trl", "llamafactory-cli")
-STARTERS = ("torch.distributed.", "accelerate.")  # modules that start a program
-# part of a program's name -> what it does instead of training a decoder
-OTHER_WORK = table_words("accelerate", "other_work")
-# programs and machines whose words look like the Trainer's and mean other things
-OTHER_SOFTWARE = re.compile(
-    r"\bXLA_USE_SPMD=1|\bPJRT_DEVICE=TPU|\bNEURON_(CC|RT|FUSE|EXTRACT)_\w+|open_instruct/(olmo_core_\w+|dpo)\.py"
-)
 
 
 def commands(files: Files) -> Iterator[list[str]]:
@@ -184,19 +193,6 @@ def launch_table(flags: JsonMapping) -> JsonObject:
     elif flags.get("multi_gpu"):
         launch["distributed_type"] = "MULTI_GPU"
     return launch
-
-
-# of a file that names a model, what shows that it trains
-TRAINS = ("learning_rate", "gradient_accumulation_steps", "gradient_checkpointing", "max_steps", "output_dir", "lora_r")
-# switches and ranks of adapters, by TRL and by programs around the Trainer
-SWITCHES = ("use_peft", "use_lora", "use_peft_lora", "lora_enable", "low_rank_training")
-KINDS = ("use_qlora", "use_dora", "q_lora", "qlora")  # of adapters: where one is asked for, adapters are
-RANKS = ("lora_r", "lora_rank")
-# accelerate's own words for DeepSpeed -> those of DeepSpeed's file
-INLINE = table_words(ID, "inline")
-# what transformers' own configuration class says where a run changes nothing
-GPT2: JsonMapping = {"gpt2": {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12}}
-READ_WORDS = {**WORDS, **table_words("accelerate", "read_words")}
 
 
 def parts_of(files: Files) -> tuple[JsonObject, JsonObject, JsonObject]:

@@ -22,6 +22,8 @@ WORDS = words("axolotl", "words")
 
 CAN = frozenset({("fsdp2", "cp"), ("fsdp2", "tp")})
 NOTE = "# datasets in train.yaml are yours to choose."
+READ_WORDS = {**WORDS, **words("axolotl", "read_words")}
+OWN = ("micro_batch_size", "sequence_len", "sample_packing", "gradient_accumulation_steps", "datasets", "adapter")
 
 
 def write(scenario: Scenario) -> Export:
@@ -44,10 +46,6 @@ def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
     else:
         yield Say("train.train_on_inputs", work.task == "pretrain", "workload.task")
     yield from constants(ID, "run")
-
-
-READ_WORDS = {**WORDS, **words("axolotl", "read_words")}
-OWN = ("micro_batch_size", "sequence_len", "sample_packing", "gradient_accumulation_steps", "datasets", "adapter")
 
 
 def read(files: Files) -> Imported:

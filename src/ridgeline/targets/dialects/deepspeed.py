@@ -30,6 +30,15 @@ CP = "sequence_parallel_size"
 
 TRAIN = "train.py"
 BODY = template("deepspeed_train.txt")
+FILE = "ds_config.json"
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"  # which PyTorch of every age reads
+ON_HOST = {"DS_ACCELERATOR": "cpu"}
+OURS = ("SGD", "Adafactor")  # torch's own, which ZeRO takes only when told to
+SCRIPT = "the script that DeepSpeed wraps (train.py) builds this, not its configuration"
+NOTE = "# train.py is your script: it builds the model and the data and calls deepspeed.initialize"
+WRITTEN = "# train.py builds the model on made-up data: put your data and weights there; STEPS and MODEL are variables"
+CODE = "which layers are recomputed is written in the script (train.py)"
+OVERLAPPED = ("plan.overlap.grad-reduce", "plan.overlap.param-gather")
 
 
 def train_script(scenario: Scenario, title: str) -> str | None:
@@ -70,16 +79,6 @@ def llama_config(model: ModelSpec) -> str | None:
         "tie_word_embeddings": model.embedding.tied,
     }
     return f"LlamaConfig({', '.join(f'{name}={value}' for name, value in sizes.items())})"
-
-
-FILE = "ds_config.json"
-ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"  # which PyTorch of every age reads
-ON_HOST = {"DS_ACCELERATOR": "cpu"}
-OURS = ("SGD", "Adafactor")  # torch's own, which ZeRO takes only when told to
-SCRIPT = "the script that DeepSpeed wraps (train.py) builds this, not its configuration"
-NOTE = "# train.py is your script: it builds the model and the data and calls deepspeed.initialize"
-WRITTEN = "# train.py builds the model on made-up data: put your data and weights there; STEPS and MODEL are variables"
-CODE = "which layers are recomputed is written in the script (train.py)"
 
 
 def write(scenario: Scenario) -> Export:
@@ -206,9 +205,6 @@ def _zero(scenario: Scenario) -> Iterator[Piece]:
         if whole_step and reduce is not None and fetch is not None and reduce != fetch:
             yield Lose("plan.overlap.param-gather", "overlap_comm switches reduction and gathering together")
     yield from habits(ID, "zero")
-
-
-OVERLAPPED = ("plan.overlap.grad-reduce", "plan.overlap.param-gather")
 
 
 def zero_offloads(share: float, stage: int) -> bool:

@@ -40,6 +40,9 @@ KINDS = {"both": "worker", "prefill": "prefill", "decode": "decode"}
 WRITERS = {"vllm": vllm.engine_pieces, "sglang": sglang.engine_pieces, "tensorrt-llm": tensorrt_llm.engine_pieces}
 READERS = {"vllm": vllm.read_engine, "sglang": sglang.read_engine, "tensorrt-llm": tensorrt_llm.read_engine}
 TRANSFER = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
+FRONTEND = "dynamo.frontend"
+APART = table_words("dynamo", "apart")
+AXES = ("tp", "pp", "ep")
 
 
 def write(scenario: Scenario) -> Export:
@@ -174,11 +177,6 @@ def _flat(arguments: JsonMapping) -> list[str]:
             values = value if isinstance(value, tuple) else (value,)
             flat_words += [option, *(f"{part:g}" if isinstance(part, float) else str(part) for part in values)]
     return flat_words
-
-
-FRONTEND = "dynamo.frontend"
-APART = table_words("dynamo", "apart")
-AXES = ("tp", "pp", "ep")
 
 
 def read(files: Files) -> Imported:

@@ -26,6 +26,15 @@ STAGES = {"pretrain": "pt", "finetune": "sft", "lora": "sft"}
 CAN = frozenset({("deepspeed", "tp")})
 NOTE = "# dataset, dataset_dir and template in train.yaml are yours to choose."
 PROGRAM = ("llamafactory.launcher", "train.yaml")
+READ_WORDS = {
+    **WORDS,
+    "seq_default": "2048",
+    "rank_default": "8",
+    "reshard_also": "accelerate.fsdp_config.fsdp_sharding_strategy",
+}
+MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size", "use_mca")
+ELSEWHERE = {"export_dir": "merges weights", "infer_backend": "generates text"}
+OTHERS = ("rm", "ppo", "dpo", "kto")  # stages whose step is more than one pass of one model
 
 
 def write(scenario: Scenario) -> Export:
@@ -58,17 +67,6 @@ def _pieces(scenario: Scenario, run: trainers.TrainerRun) -> Iterator[Piece]:
             yield Lose("workload.task", "its stage pt reads text alone: written as sft")
     yield Say("train.finetuning_type", "lora" if work.lora is not None else "full", "workload.task")
     yield from trainers.constants(ID, "run")
-
-
-READ_WORDS = {
-    **WORDS,
-    "seq_default": "2048",
-    "rank_default": "8",
-    "reshard_also": "accelerate.fsdp_config.fsdp_sharding_strategy",
-}
-MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size", "use_mca")
-ELSEWHERE = {"export_dir": "merges weights", "infer_backend": "generates text"}
-OTHERS = ("rm", "ppo", "dpo", "kto")  # stages whose step is more than one pass of one model
 
 
 def read(files: Files) -> Imported:

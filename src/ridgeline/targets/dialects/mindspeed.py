@@ -44,6 +44,20 @@ CHECKOUT = (
     "# MINDSPEED_LLM is a checkout of MindSpeed-LLM with Megatron-LM inside, as a whole path or below this folder."
 )
 HYBRID = "pretrain_gpt.py has attention in every layer; hybrids have scripts of their own there"
+NORMALIZED = "model.numerics.router.normalized"
+LONGCAT = ("moe-with-double-attention", "enable-mla-scale-q-lora", "enable-mla-scale-kv-lora", "num-zero-experts")
+RATIOS = (0, 4, 128)
+SIGNS = re.compile(
+    r"mindspeed|MindSpeed|modellink|ModelLink|NPUS_PER_NODE|Ascend/ascend-toolkit|HCCL_CONNECT_TIMEOUT|ASCEND_"
+    r"|multi-head-latent-attention|context-parallel-algo|moe-tp-extend-ep|first-k-dense-replace|use-ascend-coc"
+    r"|--use-fused-(rmsnorm|swiglu)(?! +[\w$\"])"  # without a value, which other dialects give it
+)
+OWN = {name.lstrip("-"): megatron_name.lstrip("-") for megatron_name, name in RENAMED.items() if name.startswith("--")}
+PLAIN_SPECS = names(ID, "plain_specs")  # files of layers whose layers are those that the options spell
+GATED_SPECS = ("qwen3_next", "qwen2_moe")  # whose shared expert has a gate
+ADAPTED = word_lists(ID, "adapted")
+INDEXER = ("n-heads", "head-dim", "topk")
+EXCHANGES = {algorithm: kind for kind, algorithm in ALGORITHMS.items()}
 
 
 def axes(scenario: Scenario) -> Iterator[Piece]:
@@ -218,7 +232,6 @@ def _dual(scenario: Scenario) -> bool:
     return is_requested and able and scenario.microbatches >= 2 * plan.mesh.pp - 1
 
 
-NORMALIZED = "model.numerics.router.normalized"
 PLAN: tuple[Writer, ...] = (
     axes, pipeline, plan_words.batch, optimizer, sharding, recompute, offload, precision, switches,
 )  # fmt: skip
@@ -310,10 +323,6 @@ def write(scenario: Scenario) -> Export:
     return with_arguments(ID, scenario, command, decisions)
 
 
-LONGCAT = ("moe-with-double-attention", "enable-mla-scale-q-lora", "enable-mla-scale-kv-lora", "num-zero-experts")
-RATIOS = (0, 4, 128)
-
-
 def of_longcat(said: JsonObject) -> str | JsonMapping:
     """The model of a LongCat run; what was read is taken out of the options."""
     zero, picks = _number(said, "num-zero-experts", 0), _number(said, "moe-router-topk")
@@ -370,19 +379,6 @@ def _number(said: JsonMapping, name: str, default: int | None = None) -> int:
     if type(value) is not int or not 0 <= value <= 10_000_000:
         raise refusal("nothing" if value is None else repr(value)[:60], "a whole number of the model", path=f"--{name}")
     return value
-
-
-SIGNS = re.compile(
-    r"mindspeed|MindSpeed|modellink|ModelLink|NPUS_PER_NODE|Ascend/ascend-toolkit|HCCL_CONNECT_TIMEOUT|ASCEND_"
-    r"|multi-head-latent-attention|context-parallel-algo|moe-tp-extend-ep|first-k-dense-replace|use-ascend-coc"
-    r"|--use-fused-(rmsnorm|swiglu)(?! +[\w$\"])"  # without a value, which other dialects give it
-)
-OWN = {name.lstrip("-"): megatron_name.lstrip("-") for megatron_name, name in RENAMED.items() if name.startswith("--")}
-PLAIN_SPECS = names(ID, "plain_specs")  # files of layers whose layers are those that the options spell
-GATED_SPECS = ("qwen3_next", "qwen2_moe")  # whose shared expert has a gate
-ADAPTED = word_lists(ID, "adapted")
-INDEXER = ("n-heads", "head-dim", "topk")
-EXCHANGES = {algorithm: kind for kind, algorithm in ALGORITHMS.items()}
 
 
 def recognises(files: Files) -> bool:

@@ -29,6 +29,22 @@ NORMS |= {"rmsnorm": "RMSNorm"}
 ACTIVATIONS = values("nemo", "activations")
 POSITIONS = {"rope": "rope", "learned_absolute": "learned_absolute", "none": "none", "alibi": "none"}
 TOKENIZERS = {"sentencepiece": "SentencePieceTokenizer", "gpt2bpetokenizer": "GPT2BPETokenizer"}
+_INNER = re.compile(r"\$\{(\.{0,4})([\w.]{1,120})\}")
+_PRODUCT = re.compile(r"\$\{(multiply|divide_ceil|divide_floor):\s*(-?\d{1,15})\s*,\s*(-?\d{1,15})\s*\}")
+ID = "nemo"
+# keys of `model` -> options of Megatron's command line that take the same value
+NAMES = table_words("nemo", "names")
+SHARDED = ("distributed_fused_adam", "mcore_distributed_optim")
+OPTIMIZERS = {"sgd": "sgd"}
+FSDP = {"full": "optim_grads_params", "hybrid": "optim_grads_params", "grad": "optim_grads"}
+OTHERS = table_words("nemo", "others")
+# words of a run's name that say what it does beside training
+NAMED = table_words("nemo", "named")
+# models whose layers no key of the file spells, by the words that name them
+UNSPELLED = ("griffin", "recurrentgemma", "hyena", "mamba", "gemma2", "gemma-2-")
+LORA = {"attention_qkv": "qkv", "attention_dense": "out", "mlp_fc1": "up", "mlp_fc2": "down"}
+ALL = {"attention": ("qkv", "out"), "mlp": ("up", "gate", "down"), "all": ("qkv", "out", "up", "gate", "down")}
+WORDS = frozenset(table_names("nemo", "words"))
 
 
 def model_words(model: JsonMapping) -> Iterator[tuple[str, Any]]:
@@ -99,10 +115,6 @@ def resolve_references(options: JsonMapping) -> JsonObject:
     return resolved_options
 
 
-_INNER = re.compile(r"\$\{(\.{0,4})([\w.]{1,120})\}")
-_PRODUCT = re.compile(r"\$\{(multiply|divide_ceil|divide_floor):\s*(-?\d{1,15})\s*,\s*(-?\d{1,15})\s*\}")
-
-
 def _evaluate_product(text: str, name: str, known: JsonMapping) -> Any:
     """A value with its innermost references replaced by what they refer to."""
 
@@ -127,21 +139,6 @@ def _evaluate_product(text: str, name: str, known: JsonMapping) -> Any:
             else -(-left_factor // right_factor)
         )
     return int(done) if re.fullmatch(r"-?\d{1,15}", done) else done
-
-
-ID = "nemo"
-# keys of `model` -> options of Megatron's command line that take the same value
-NAMES = table_words("nemo", "names")
-SHARDED = ("distributed_fused_adam", "mcore_distributed_optim")
-OPTIMIZERS = {"sgd": "sgd"}
-FSDP = {"full": "optim_grads_params", "hybrid": "optim_grads_params", "grad": "optim_grads"}
-OTHERS = table_words("nemo", "others")
-# words of a run's name that say what it does beside training
-NAMED = table_words("nemo", "named")
-# models whose layers no key of the file spells, by the words that name them
-UNSPELLED = ("griffin", "recurrentgemma", "hyena", "mamba", "gemma2", "gemma-2-")
-LORA = {"attention_qkv": "qkv", "attention_dense": "out", "mlp_fc1": "up", "mlp_fc2": "down"}
-ALL = {"attention": ("qkv", "out"), "mlp": ("up", "gate", "down"), "all": ("qkv", "out", "up", "gate", "down")}
 
 
 def recognises(files: Files) -> bool:
@@ -273,9 +270,6 @@ def _is_left(key: str, value: Any) -> bool:
     name = key.removeprefix("model.")
     known_names = name in NAMES or name.split(".")[0] in ("data", "tokenizer", "optim", "nsys_profile", "precision")
     return not known_names and value not in (None, False) and name not in WORDS
-
-
-WORDS = frozenset(table_names("nemo", "words"))
 
 
 def _world(said: JsonMapping, source: str) -> int | None:

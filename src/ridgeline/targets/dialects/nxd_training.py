@@ -55,6 +55,19 @@ MODULES = values(ID, "modules")  # parts of a layer -> modules that selective re
 ADAPTERS = {"qkv": "qkv_proj", "out": "o_proj", "up": "gate_up_proj", "gate": "gate_up_proj", "down": "down_proj"}
 OPTIMIZERS = ("adamw", "adam", "sgd", "adafactor")
 WIDE = "adamw_fp32OptState"  # AdamW whose states are fp32 whatever the weights are
+FILE = "nxd.yaml"
+CONFIG = "config.json"
+NOTE = (
+    "# NXDT is a checkout of aws-neuron/neuronx-distributed-training; data.train_dir in nxd.yaml is yours to choose.\n"
+    "# COMPILE=1 compiles the programs of a first run ahead of time; words after the script's name override keys."
+)
+ENVIRONMENT = words(ID, "environment")  # what AWS's own script sets: the network of several nodes, memory of the host
+# what a first run needs beside the decisions
+RUN = {name: None if value == "null" else value for name, value in values(ID, "run").items()}
+MODULE_PARTS = {word: part for names in MODULES.values() for part, word in names.items()}
+FORMATS = ("bf16SR", "fp32", "autocast", "mixed_precision", "mixed_precisionSR", "manual")
+CHIPS = 16  # of a node of Trainium
+OTHER = re.compile(r"^hf_|[-_]*(config|trn\d|SFT|lora|DPO|ORPO|CP|\{).*$")  # of a name that tells the model
 
 
 def cores_of(system: System) -> tuple[int, int]:
@@ -232,17 +245,6 @@ def switches(scenario: Scenario) -> Iterator[Piece]:
     yield from habits(ID, "switches")
 
 
-FILE = "nxd.yaml"
-CONFIG = "config.json"
-NOTE = (
-    "# NXDT is a checkout of aws-neuron/neuronx-distributed-training; data.train_dir in nxd.yaml is yours to choose.\n"
-    "# COMPILE=1 compiles the programs of a first run ahead of time; words after the script's name override keys."
-)
-ENVIRONMENT = words(ID, "environment")  # what AWS's own script sets: the network of several nodes, memory of the host
-# what a first run needs beside the decisions
-RUN = {name: None if value == "null" else value for name, value in values(ID, "run").items()}
-
-
 def write(scenario: Scenario) -> Export:
     """nxd.yaml, config.json and the launch scripts."""
     pieces = (piece for part in PARTS for piece in part(scenario))
@@ -372,10 +374,6 @@ PARTS: tuple[Callable[[Scenario], Iterator[Piece]], ...]
 PARTS = (_model_pieces, axes, pipeline, batch, formats, sharding, recompute, switches)
 
 
-MODULE_PARTS = {word: part for names in MODULES.values() for part, word in names.items()}
-FORMATS = ("bf16SR", "fp32", "autocast", "mixed_precision", "mixed_precisionSR", "manual")
-
-
 def plan_of(reader: OptionReader, mesh: Mapping[str, int], spec: ModelSpec | None) -> JsonObject:
     """The plan; layers of its stages where the file cuts them."""
     plan: JsonObject = {"engine": ENGINE, **{axis: mesh[axis] for axis in ("tp", "pp", "cp")}}
@@ -475,10 +473,6 @@ def workload_of(reader: OptionReader) -> JsonObject:
         targets = [target for module in modules for target, word in ADAPTERS.items() if word == module]
         workload |= {"task": "lora", "lora": {"rank": rank, "targets": targets or ["qkv"]}}
     return workload
-
-
-CHIPS = 16  # of a node of Trainium
-OTHER = re.compile(r"^hf_|[-_]*(config|trn\d|SFT|lora|DPO|ORPO|CP|\{).*$")  # of a name that tells the model
 
 
 def recognises(files: Files) -> bool:

@@ -50,6 +50,21 @@ OVERRIDES = "overrides."
 NOTE = "# PRIMUS is a checkout of AMD-AGI/Primus; words after the script's name override keys (--train_iters 100)."
 # what a first run needs beside the decisions: made-up data, few steps
 RUN = {name: None if value == "null" else value for name, value in values(ID, "run").items()}
+RANK = 32  # of Primus's own adapters
+OPTIONS = {field.rpartition(".")[2]: option for option, field in FIELDS.items() if not field.startswith("comm_overlap")}
+STATED = names(ID, "stated")
+COMMON = values(ID, "common")
+ATTENTION = ("linear_qkv", "linear_proj")  # what adapters of its recipes for models with experts stand beside
+BRIDGE_RANK = 8  # of the adapters of its recipes
+RECOMPUTED = ("qwen3-32b",)  # models whose recipes recompute all layers unless they are told otherwise
+SCRIPTS = (".sh", ".sbatch", ".slurm")
+YAML = (".yaml", ".yml")
+DEFAULTS = "pre_trainer.yaml"
+WORDS: JsonMapping = {"true": True, "false": False, "none": None, "null": None}
+DEEPEST = 12  # files that extend files
+FRAMEWORKS = ("megatron", "torchtitan", "maxtext", "megatron_bridge")
+IMAGES = ("diffusion", "hummingbird", "automodel")  # frameworks of Primus that train models of images and video
+KINDS = ("gpt", "mamba")  # of Megatron's own models
 
 
 def write(scenario: Scenario) -> Export:
@@ -144,9 +159,6 @@ def key_of(option: str, value: object) -> tuple[str | None, object]:
     return None, None
 
 
-RANK = 32  # of Primus's own adapters
-
-
 def with_recomputed_layers(found: Imported, ids: object) -> Imported:
     """Recompute of the layers with these numbers, counted by pipeline rank.
 
@@ -180,14 +192,6 @@ def with_adapters(found: Imported, lora: object) -> Imported:
     rank = lora.get("dim", RANK)
     adapters = {"rank": rank if type(rank) is int and rank > 0 else RANK, "targets": targets}
     return found.with_settings(workload={"task": "lora", "lora": adapters})
-
-
-OPTIONS = {field.rpartition(".")[2]: option for option, field in FIELDS.items() if not field.startswith("comm_overlap")}
-STATED = names(ID, "stated")
-COMMON = values(ID, "common")
-ATTENTION = ("linear_qkv", "linear_proj")  # what adapters of its recipes for models with experts stand beside
-BRIDGE_RANK = 8  # of the adapters of its recipes
-RECOMPUTED = ("qwen3-32b",)  # models whose recipes recompute all layers unless they are told otherwise
 
 
 def bridge_words(said: JsonMapping, named: str | None, source: str) -> JsonObject:
@@ -262,12 +266,6 @@ def adapters(said: JsonMapping, beside: object, experts: bool) -> tuple[JsonMapp
     if isinstance(modules, list) or experts:
         adapter_table["target_modules"] = modules if isinstance(modules, list) else list(ATTENTION)
     return adapter_table, notes
-
-
-SCRIPTS = (".sh", ".sbatch", ".slurm")
-YAML = (".yaml", ".yml")
-DEFAULTS = "pre_trainer.yaml"
-WORDS: JsonMapping = {"true": True, "false": False, "none": None, "null": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,12 +368,6 @@ def _model_files(files: Files) -> Iterator[Source]:
         module = {"framework": folder.name, "config": DEFAULTS, "model": table.source}
         note = "a model file: batch, sequence, mesh and recompute are Primus's defaults"
         yield Source(module=module, name=table.source, place=checkout_of(files), notes=(note,))
-
-
-DEEPEST = 12  # files that extend files
-FRAMEWORKS = ("megatron", "torchtitan", "maxtext", "megatron_bridge")
-IMAGES = ("diffusion", "hummingbird", "automodel")  # frameworks of Primus that train models of images and video
-KINDS = ("gpt", "mamba")  # of Megatron's own models
 
 
 def recognises(files: Files) -> bool:

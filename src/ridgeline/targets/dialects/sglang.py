@@ -25,6 +25,12 @@ ID = "sglang"
 ENGINE = engine_words(ID, "SGLang")
 DISPATCH = {"all-to-all": "none", "deepep": "deepep"}
 ROUTERS = {"round-robin": "round_robin"}
+RENDEZVOUS = '--nnodes {nodes} --node-rank "$NODE_RANK" --dist-init-addr "$MASTER_ADDR:$MASTER_PORT"'
+ROUTED = ("-m", "sglang_router.launch_server")  # replicas behind a router of their own
+PROGRAMS = (("-m", "sglang.launch_server"), ("sglang", "serve"), ("launch_server.py",), ROUTED)
+KEYS = frozenset({"mem-fraction-static", "chunked-prefill-size", "max-running-requests", "tp-size"})
+POLICIES = {"cache_aware": "prefix-aware", "round_robin": "round-robin", "power_of_two": "least-loaded"}
+APART = table_words("sglang", "apart")
 
 
 def engine_pieces(scenario: Scenario, one: Replica) -> Iterator[Piece]:
@@ -68,9 +74,6 @@ def _speculation(drafts: Speculation) -> Iterator[Piece]:
         yield Lose(f"{path}.draft", "its head is a checkpoint of its own: add --speculative-draft-model-path")
 
 
-RENDEZVOUS = '--nnodes {nodes} --node-rank "$NODE_RANK" --dist-init-addr "$MASTER_ADDR:$MASTER_PORT"'
-
-
 def write(scenario: Scenario) -> Export:
     """launch.sh and bench.sh."""
     replica = replica_of(scenario)
@@ -97,13 +100,6 @@ def has_own_controller(scenario: Scenario, one: Replica) -> bool:
     """Whether replicas are data-parallel engines behind the server's own controller: on one node, dealt in turn."""
     fits = one.count * one.chips <= scenario.system.node
     return one.count > 1 and one.dp == 1 and fits and scenario.plan.serving.router in ROUTERS
-
-
-ROUTED = ("-m", "sglang_router.launch_server")  # replicas behind a router of their own
-PROGRAMS = (("-m", "sglang.launch_server"), ("sglang", "serve"), ("launch_server.py",), ROUTED)
-KEYS = frozenset({"mem-fraction-static", "chunked-prefill-size", "max-running-requests", "tp-size"})
-POLICIES = {"cache_aware": "prefix-aware", "round_robin": "round-robin", "power_of_two": "least-loaded"}
-APART = table_words("sglang", "apart")
 
 
 def read(files: Files) -> Imported:

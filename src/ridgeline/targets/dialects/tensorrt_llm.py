@@ -27,6 +27,9 @@ FILE = "extra_llm_api_options.yaml"
 ENGINE = engine_words(ID, "TensorRT-LLM", "dtype", "kv_cache_config.dtype")
 DRAFTS = {"mtp": "MTP", "eagle": "Eagle", "ngram": "NGram"}
 FIELDS = table_words("tensorrt-llm", "fields")  # options of the command line -> fields of the file that they are too
+KEYS = frozenset({"kv_cache_config", "cuda_graph_config", "moe_expert_parallel_size", "enable_attention_dp"})
+PROGRAMS = (("trtllm-serve", "serve"), ("trtllm-serve",))
+APART = table_words("tensorrt-llm", "apart")
 
 
 def engine_pieces(scenario: Scenario, one: Replica) -> Iterator[Piece]:
@@ -76,11 +79,6 @@ def write(scenario: Scenario) -> Export:
     fields = {name: value for name, value in engine_options.items() if name not in (MODEL, "REPLICAS")}
     file = {FILE: comment(header(scenario, options(ID).title)) + yaml_text(nest_options(fields))}
     return server_export(ID, scenario, ledger, how, file)
-
-
-KEYS = frozenset({"kv_cache_config", "cuda_graph_config", "moe_expert_parallel_size", "enable_attention_dp"})
-PROGRAMS = (("trtllm-serve", "serve"), ("trtllm-serve",))
-APART = table_words("tensorrt-llm", "apart")
 
 
 def read(files: Files) -> Imported:

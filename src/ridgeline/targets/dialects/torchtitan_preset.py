@@ -42,6 +42,16 @@ CONVERTERS = {
 
 
 FILE = "preset.py"
+NOTE = """\
+# Words after the script's name are passed on, for example --dataloader.dataset_path or --training.steps 1000.
+# Yours: the folder with the tokenizer, and the data: c4 is streamed from the Hub.
+ASSETS=${ASSETS:?the folder with the tokenizer of the model, as scripts/download_hf_assets.py of torchtitan makes it}"""
+TOKENIZER = '--hf_assets_path "$ASSETS"'
+OWN = ("activation_checkpoint.", "quantize.", "model.converters")  # options that are said otherwise here
+OURS = (
+    *("plan.recompute.", "plan.precision.compute", "plan.precision.scaling", "plan.moe_dispatch", "plan.sequence"),
+    *("plan.graph", "plan.etp", "model.mtp", "workload.optimizer.name", "plan.cp_kind", "system.chips"),
+)
 
 
 def read(files: Files) -> Imported:
@@ -57,18 +67,6 @@ def read(files: Files) -> Imported:
 def recognises(files: Files) -> bool:
     """A preset that Ridgeline wrote; those of others are `torchtitan`'s, whatever their version."""
     return FILE in files and "Written by Ridgeline" in files[FILE] and is_registry(files)
-
-
-NOTE = """\
-# Words after the script's name are passed on, for example --dataloader.dataset_path or --training.steps 1000.
-# Yours: the folder with the tokenizer, and the data: c4 is streamed from the Hub.
-ASSETS=${ASSETS:?the folder with the tokenizer of the model, as scripts/download_hf_assets.py of torchtitan makes it}"""
-TOKENIZER = '--hf_assets_path "$ASSETS"'
-OWN = ("activation_checkpoint.", "quantize.", "model.converters")  # options that are said otherwise here
-OURS = (
-    *("plan.recompute.", "plan.precision.compute", "plan.precision.scaling", "plan.moe_dispatch", "plan.sequence"),
-    *("plan.graph", "plan.etp", "model.mtp", "workload.optimizer.name", "plan.cp_kind", "system.chips"),
-)
 
 
 def write(scenario: Scenario) -> Export:

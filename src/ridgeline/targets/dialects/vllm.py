@@ -28,6 +28,13 @@ ID = "vllm"
 
 GRAPHS = {"none": "NONE", "partial": "PIECEWISE", "full": "FULL"}
 ENGINE = engine_words(ID, "vLLM")
+RENDEZVOUS = '--nnodes {nodes} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"'
+PROGRAMS = (("vllm", "serve"), ("-m", "vllm.entrypoints.openai.api_server"), ("vllm-openai",))
+COUNT = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([kmgt])|(\d{1,12})([KMGT])")
+POWERS = "kmgt"
+MODES = {word: kind for kind, word in GRAPHS.items()} | {"FULL_DECODE_ONLY": "full", "FULL_AND_PIECEWISE": "full"}
+"""What a mode of graphs does with decode steps."""
+APART = table_words("vllm", "apart")
 
 
 def engine_pieces(scenario: Scenario, one: Replica) -> Iterator[Piece]:
@@ -93,9 +100,6 @@ def _speculation(drafts: Speculation) -> Iterator[Piece]:
         yield Lose(f"{path}.draft", "its head is a checkpoint of its own: add model to --speculative-config")
 
 
-RENDEZVOUS = '--nnodes {nodes} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"'
-
-
 def write(scenario: Scenario) -> Export:
     """launch.sh and bench.sh."""
     replica = replica_of(scenario)
@@ -123,14 +127,6 @@ def has_own_balancer(scenario: Scenario, one: Replica) -> bool:
     stands_alone = one.dp == 1 and not has_experts(scenario.model)
     fits = one.count * one.chips <= scenario.system.node
     return one.count > 1 and stands_alone and fits and scenario.plan.serving.router == "least-loaded"
-
-
-PROGRAMS = (("vllm", "serve"), ("-m", "vllm.entrypoints.openai.api_server"), ("vllm-openai",))
-COUNT = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([kmgt])|(\d{1,12})([KMGT])")
-POWERS = "kmgt"
-MODES = {word: kind for kind, word in GRAPHS.items()} | {"FULL_DECODE_ONLY": "full", "FULL_AND_PIECEWISE": "full"}
-"""What a mode of graphs does with decode steps."""
-APART = table_words("vllm", "apart")
 
 
 def read(files: Files) -> Imported:

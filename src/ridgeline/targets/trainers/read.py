@@ -23,6 +23,24 @@ from ridgeline.targets.target import Files, Imported, Unread
 from ridgeline.targets.trainers.write import MODULES
 
 QUANTIZED = re.compile(r"\b(gptq|awq|aqlm|bnb|nf4|int4|int8|4bit|8bit|nvfp4)\b", re.IGNORECASE)
+# what transformers calls an optimizer -> (ours, the format of its states)
+OPTIMIZERS = word_lists("trainers", "optimizers")
+ALL = ("all", "all-linear", "all_linear")
+SHORT = table_words("trainers", "short")  # the format that weights are loaded in; mixed precision keeps fp32 instead
+SHARDED = table_words("trainers", "sharded")
+# options by which programs of their own split a model
+DEGREE = re.compile(
+    r"train\.((tensor|pipeline|context|expert|sequence|model)_parallel(_size|_degree|ism)?|(tp|pp|cp|ep|sp)_(size|degree)"
+    r"|deepspeed_stage|zero_stage|zero_1|shard_degree)"
+)
+# where FSDP is told to recompute, beside the trainer's own word for it
+CHECKPOINTING = (
+    "accelerate.fsdp_config.fsdp_activation_checkpointing",
+    "train.fsdp_config.activation_checkpointing",
+    "train.fsdp_config.fsdp_activation_checkpointing",
+)
+APART = table_words("trainers", "apart")
+MATTERS = names("trainers", "matters")
 
 
 def named_table(files: Files, name: object) -> JsonObject | None:
@@ -86,26 +104,6 @@ def without_further_tokens(reader: OptionReader, model: str | None) -> str | Jso
         return model
     reader.assumptions.append("mtp = 0: transformers leaves out blocks that predict further tokens")
     return {"base": model, "mtp": 0}
-
-
-# what transformers calls an optimizer -> (ours, the format of its states)
-OPTIMIZERS = word_lists("trainers", "optimizers")
-ALL = ("all", "all-linear", "all_linear")
-SHORT = table_words("trainers", "short")  # the format that weights are loaded in; mixed precision keeps fp32 instead
-SHARDED = table_words("trainers", "sharded")
-# options by which programs of their own split a model
-DEGREE = re.compile(
-    r"train\.((tensor|pipeline|context|expert|sequence|model)_parallel(_size|_degree|ism)?|(tp|pp|cp|ep|sp)_(size|degree)"
-    r"|deepspeed_stage|zero_stage|zero_1|shard_degree)"
-)
-# where FSDP is told to recompute, beside the trainer's own word for it
-CHECKPOINTING = (
-    "accelerate.fsdp_config.fsdp_activation_checkpointing",
-    "train.fsdp_config.activation_checkpointing",
-    "train.fsdp_config.fsdp_activation_checkpointing",
-)
-APART = table_words("trainers", "apart")
-MATTERS = names("trainers", "matters")
 
 
 def reader_of_files(parts: Mapping[str, JsonMapping], source: str) -> OptionReader:

@@ -30,6 +30,17 @@ Backend = Literal["ddp", "fsdp2", "deepspeed"]
 MESH = "accelerate.parallelism_config.parallelism_config"
 FSDP = "accelerate.fsdp_config.fsdp"
 TYPES: dict[Backend, str] = {"ddp": "MULTI_GPU", "fsdp2": "FSDP", "deepspeed": "DEEPSPEED"}
+Words = Mapping[str, str]
+OPTIMIZERS = {"adamw": "adamw_torch_fused", "sgd": "sgd", "adafactor": "adafactor", "lion": "lion_32bit"}
+FORMATS = ("bf16", "fp16", "fp32")
+LONG = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+MODULES = LORA_NAMES[False]
+OWN = "what runs it is PyTorch, eager or compiled, or DeepSpeed"
+ZERO = "deepspeed.json"
+STARTED = (
+    '--machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" '
+    '--num_machines "$NNODES" -m '
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,14 +153,6 @@ def _batch(scenario: Scenario, dp: int, lost: list[Lose]) -> tuple[int, int]:
         why = f"{dp} data-parallel ranks do not share it: written as {sequences_each * dp}"
         lost.append(Lose("workload.global_batch", why))
     return size_found, sequences_each // size_found
-
-
-Words = Mapping[str, str]
-OPTIMIZERS = {"adamw": "adamw_torch_fused", "sgd": "sgd", "adafactor": "adafactor", "lion": "lion_32bit"}
-FORMATS = ("bf16", "fp16", "fp32")
-LONG = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-MODULES = LORA_NAMES[False]
-OWN = "what runs it is PyTorch, eager or compiled, or DeepSpeed"
 
 
 def common(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
@@ -352,13 +355,6 @@ def _zero_formats(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
     master = "none" if stored_format == "fp32" else "fp32"
     yield Fixed("workload.optimizer.master", master, "16-bit weights get a copy in fp32, fp32 weights none")
     yield Fixed("workload.optimizer.states", "fp32", "states are kept in fp32")
-
-
-ZERO = "deepspeed.json"
-STARTED = (
-    '--machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" '
-    '--num_machines "$NNODES" -m '
-)
 
 
 def trainer_export(id: str, scenario: Scenario, pieces: Iterable[Piece], command: Command) -> Export:

@@ -26,6 +26,15 @@ PLAIN_BLOCKS = ("llama2", "mistral", "mixtral", "default", "qwen2", "qwen3", "qw
 # options of a model file beside its dimensions
 DESCRIBES = frozenset(table_names("maxtext", "describes"))
 PAIRED = ("longcat-flash", "gemma2-")  # models of which MaxText counts two layers as one
+DEEPEST = 20
+MOST_SLICES = 10_000
+# devices that the name of a slice counts for each chip: v5p-128 has 64 chips
+COUNTED = {"v4": 2, "v5p": 2, "v5e": 1, "v5litepod": 1, "v6e": 1, "v5lite": 1}
+HALVES = ("tpu7x", "v7x")  # generations whose chips JAX counts as two devices
+INNER = table_names("maxtext", "inner")
+AXES = ("fsdp", "data", "tensor", "context", "expert")
+SCRIPTS = (".sh", ".sbatch", ".slurm")
+MARK = "# a benchmark of MaxText: "
 
 
 def read_model(reader: OptionReader, named: str | None) -> str | JsonMapping | None:
@@ -117,13 +126,6 @@ def _file_named(reader: OptionReader) -> str:
             if option.startswith("base_") or option in DESCRIBES:
                 reader.take(option)
     return stem if is_known else "default"
-
-
-DEEPEST = 20
-MOST_SLICES = 10_000
-# devices that the name of a slice counts for each chip: v5p-128 has 64 chips
-COUNTED = {"v4": 2, "v5p": 2, "v5e": 1, "v5litepod": 1, "v6e": 1, "v5lite": 1}
-HALVES = ("tpu7x", "v7x")  # generations whose chips JAX counts as two devices
 
 
 def expand_manifests(files: Files) -> Files:
@@ -261,13 +263,7 @@ def spare_axis(options: JsonMapping) -> str:
     return max(even, key=lambda axis: degrees[axis]) if even else ""
 
 
-INNER = table_names("maxtext", "inner")
-AXES = ("fsdp", "data", "tensor", "context", "expert")
-
-
 FILE = Path(__file__).parent / "benchmarks.toml"
-SCRIPTS = (".sh", ".sbatch", ".slurm")
-MARK = "# a benchmark of MaxText: "
 
 
 @cache

@@ -25,6 +25,21 @@ from ridgeline.targets.target import Export, refusal
 from ridgeline.targets.vendors import runs_on, vendor_of
 from ridgeline.targets.yaml_text import yaml_text
 
+OUTERMOST = ("pipeline", "data", "fsdp", "expert", "context", "tensor", "tensor_sequence")
+FILE = "maxtext.yml"
+RUN = ("run_name=ridgeline", "steps=50", "dataset_type=synthetic", "enable_checkpointing=false")
+SEGMENTS = 32  # documents in a packed sequence that cuDNN makes room for, as in MaxText's own GPU files
+XLA = "the compiler arranges it"
+OUTPUT = 'base_output_directory="${OUTPUT:-$PWD/output}"'
+# collectives beside compute, as the published recipes for TPUs ask for
+POOL = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.94"}  # of a GPU's memory; JAX takes three quarters unless told
+LIBTPU = (
+    "--xla_tpu_enable_async_collective_fusion=true --xla_tpu_enable_async_collective_fusion_fuse_all_gather=true "
+    "--xla_tpu_overlap_compute_collective_tc=true --xla_enable_async_all_gather=true"
+)
+SLICES = word_lists(maxtext.ID, "slices")  # chip -> how Google names a slice: a word, and what a chip counts there
+COORDINATOR = 'export JAX_COORDINATOR_IP="$MASTER_ADDR" JAX_COORDINATOR_PORT="$MASTER_PORT" NNODES NODE_RANK'
+
 
 def plain_block(model: ModelSpec) -> tuple[Attention, Mlp | Moe] | None:
     """The parts of a model of equal pre-norm layers as Llama and Mixtral have them."""
@@ -42,9 +57,6 @@ def plain_block(model: ModelSpec) -> tuple[Attention, Mlp | Moe] | None:
     same = mixer == plain_mixer and ffn == plain_ffn and outer
     usual = (block.norm, block.norms, block.parallel, block.extra, block.beside) == (Norm(), 2, False, 0, None)
     return (mixer, ffn) if same and usual else None
-
-
-OUTERMOST = ("pipeline", "data", "fsdp", "expert", "context", "tensor", "tensor_sequence")
 
 
 def on_tpu(system: System) -> bool:
@@ -265,21 +277,6 @@ def pipeline_layers(model: ModelSpec) -> int:
     if not maxtext.MODELS_NAMED.get(model.id, "").startswith(("deepseek", "kimi")):
         return model.layers
     return sum(not isinstance(model.blocks[index].ffn, Mlp) for index in model.order)
-
-
-FILE = "maxtext.yml"
-RUN = ("run_name=ridgeline", "steps=50", "dataset_type=synthetic", "enable_checkpointing=false")
-SEGMENTS = 32  # documents in a packed sequence that cuDNN makes room for, as in MaxText's own GPU files
-XLA = "the compiler arranges it"
-OUTPUT = 'base_output_directory="${OUTPUT:-$PWD/output}"'
-# collectives beside compute, as the published recipes for TPUs ask for
-POOL = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.94"}  # of a GPU's memory; JAX takes three quarters unless told
-LIBTPU = (
-    "--xla_tpu_enable_async_collective_fusion=true --xla_tpu_enable_async_collective_fusion_fuse_all_gather=true "
-    "--xla_tpu_overlap_compute_collective_tc=true --xla_enable_async_all_gather=true"
-)
-SLICES = word_lists(maxtext.ID, "slices")  # chip -> how Google names a slice: a word, and what a chip counts there
-COORDINATOR = 'export JAX_COORDINATOR_IP="$MASTER_ADDR" JAX_COORDINATOR_PORT="$MASTER_PORT" NNODES NODE_RANK'
 
 
 def write(scenario: Scenario) -> Export:

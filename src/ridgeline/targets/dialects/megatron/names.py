@@ -23,6 +23,9 @@ POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none", "ali
 
 LONGEST = 4_000  # characters of a layout or a pattern
 MOST = 20_000  # characters it may stand for
+# options that change the step; the rest of what is not read decides nothing about it
+CHANGES = names("megatron", "changes")
+HARMLESS_VALUES = frozenset({"False", "None", "0", "0.0", "''", "", "[]", "none", "'no_shard'"})
 
 
 def layout_of(placement: tuple[int, ...], mtp: int = 0) -> str:
@@ -95,11 +98,6 @@ def flags_of(pattern: str, layers: int) -> tuple[bool, ...]:
 
 def _repeat_list(found: re.Match[str]) -> str:
     return "[" + ",".join([found.group(1)] * min(int(found.group(2)), MOST)) + "]"
-
-
-# options that change the step; the rest of what is not read decides nothing about it
-CHANGES = names("megatron", "changes")
-HARMLESS_VALUES = frozenset({"False", "None", "0", "0.0", "''", "", "[]", "none", "'no_shard'"})
 
 
 def changes_step(option: str, value: str = "True") -> bool:

@@ -34,6 +34,25 @@ MOST = table_names("megatron", "most")
 WRITTEN = ("num-tokens-to-generate", "tokens-to-generate", "max-new-tokens", "out-seq-length")
 KEPT = ("tp", "pp", "ep", "etp", "engine", "attention", "moe_dispatch", "sequence_parallel")
 DECODE_FORMATS = ("compute", "weights", "activations", "kv", "scaling")
+PARTS = {word: part for part, word in MODULES.items()}
+FORMATS = {word: id for id, word in STATES.items()}
+SHARDS = {"no_shard": "none", "optim": "zero1", **{word: shard for shard, word in STRATEGIES.items()}}
+ADAM = ("adam", "adamw", "fusedadam", "fusedadamw", "apex.adam", "apex.fusedadam", "ds.fusedadam", "cpuadam")
+OPTIMIZERS = {**dict.fromkeys(ADAM, "adamw"), "sgd": "momentum", "lion": "lion"} | dict.fromkeys(
+    ("muon", "dist_muon", "adaptive_muon"), "muon"
+)
+METHODS = {"uniform": "uniform", "block": "block"}
+SCALES = {"tensorwise": "tensor", "delayed": "tensor", "blockwise": "block", "mxfp8": "block"}
+NOT_PRICED = "decides nothing that a scenario holds"
+CHANGES = "changes the step, and a scenario has no place for it"
+# old names of options, which scripts still use
+OLDER = table_words("megatron", "older")
+# of Pai-Megatron-Patch's program, whose pattern means other layers than Megatron-Core's
+QWEN3_NEXT = {"num-layers": 96, "hidden-size": 2048, "num-experts": 512, "moe-router-topk": 10}
+GROUPED = ("num-key-value-heads", "n-head-kv")  # options that switch on what they count
+# a program of Pai-Megatron-Patch that builds a Llama whatever its options say
+LLAMA = {"swiglu": True, "normalization": "RMSNorm", "disable-bias-linear": True}
+LLAMA |= {"untie-embeddings-and-output-weights": True}
 
 
 def decoding(reader: OptionReader) -> tuple[JsonObject, int]:
@@ -52,17 +71,6 @@ def decoding_plan(plan: JsonObject) -> JsonObject:
     decode_plan = {key: value for key, value in plan.items() if key in KEPT}
     formats = plan.get("precision", {})
     return decode_plan | {"precision": {key: formats[key] for key in DECODE_FORMATS if key in formats}}
-
-
-PARTS = {word: part for part, word in MODULES.items()}
-FORMATS = {word: id for id, word in STATES.items()}
-SHARDS = {"no_shard": "none", "optim": "zero1", **{word: shard for shard, word in STRATEGIES.items()}}
-ADAM = ("adam", "adamw", "fusedadam", "fusedadamw", "apex.adam", "apex.fusedadam", "ds.fusedadam", "cpuadam")
-OPTIMIZERS = {**dict.fromkeys(ADAM, "adamw"), "sgd": "momentum", "lion": "lion"} | dict.fromkeys(
-    ("muon", "dist_muon", "adaptive_muon"), "muon"
-)
-METHODS = {"uniform": "uniform", "block": "block"}
-SCALES = {"tensorwise": "tensor", "delayed": "tensor", "blockwise": "block", "mxfp8": "block"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,18 +329,6 @@ def _overlap(reader: OptionReader, seen: Seen, plan: JsonObject) -> JsonObject:
         sizes_read["cp"] = reader.switch("use-cp-send-recv-overlap", default=False)
     differs = {key: value for key, value in sizes_read.items() if value != (key in habits)}
     return {"overlap": differs} if differs else {}
-
-
-NOT_PRICED = "decides nothing that a scenario holds"
-CHANGES = "changes the step, and a scenario has no place for it"
-# old names of options, which scripts still use
-OLDER = table_words("megatron", "older")
-# of Pai-Megatron-Patch's program, whose pattern means other layers than Megatron-Core's
-QWEN3_NEXT = {"num-layers": 96, "hidden-size": 2048, "num-experts": 512, "moe-router-topk": 10}
-GROUPED = ("num-key-value-heads", "n-head-kv")  # options that switch on what they count
-# a program of Pai-Megatron-Patch that builds a Llama whatever its options say
-LLAMA = {"swiglu": True, "normalization": "RMSNorm", "disable-bias-linear": True}
-LLAMA |= {"untie-embeddings-and-output-weights": True}
 
 
 def read(files: Files) -> Imported:

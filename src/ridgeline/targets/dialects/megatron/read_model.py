@@ -24,6 +24,11 @@ PATCHED = "patch-tokenizer-type"  # of Pai-Megatron-Patch, which loads it from t
 NAMED_BY = ("tokenizer-model", "tokenizer-name-or-path", "hf-tokenizer-name-or-path", "tokenizer-path")
 # families of models that share a tokenizer, by what stands in its name
 FAMILIES = table_sizes("megatron", "families")
+LONGEST = 2000
+LAYERS = frozenset("MG*D+-E")
+CORE = "megatron.core."  # modules whose layers the symbols stand for
+ROTARY = ("rotary", "mrope", "yarn", "dynamic", "llama3")  # words of dialects for kinds of rotary embedding
+UNITS = {"swiglu": "silu", "geglu": "gelu", "liglu": "identity", "reglu": "relu"}
 
 
 def named_by_tokenizer(reader: OptionReader) -> str | None:
@@ -95,11 +100,6 @@ def guessed_vocabulary(reader: OptionReader) -> tuple[int, str] | None:
 def usual_vocabulary(hint: str) -> int:
     """What is assumed where nothing tells the vocabulary: that of the model which the file is named after."""
     return MODELS[hint].vocab if hint in MODELS else USUAL
-
-
-LONGEST = 2000
-LAYERS = frozenset("MG*D+-E")
-CORE = "megatron.core."  # modules whose layers the symbols stand for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,10 +192,6 @@ def pattern_parts(pattern: str, kinds: Mapping[str, JsonObject]) -> Iterator[Jso
                 f"a layer {symbol}", "a pattern whose layers the options describe", path="--hybrid-layer-pattern"
             )
         yield kinds[symbol]
-
-
-ROTARY = ("rotary", "mrope", "yarn", "dynamic", "llama3")  # words of dialects for kinds of rotary embedding
-UNITS = {"swiglu": "silu", "geglu": "gelu", "liglu": "identity", "reglu": "relu"}
 
 
 def read_model(reader: OptionReader, hint: str = "") -> str | JsonMapping:

@@ -27,6 +27,17 @@ from ridgeline.targets.tables import values as table_values
 from ridgeline.targets.target import Export
 from ridgeline.targets.yaml_text import yaml_text
 
+LAUNCH = "torchrun --nnodes --nproc-per-node"
+OFF = "off unless told otherwise"
+FUSED = "norms run inside the product that follows, where recompute has nothing to free; left out"
+PARTLY = "norms before attention or dense layers run inside the product that follows: only the others are recomputed"
+MODEL: tuple[Writer, ...] = (*SPEC, numerics)
+ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"  # how many queues lead from a host to its chip
+CHECKOUT = "# MEGATRON_LM is a checkout of NVIDIA/Megatron-LM, as a whole path or below this folder.\n"
+# what a first run needs beside the decisions: made-up data, few steps, throughput in the log
+RUN = table_values("megatron", "run")
+
 
 def precision(scenario: Scenario) -> Iterator[Piece]:
     """bf16, fp16 or fp32 at rest; fp8 and fp4 products by Transformer Engine's recipes."""
@@ -106,10 +117,6 @@ def is_aware(scenario: Scenario) -> bool:
     work = scenario.workload
     has_adam = isinstance(work, Train) and work.optimizer.name in ("adam", "adamw")
     return scenario.plan.sharding.shard != "none" and has_adam
-
-
-LAUNCH = "torchrun --nnodes --nproc-per-node"
-OFF = "off unless told otherwise"
 
 
 def axes(scenario: Scenario) -> Iterator[Piece]:
@@ -246,10 +253,6 @@ def writable_recompute(scenario: Scenario) -> Recompute:
     has_groups = has_experts(scenario.model) and scenario.plan.precision.activations.id == "bf16"
     parts = [part for part in MODULES if part != "activation" or has_groups]
     return nearest(without_fused_norms(scenario), parts)
-
-
-FUSED = "norms run inside the product that follows, where recompute has nothing to free; left out"
-PARTLY = "norms before attention or dense layers run inside the product that follows: only the others are recomputed"
 
 
 def without_fused_norms(scenario: Scenario) -> Scenario:
@@ -393,14 +396,6 @@ def _cannot_overlap_experts(scenario: Scenario) -> str:
 PLAN: tuple[Writer, ...] = (
     axes, pipeline, batch, optimizer, sharding, recompute, offload, precision, switches, overlaps,
 )  # fmt: skip
-
-
-MODEL: tuple[Writer, ...] = (*SPEC, numerics)
-ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"  # how many queues lead from a host to its chip
-CHECKOUT = "# MEGATRON_LM is a checkout of NVIDIA/Megatron-LM, as a whole path or below this folder.\n"
-# what a first run needs beside the decisions: made-up data, few steps, throughput in the log
-RUN = table_values("megatron", "run")
 
 
 def pieces(scenario: Scenario, writers: tuple[Writer, ...] = (*MODEL, *PLAN)) -> Iterator[Piece]:

@@ -28,6 +28,16 @@ from ridgeline.targets.tables import values
 
 AT = "model.numerics"
 FIRST = 4096  # the first context that YaRN takes for granted
+OPTION = "--hybrid-layer-pattern"
+SPEC = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
+SYMBOLS: dict[type[object], str] = {Mamba2: "M", GatedDeltaNet: "G", Attention: "*", LatentAttention: "+"}
+SYMBOLS |= {Mlp: "-", Moe: "E"}
+PAIRED = "each part of a layer stands as a layer of its own"
+ONE_FOR_ALL = "one value holds for all layers"
+MIXER, FFN = "model.blocks.*.mixer", "model.blocks.*.ffn"
+# (gated, activation) -> the switch of it
+ACTIVATIONS = {(True, "silu"): "--swiglu", (True, "quick_gelu"): "--quick-geglu", (False, "relu2"): "--squared-relu"}
+Writer = Callable[[Scenario], Iterator[Piece]]
 
 
 def numerics(scenario: Scenario) -> Iterator[Piece]:
@@ -127,13 +137,6 @@ def _router(scenario: Scenario) -> Iterator[Piece]:
     if router.aux_loss is not None:
         yield Say("--moe-router-load-balancing-type", "aux_loss", f"{at}.aux_loss")
         yield Say("--moe-aux-loss-coeff", router.aux_loss, f"{at}.aux_loss")
-
-
-OPTION = "--hybrid-layer-pattern"
-SPEC = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
-SYMBOLS: dict[type[object], str] = {Mamba2: "M", GatedDeltaNet: "G", Attention: "*", LatentAttention: "+"}
-SYMBOLS |= {Mlp: "-", Moe: "E"}
-PAIRED = "each part of a layer stands as a layer of its own"
 
 
 def is_hybrid(model: ModelSpec) -> bool:
@@ -241,10 +244,6 @@ def stages(scenario: Scenario) -> Iterator[Piece]:
         yield Say(OPTION, pattern(scenario), *schedule_paths)
     yield from habits("megatron", "stages")
     yield Fixed("plan.placement", scenario.placement, "an even split is the default")
-
-
-ONE_FOR_ALL = "one value holds for all layers"
-MIXER, FFN = "model.blocks.*.mixer", "model.blocks.*.ffn"
 
 
 def _shared(parts: Sequence[object], name: str) -> Any:
@@ -492,10 +491,6 @@ def _experts(scenario: Scenario, found: list[Moe]) -> Iterator[Piece]:
     yield from habits("megatron", "experts")
 
 
-# (gated, activation) -> the switch of it
-ACTIVATIONS = {(True, "silu"): "--swiglu", (True, "quick_gelu"): "--quick-geglu", (False, "relu2"): "--squared-relu"}
-
-
 def _activation(shape: tuple[bool, str] | None) -> Iterator[Piece]:
     """Which of Megatron's few activations it is."""
     paths = (f"{FFN}.gated", f"{FFN}.activation")
@@ -579,5 +574,4 @@ def _ahead_of_pattern(model: ModelSpec, block: Block) -> Iterator[Piece]:
             yield Fixed(f"model.mtp.block.{name}", None, "a pattern spells it")
 
 
-Writer = Callable[[Scenario], Iterator[Piece]]
 MODEL: tuple[Writer, ...] = (sizes, embedding, norms, mixers, ffns, biases, order, ahead)

@@ -52,6 +52,13 @@ ANSWERS = {
     "torch.cuda.is_available": True,
 }
 FINETUNED = ("sft", "finetune", "peft", "lora", "dora")
+NAMES = {field: option for option, field in bridge.FIELDS.items()}
+FORMATS = {code: word for word, code in bridge.DTYPES.items()}
+SIDES = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+SECTIONS = frozenset(table_names("megatron-bridge", "sections"))
+PATTERNS = ("model.hybrid_layer_pattern", "model.hybrid_override_pattern")
+NO_DECODER = re.compile(r"\b(Wan|Flux|DiT|Dit|Diffusion|Mimo|MIMO)\w*(Provider|Config)\b")
+ALL_LINEAR = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,15 +250,6 @@ def _flatten(made: Made, path: str, found: tuple[JsonObject, dict[str, str]], ab
             unknown[name] = describe_value(value)
         else:
             fields[name] = str(value) if isinstance(value, Outside) else value
-
-
-NAMES = {field: option for option, field in bridge.FIELDS.items()}
-FORMATS = {code: word for word, code in bridge.DTYPES.items()}
-SIDES = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
-SECTIONS = frozenset(table_names("megatron-bridge", "sections"))
-PATTERNS = ("model.hybrid_layer_pattern", "model.hybrid_override_pattern")
-NO_DECODER = re.compile(r"\b(Wan|Flux|DiT|Dit|Diffusion|Mimo|MIMO)\w*(Provider|Config)\b")
-ALL_LINEAR = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 
 
 def recognises(files: Files) -> bool:

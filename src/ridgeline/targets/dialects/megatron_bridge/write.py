@@ -22,6 +22,22 @@ from ridgeline.targets.tables import template
 from ridgeline.targets.target import Export
 
 VIRTUAL = "model.virtual_pipeline_model_parallel_size"
+Transform = Callable[[Any, Scenario], object]  # an option's value -> the field's; None where the field is left alone
+FLAGS = ("window-attn-skip-freq", "no-rope-freq", "linear-attention-freq")
+FILE = "recipe.py"
+PEFT = "peft"
+PRETRAINED = "export PRETRAINED=${PRETRAINED:?the folder of weights that adapters stand beside, of Megatron-Bridge}"
+SINGLE = "MixedPrecisionConfig(fp32=True, params_dtype=torch.float32, pipeline_dtype=torch.float32)"
+# what the provider of hybrids has otherwise than those of GPT, whose habits stand for what nobody says
+PLAIN = {"share_embeddings_and_output_weights": True, "add_bias_linear": True}
+NO_DROPOUT = {"hidden_dropout": 0.0, "attention_dropout": 0.0}  # what a step is predicted without
+FIRST_RUN = (
+    "    # made-up data and few steps: replace by your own\n"
+    '    cfg.tokenizer.tokenizer_type = "NullTokenizer"\n'
+    "    cfg.tokenizer.vocab_size = cfg.model.vocab_size\n"
+    "    cfg.train.train_iters = 50\n"
+    "    cfg.scheduler.lr_warmup_iters = 1\n"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +48,6 @@ class Code:
 
     def __str__(self) -> str:
         return self.text
-
-
-Transform = Callable[[Any, Scenario], object]  # an option's value -> the field's; None where the field is left alone
 
 
 def _same(value: object, _: Scenario) -> object:
@@ -69,7 +82,6 @@ def _wide_gradients(wide: bool) -> dict[str, Transform]:
     return {f"{owner}.grad_reduce_in_fp32": _always(wide) for owner in ("mixed_precision", "ddp")}
 
 
-FLAGS = ("window-attn-skip-freq", "no-rope-freq", "linear-attention-freq")
 # option without dashes -> field -> how its value is made of the option's; later rows stand above earlier ones
 WRITTEN: Mapping[str, Mapping[str, Transform]] = MappingProxyType(
     {
@@ -141,22 +153,6 @@ def _positions(piece: Say, scenario: Scenario) -> Iterator[Piece]:
             yield Fixed(path, scenario.model.context, "what the model was made for; a run has its own length")
         else:
             yield Lose(path, "the provider takes its length from seq_length")
-
-
-FILE = "recipe.py"
-PEFT = "peft"
-PRETRAINED = "export PRETRAINED=${PRETRAINED:?the folder of weights that adapters stand beside, of Megatron-Bridge}"
-SINGLE = "MixedPrecisionConfig(fp32=True, params_dtype=torch.float32, pipeline_dtype=torch.float32)"
-# what the provider of hybrids has otherwise than those of GPT, whose habits stand for what nobody says
-PLAIN = {"share_embeddings_and_output_weights": True, "add_bias_linear": True}
-NO_DROPOUT = {"hidden_dropout": 0.0, "attention_dropout": 0.0}  # what a step is predicted without
-FIRST_RUN = (
-    "    # made-up data and few steps: replace by your own\n"
-    '    cfg.tokenizer.tokenizer_type = "NullTokenizer"\n'
-    "    cfg.tokenizer.vocab_size = cfg.model.vocab_size\n"
-    "    cfg.train.train_iters = 50\n"
-    "    cfg.scheduler.lr_warmup_iters = 1\n"
-)
 
 
 def write(scenario: Scenario) -> Export:

@@ -47,6 +47,9 @@ KEPT = ("training", "parallelism", "compile")
 # what a preset has to state: not guessed where only running it would tell
 NEEDED = ("training.", "parallelism.")
 LEFT = ("steps", "max_norm", "gc_freq", "seed", "deterministic")
+COMPONENTS = "compile.components"
+# matrices that adapters stand beside -> torchtitan's names of them
+ADAPTED = {"qkv": ("wq", "wk", "wv", "wkv"), "out": ("wo",), "up": ("w3",), "gate": ("w1",), "down": ("w2",)}
 
 
 def is_registry(files: Files) -> bool:
@@ -198,9 +201,6 @@ def _adapters(converter: Made) -> JsonObject:
     return {"lora.rank": rank if type(rank) is int else 8, **names}
 
 
-COMPONENTS = "compile.components"
-
-
 def read(files: Files) -> Imported:
     """What a job file says."""
     expected = "one TOML file with [model], [training] and [parallelism], or a Python file of Trainer.Config functions"
@@ -208,10 +208,6 @@ def read(files: Files) -> Imported:
         table, notes = job_of(files)
         return read_job(table, checkout_of(files).model, notes)
     return read_job(only(files, _is_job, expected, ".toml"), checkout_of(files).model or model_in(files))
-
-
-# matrices that adapters stand beside -> torchtitan's names of them
-ADAPTED = {"qkv": ("wq", "wk", "wv", "wkv"), "out": ("wo",), "up": ("w3",), "gate": ("w1",), "down": ("w2",)}
 
 
 def read_job(table: Table, named: str | None, notes: tuple[str, ...] = ()) -> Imported:

@@ -24,6 +24,11 @@ PROGRAM = re.compile(r"verl\.trainer\.(fsdp_)?sft_trainer|verl/trainer/(fsdp_)?s
 MOVED = table_words("verl", "moved")
 ENGINES = {"megatron": MEGATRON, "veomni": f"{ACTOR}.veomni"}
 OLDER = re.compile(r"fsdp_sft_trainer")  # which pads, and takes its microbatch in sequences
+ADAPTER_RANK = 32  # of an adapter that is loaded, where nothing says it
+DEFAULT_MODEL = "deepseek-llm-7b"  # of verl's own configuration
+PLACEHOLDER = re.compile(r"\$|your|path[_-]?to|/path/|^\W*(ref_)?model_?path\W*$|<", re.IGNORECASE)
+UPDATE = ("actor_rollout_ref.", "model.", "data.")
+STRATEGIES = ("", "fsdp", "fsdp2", "megatron", "veomni")
 
 
 def is_sft(files: Files) -> bool:
@@ -171,13 +176,6 @@ def _formats(reader: option_reader.OptionReader) -> JsonObject:
         states = "fp32"
     optimizer = {"name": name, "states": states, "master": "fp32"}
     return {"precision": precision, "optimizer": optimizer, **read_options(ID, "attention", reader)}
-
-
-ADAPTER_RANK = 32  # of an adapter that is loaded, where nothing says it
-DEFAULT_MODEL = "deepseek-llm-7b"  # of verl's own configuration
-PLACEHOLDER = re.compile(r"\$|your|path[_-]?to|/path/|^\W*(ref_)?model_?path\W*$|<", re.IGNORECASE)
-UPDATE = ("actor_rollout_ref.", "model.", "data.")
-STRATEGIES = ("", "fsdp", "fsdp2", "megatron", "veomni")
 
 
 def read(files: Files) -> Imported:

@@ -24,6 +24,13 @@ from ridgeline.targets.target import Files
 DEEPEST = 8  # defaults lists inside each other
 HERE = PurePosixPath()
 ENTRY = re.compile(r"(?:optional\s+)?([\w./-]{1,120})(?:@([\w.]{1,120}))?")
+SCRIPTS = (".sh", ".sbatch", ".slurm")
+OWN = ("verl/trainer/config", "verl/verl/trainer/config")  # where verl keeps its configurations
+ENGINES = ("megatron", "veomni", "torchtitan", "automodel", "mlite")
+WORD = re.compile(r"([A-Za-z_][\w@/]*)=([\w.-]{1,80})")  # a group that is chosen, not an option
+# configurations that verl's programs name themselves
+USUAL = {"fsdp_sft_trainer": "sft_trainer"} | dict.fromkeys(("sft_trainer", "sft_trainer_ray"), "sft_trainer_engine")
+UPDATE = re.compile(r"\+{0,2}(actor_rollout_ref|data|model|trainer)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +145,6 @@ def _entries(entry: object, place: _Place, chosen: Mapping[str, str]) -> Iterato
 
 def _at(package: str, name: str) -> str:
     return f"{package}.{name}" if package and name else package or name
-
-
-SCRIPTS = (".sh", ".sbatch", ".slurm")
-OWN = ("verl/trainer/config", "verl/verl/trainer/config")  # where verl keeps its configurations
-ENGINES = ("megatron", "veomni", "torchtitan", "automodel", "mlite")
-WORD = re.compile(r"([A-Za-z_][\w@/]*)=([\w.-]{1,80})")  # a group that is chosen, not an option
-# configurations that verl's programs name themselves
-USUAL = {"fsdp_sft_trainer": "sft_trainer"} | dict.fromkeys(("sft_trainer", "sft_trainer_ray"), "sft_trainer_engine")
-UPDATE = re.compile(r"\+{0,2}(actor_rollout_ref|data|model|trainer)\.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

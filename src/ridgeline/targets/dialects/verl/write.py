@@ -25,6 +25,9 @@ from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import runs_on, vendor_of
 from ridgeline.targets.yaml_text import yaml_text
 
+FILE = "verl.yaml"
+HELD = 0.4  # of a chip's memory for the rollout's weights: it is given half, and its cache needs the rest
+
 
 def megatron_pieces(scenario: Scenario) -> Iterator[Piece]:
     """All that the backend is told."""
@@ -148,10 +151,6 @@ def _optimizer(scenario: Scenario) -> Iterator[Piece]:
         yield Say(f"{way}.optimizer_offload_fraction", offload.optimizer, "plan.offload.optimizer")
         overlaps_experts = bool(decisions.get("plan.overlap.offload"))
         yield Say(f"{way}.overlap_cpu_optimizer_d2h_h2d", overlaps_experts, "plan.overlap.offload")
-
-
-FILE = "verl.yaml"
-HELD = 0.4  # of a chip's memory for the rollout's weights: it is given half, and its cache needs the rest
 
 
 def write(scenario: Scenario) -> Export:
