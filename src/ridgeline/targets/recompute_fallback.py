@@ -56,7 +56,6 @@ def normal_recompute(scenario: Scenario) -> Recompute:
 
 
 def _absent(scenario: Scenario) -> set[str]:
-    """Parts that no layer of the model has."""
     blocks = scenario.model.blocks
     latent = any(isinstance(block.mixer, LatentAttention) for block in blocks)
     experts = any(isinstance(block.ffn, Moe) for block in blocks)

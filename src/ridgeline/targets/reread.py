@@ -1,4 +1,4 @@
-"""Turn what one data-parallel rank handles in a step into the global batch, once the chips are known."""
+"""Turn the files of an export into what they mean when they are read again, beside the plan they were made of."""
 
 from __future__ import annotations
 
@@ -81,7 +81,6 @@ def _another_model(planned: ModelSpec, written: ModelSpec) -> str:
 
 
 def _planned_elsewhere(made: Export) -> tuple[Lost, ...]:
-    """The lost decisions that no script of the user's can make good."""
     return tuple(lost for lost in made.lost if not lost.yours)
 
 
@@ -106,7 +105,6 @@ def meaning(made: Export, found: Imported, scenario: Scenario) -> Scenario:
 
 
 def _as_scripted(built: Scenario, scenario: Scenario, script: set[str]) -> Scenario:
-    """What the user's own script decides, as planned."""
     names = {(path.split(".")[0], path.split(".")[1]) for path in script if not path.startswith(DEPLOYED)}
     for owner in ("plan", "workload"):
         built_part, planned = getattr(built, owner), getattr(scenario, owner)
@@ -143,7 +141,6 @@ def _is_same(path: str, before: JsonMapping, after: JsonMapping) -> bool:
 
 
 def _judge_predictions(scenario: Scenario, meant: Scenario, check: ExportCheck) -> ExportCheck:
-    """The check with both predictions and what they come to."""
     from ridgeline.sim.predict_step import predict  # heavy
     from ridgeline.sim.prediction import Impossible
 

@@ -137,7 +137,6 @@ def _worker(scenario: Scenario, engine: str, worker: Replica, arguments: JsonMap
 def _deployment(
     scenario: Scenario, router: JsonMapping, workers: Mapping[str, Replica], arguments: Mapping[str, JsonObject]
 ) -> JsonObject:
-    """A DynamoGraphDeployment."""
     engine = scenario.plan.engine
     image = f"nvcr.io/nvidia/ai-dynamo/{RUNTIMES[engine]}:{options(ID).version}"
     front = {"name": "main", "image": image, "command": ["python3", "-m", "dynamo.frontend"], "args": _flat(router)}
@@ -168,7 +167,6 @@ def _component(name: str, kind: str, replicas: int, container: JsonObject) -> Js
 
 
 def _flat(arguments: JsonMapping) -> list[str]:
-    """Options as plain words."""
     flat_words: list[str] = []
     for option, value in arguments.items():
         if isinstance(value, bool):

@@ -100,7 +100,6 @@ def read(files: Files) -> Imported:
 
 
 def _refuse(train: JsonMapping, source: str) -> None:
-    """An `InputError` for a file that trains with Megatron, or does not train."""
     megatron = [key for key in MEGATRON if train.get(key) not in (None, False)]
     if megatron:
         given_text, todo = f"{megatron[0]}, of its Megatron backend", "name a file that trains with transformers"

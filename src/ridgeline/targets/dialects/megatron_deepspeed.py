@@ -132,7 +132,6 @@ def _experts(said: JsonObject) -> None:
 
 
 def _recompute(said: JsonObject, config: JsonObject | None) -> None:
-    """Activation checkpointing under its older names."""
     old = [said.pop(name, None) for name in ("checkpoint-activations", "deepspeed-activation-checkpointing")]
     if any(old) and "recompute-granularity" not in said:
         said["recompute-granularity"] = "full"
@@ -147,7 +146,6 @@ def _recompute(said: JsonObject, config: JsonObject | None) -> None:
 
 
 def _offload(config: JsonObject | None, said: JsonObject) -> JsonObject:
-    """Optimizer states in host memory."""
     inner = (config or {}).get("zero_optimization")
     has_offload = isinstance(inner, dict) and isinstance(inner.get("offload_optimizer"), dict)
     there = has_offload and inner["offload_optimizer"].get("device", "none") in ("cpu", "nvme")  # type: ignore[index]

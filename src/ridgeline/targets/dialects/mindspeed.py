@@ -520,7 +520,6 @@ def _layers(said: JsonObject, dual: bool) -> None:
 
 
 def _numbers(value: object) -> list[int]:
-    """Whole numbers separated by commas."""
     words = [word for word in str(value).replace(" ", "").split(",") if word]
     if not all(word.isdigit() and len(word) < 7 for word in words) or len(words) > 10_000:
         raise refusal(repr(value)[:60], "numbers joined by commas", path="--noop-layers")

@@ -240,7 +240,6 @@ def _options(model: JsonMapping, said: JsonMapping) -> Iterator[tuple[str, Any]]
 
 
 def _formats(said: JsonMapping) -> Iterator[tuple[str, Any]]:
-    """bf16, fp16 or fp32 of the trainer, and products in fp8."""
     name = str(said.get("trainer.precision", said.get("model.precision", "32"))).removesuffix("-mixed")
     if name in ("bf16", "16", "fp16"):
         yield ("bf16" if name == "bf16" else "fp16"), True

@@ -437,7 +437,6 @@ def _recompute(reader: OptionReader, ring: bool) -> JsonObject:
 
 
 def _formats(reader: OptionReader, sharded: bool) -> tuple[JsonObject, JsonObject]:
-    """Formats of the plan, and of the optimizer."""
     kind = reader.word("precision.type", among={name: name for name in FORMATS}, default="mixed_precision")
     master = wide = kind in ("mixed_precision", "mixed_precisionSR", "autocast")
     if kind == "manual":
@@ -523,7 +522,6 @@ def _ranks_of_chip(files: Files, devices: int, lnc: object) -> int:
 
 
 def _mesh(reader: OptionReader, ranks: int, spec: ModelSpec | None, table: Table) -> dict[str, int]:
-    """Degrees in chips."""
     wide = reader.degree(TP)
     if wide % ranks:
         given_text = f"{wide}, and a chip holds {ranks} ranks (NeuronCores)"
@@ -574,7 +572,6 @@ def _config(files: Files) -> JsonMapping | None:
 
 
 def _spelled_model(reader: OptionReader, table: Table) -> str | JsonMapping | None:
-    """The model that `model_source: megatron` spells."""
     inner = table.data["model"]
     stated_options = {key: reader.options.get(f"model.{key}", value) for key, value in inner.items()}
     data = table.data.get("data")

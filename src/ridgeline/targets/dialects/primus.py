@@ -122,7 +122,6 @@ def _model_paths_only(piece: Piece, scenario: Scenario) -> Piece:
 
 
 def _key_pieces(piece: Piece) -> Iterator[Piece]:
-    """An option of the command line as a key of the experiment."""
     if isinstance(piece, Fixed) and piece.path == "plan.engine":
         return
     if isinstance(piece, Say) and piece.option.startswith("torchrun"):
@@ -226,7 +225,6 @@ def unstated_options(said: JsonMapping, options: JsonMapping) -> Iterator[str]:
 
 
 def _model(said: JsonMapping, source: str) -> str:
-    """The catalog's name of the published model that a recipe starts from."""
     path = str(said.get("hf_path") or "")
     flavor = str(said.get("flavor") or "").replace("_", "-")
     for name in (path, flavor.partition("-pretrain")[0].partition("-finetune")[0]):
@@ -337,7 +335,6 @@ def _experiment(place: Checkout, path: str) -> JsonMapping | None:
 
 
 def _source_options(command: list[str]) -> JsonObject:
-    """`--name value` of a command, names as the files spell them."""
     source_options: JsonObject = {}
     name = ""
     for word in command:
@@ -360,7 +357,6 @@ def _value(word: str) -> object:
 
 
 def _model_files(files: Files) -> Iterator[Source]:
-    """A file of `primus/configs/models/FRAMEWORK`."""
     folder = checkout_of(files).folder
     if folder is None or folder.parts[-4:-1] != ("primus", "configs", "models"):
         return
@@ -469,7 +465,6 @@ def _over(below: JsonMapping, above: JsonMapping) -> JsonObject:
 
 
 def _fill_environment(said: JsonMapping, place: Checkout) -> JsonObject:
-    """Tables with what the environment decides filled in."""
     return {
         str(key): _fill_environment(value, place) if isinstance(value, Mapping) else _read_value(value, place)
         for key, value in said.items()
@@ -498,7 +493,6 @@ def _text(value: object, place: Checkout) -> str:
 
 
 def _read_value(value: object, place: Checkout) -> object:
-    """A value with `${NAME:default}` filled in."""
     if not isinstance(value, str):
         return value
     match = re.fullmatch(r"\$\{(\w+)(?::-?([^}]*))?\}", value)
@@ -514,7 +508,6 @@ def _read_value(value: object, place: Checkout) -> object:
 
 
 def _read_options(said: JsonMapping) -> Iterator[tuple[str, object]]:
-    """Names of Megatron's configuration as options of its command line."""
     for key, value in said.items():
         name = str(key).replace("_", "-")
         if name in OPPOSITE:

@@ -206,7 +206,6 @@ def _registry(said: JsonMapping, converters: list[str]) -> str:
 
 
 def _arguments(said: JsonMapping, prefix: str) -> str:
-    """Keyword arguments, one a line."""
     arguments = {key.removeprefix(prefix): value for key, value in said.items() if key.startswith(prefix)}
     lines = [f"{key}={pformat(value, width=90, compact=True)}" for key, value in arguments.items()]
     return "".join("\n            " + line.replace("\n", "\n" + 16 * " ") + "," for line in lines) + "\n        "

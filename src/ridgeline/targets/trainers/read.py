@@ -1,4 +1,4 @@
-"""Turn what a trainer's file names into what it means: DeepSpeed's file beside it, the catalog's model."""
+"""Turn the files of software around transformers' Trainer into settings of a scenario."""
 
 from __future__ import annotations
 
@@ -318,7 +318,6 @@ def _optimizer(reader: OptionReader, words: Mapping[str, str]) -> JsonObject:
 
 
 def _lora(reader: OptionReader, words: Mapping[str, str], task: Task) -> JsonObject:
-    """The task, and its adapters."""
     rank = reader.count(words["rank"])
     value = reader.take(words["adapters"])
     if task.name != "lora":

@@ -124,7 +124,6 @@ def _able(degree: int, paths: tuple[str, ...], able: bool, why: str, lost: list[
 
 
 def _shard(scenario: Scenario, backend: Backend, cp: int, dp: int, lost: list[Lose]) -> int:
-    """Data-parallel ranks that a shard is split over."""
     plan = scenario.plan
     if backend == "ddp":
         return 1
@@ -302,7 +301,6 @@ def _switches(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Pie
 
 
 def _sharding_pieces(run: TrainerRun, words: Words) -> Iterator[Piece]:
-    """DDP or FSDP2 and the mesh."""
     yield from habits("trainers", run.backend)
     if run.backend == "ddp":
         return

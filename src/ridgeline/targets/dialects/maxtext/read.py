@@ -111,7 +111,6 @@ def _refuse_base(table: Table) -> None:
 
 
 def _refuse_other_work(files: Files) -> None:
-    """An `InputError` for scripts whose only program does not train."""
     texts = (text for name, text in files.items() if name.endswith((".sh", ".sbatch", ".slurm")))
     programs = [
         " ".join(word for word in command[:8] if "=" not in word)
@@ -128,7 +127,6 @@ def _refuse_other_work(files: Files) -> None:
 
 
 def _lora(reader: option_reader.OptionReader) -> JsonObject:
-    """Adapters on all matrices, where they are switched on."""
     rank = reader.size("lora.lora_rank")
     if not reader.switch("lora.enable_lora", default=False):
         return {}

@@ -1,4 +1,4 @@
-"""Turn MaxText's words about a model (a name, dimensions, a scale of parameters) into a table or a catalog entry."""
+"""Turn MaxText's words about model, machine and mesh, those of its benchmark runner too, into what they mean."""
 
 from __future__ import annotations
 
@@ -156,7 +156,6 @@ def _inner(text: str) -> str:
 
 
 def _requested_topology(text: str) -> str:
-    """The chips that a manifest asks for, in the words of xpk."""
     kind = re.search(r"gke-tpu-accelerator:\s*([\w-]{1,40})", text)
     shape = re.search(r"gke-tpu-(?:slice-)?topology:\s*([\dx]{1,20})", text)
     slices = re.search(r"^\s{0,8}replicas:\s*(\d{1,4})", text, re.MULTILINE)
@@ -167,7 +166,6 @@ def _requested_topology(text: str) -> str:
 
 
 def _texts(value: object, depth: int) -> Iterator[str]:
-    """Every text below a value."""
     if isinstance(value, str):
         yield value
     elif depth < DEEPEST:

@@ -1,4 +1,4 @@
-"""Turn a model into the parts of its one block, where it is of the shape that Llama and Mixtral have."""
+"""Turn a Scenario into MaxText's YAML and the scripts that launch it."""
 
 from __future__ import annotations
 
@@ -384,13 +384,11 @@ def _numerics(model: ModelSpec) -> Iterator[Piece]:
 
 
 def _name(model: ModelSpec) -> str | None:
-    """The name of a catalog model that MaxText has too."""
     is_known = model.id in maxtext.MODELS_NAMED and model.id in MODELS and MODELS[model.id] == model
     return maxtext.MODELS_NAMED[model.id] if is_known else None
 
 
 def _work(scenario: Scenario) -> Iterator[Piece]:
-    """What is trained, and by which optimizer."""
     work, name = training(scenario).workload, _name(scenario.model)
     yield from say_options(maxtext.ID, "packed", decisions_of(scenario))
     yield from habits(maxtext.ID, "work")

@@ -175,7 +175,6 @@ def from_script(name: str, text: str, files: Files | None = None, named: bool = 
 
 
 def _only_prints(command: list[str]) -> bool:
-    """Whether a command only prints the one that is run behind it."""
     return command[0] in ("echo", "printf")
 
 
@@ -276,7 +275,6 @@ def _world(launch: JsonMapping, script: Script | None = None) -> int | None:
 
 
 def _first(value: Any) -> Any:
-    """The first of several words: what follows it is the program's."""
     return value[0] if isinstance(value, list) else value
 
 

@@ -1,7 +1,7 @@
-"""Turn Megatron's words about a run that generates text into the step that decodes: one token for each sequence.
+"""Turn options in Megatron's words into settings: of a run that trains, or of one that generates text.
 
-Prompts and answers come from elsewhere, so the cache is taken as full: as many tokens as the run allows a sequence,
-for as many sequences as it takes at a time. What training would need beside the weights is left out.
+Prompts and answers of the latter come from elsewhere: read is the decode step of as many sequences as it takes at a
+time, each as long as it allows.
 """
 
 from __future__ import annotations

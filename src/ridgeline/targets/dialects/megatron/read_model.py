@@ -1,4 +1,4 @@
-"""Turn what a run says of its tokenizer into the rows of its embedding."""
+"""Turn options in Megatron's words into the model that they spell, or the catalog entry that it is."""
 
 from __future__ import annotations
 
@@ -250,7 +250,6 @@ def _parts_of(reader: OptionReader, pattern: HybridPattern, hidden: int) -> dict
 
 
 def _ahead(reader: OptionReader, table: JsonObject, pattern: HybridPattern | None) -> JsonObject:
-    """Layers of multi-token prediction."""
     depth = reader.size("mtp-num-layers") or 0
     if pattern is None or not pattern.ahead:
         return {"mtp": depth} if depth else {}
@@ -297,7 +296,6 @@ def _need(reader: OptionReader, name: str) -> int:
 
 
 def _layers(reader: OptionReader, layers: int, hidden: int) -> Iterator[JsonObject]:
-    """The parts of every layer, in order."""
     has_bias = not reader.switch("disable-bias-linear", default=False)
     mixer = _mixer(reader, hidden, has_bias)
     act = _activation(reader)
@@ -397,7 +395,6 @@ def _mixer(reader: OptionReader, hidden: int, biased: bool) -> JsonObject:
 
 
 def _indexer(reader: OptionReader) -> JsonObject:
-    """Sparse attention that an indexer chooses keys for."""
     stated_values = any(row.option.removeprefix("--") in reader for row in option_rows(ID, "indexer"))
     if reader.options.get("experimental-attention-variant") != "dsa" and not stated_values:
         return {}

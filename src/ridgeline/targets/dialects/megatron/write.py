@@ -1,4 +1,4 @@
-"""Turn the number formats of a Scenario into pieces in Megatron's words: at rest, in products, of gradients."""
+"""Turn a Scenario into the arguments of Megatron-LM's pretraining programs and the scripts that launch them."""
 
 from __future__ import annotations
 

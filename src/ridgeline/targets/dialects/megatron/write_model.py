@@ -1,4 +1,4 @@
-"""Turn the numerics of a model into pieces in Megatron's words: rotary base and scaling, norm epsilon, router."""
+"""Turn a model into pieces in Megatron's words: its layers, or the pattern that spells them, and its numerics."""
 
 from __future__ import annotations
 
@@ -326,7 +326,6 @@ def mixers(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _hybrid(scenario: Scenario) -> Iterator[Piece]:
-    """Layers that a pattern spells."""
     why = cannot_spell(scenario.model)
     if why:
         yield Lose("model.*", why)
@@ -492,7 +491,6 @@ def _experts(scenario: Scenario, found: list[Moe]) -> Iterator[Piece]:
 
 
 def _activation(shape: tuple[bool, str] | None) -> Iterator[Piece]:
-    """Which of Megatron's few activations it is."""
     paths = (f"{FFN}.gated", f"{FFN}.activation")
     if shape in ACTIVATIONS:
         yield Say(ACTIVATIONS[shape], True, *paths)

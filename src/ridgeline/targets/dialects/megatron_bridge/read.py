@@ -112,12 +112,10 @@ def recipes_in(module: Module) -> Iterator[str]:
 
 
 def _needs(node: ast.FunctionDef | ast.Lambda) -> bool:
-    """Whether a function cannot be called without arguments."""
     return len(node.args.args) + len(node.args.posonlyargs) > len(node.args.defaults)
 
 
 def _handed_on(reading: Interpreter, module: Module) -> Iterator[str]:
-    """Recipes of other files that a file hands on under a name of its own."""
     for name in list(module.scope):
         if name.endswith("_config") and not name.startswith("_"):
             recipe_value = reading.name(name, {}, module)
@@ -358,7 +356,6 @@ def _value(option: str, value: object) -> object:
 
 
 def _lift(fields: JsonObject) -> None:
-    """Fields that say the same thing in another place."""
     # an object for overlap turns both on with the distributed optimizer, unless it says otherwise
     has_overlap = any(field.startswith("comm_overlap.") for field in fields)
     is_requested = has_overlap and fields.get("ddp.use_distributed_optimizer") is True

@@ -1,4 +1,4 @@
-"""Turn one of Megatron's options into the fields of Megatron-Bridge's ConfigContainer that say the same: one table."""
+"""Turn a Scenario into a recipe of Megatron-Bridge: Megatron's options as fields of its ConfigContainer."""
 
 from __future__ import annotations
 
@@ -259,7 +259,6 @@ def recipe(scenario: Scenario, fields: JsonMapping, title: str) -> str:
 
 
 def _used(line: str, text: str) -> bool:
-    """Whether the recipe needs an import."""
     names = line.replace("import torch.nn.functional as F", "import F.").split("import ")[1].split(", ")
     return any(f"{name}." in text if name in ("torch", "os") else name in text for name in names)
 

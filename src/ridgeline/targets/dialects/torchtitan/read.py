@@ -1,8 +1,8 @@
-"""Turn a configuration function of torchtitan (`config_registry.py::llama3_405b`) into the options of a job file.
+"""Turn torchtitan's job file, or a configuration function of it, into settings of a scenario.
 
 Versions from 0.3 on are configured by Python functions that return a `Trainer.Config`. They are followed by
-`targets.python_eval`: functions, classes and their defaults come from the checkout that the file stands in, so that a
-preset means what its own version says. Nothing is imported or executed.
+`targets.imports.python_eval`: functions, classes and their defaults come from the checkout that the file stands in, so
+that a preset means what its own version says. Nothing is imported or executed.
 """
 
 from __future__ import annotations
@@ -127,7 +127,6 @@ def _hook(name: str, given: tuple[Any, ...], words: JsonObject) -> Any:
 
 
 def _options(made: Made, function: str, folder: str, source: str) -> JsonObject:
-    """A configuration in the words of a job file."""
     options_found: JsonObject = {}
     wrong: list[Problem] = []
     for section in KEPT:
@@ -195,7 +194,6 @@ def _model(spec: Any, function: str, folder: str) -> JsonObject:
 
 
 def _adapters(converter: Made) -> JsonObject:
-    """Adapters as the options of a job file would say them."""
     rank, modules = converter.parts.get("rank"), converter.parts.get("target_modules")
     names = {"lora.target_modules": [str(name) for name in modules]} if isinstance(modules, list) else {}
     return {"lora.rank": rank if type(rank) is int else 8, **names}
@@ -263,7 +261,6 @@ def _read_model(reader: OptionReader) -> str | JsonObject | None:
 
 
 def _lora(reader: OptionReader) -> JsonObject:
-    """Adapters, where a converter makes them."""
     rank = reader.count("lora.rank")
     names = reader.take("lora.target_modules")
     if rank is None:

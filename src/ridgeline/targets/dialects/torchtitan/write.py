@@ -1,4 +1,4 @@
-"""Turn a Scenario into torchtitan's job file (TOML), and such a file back into settings.
+"""Turn a Scenario into torchtitan's job file (TOML).
 
 Version 0.2.2 is the last whose configuration is a file. From 0.3 on it is Python code; most options of [training],
 [parallelism] and [compile] live on there as command-line flags of the same names.
@@ -255,7 +255,6 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _narrow(scenario: Scenario, stored: str) -> Iterator[Piece]:
-    """Products in a narrow format come from converters of the model."""
     compute, decisions = scenario.plan.precision.compute.id, decisions_of(scenario)
     scaling = decisions.get("plan.precision.scaling")
     kind = next((kind for kind, means in CONVERTERS.items() if means == (compute, scaling)), None)

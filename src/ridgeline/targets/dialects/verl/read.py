@@ -1,4 +1,4 @@
-"""Turn the options of verl's supervised trainers into the words of the actor's update, which mean the same things."""
+"""Turn verl's options, of the actor's update and of its supervised trainers, into settings of a scenario."""
 
 from __future__ import annotations
 
@@ -225,7 +225,6 @@ def _plan(reader: option_reader.OptionReader, megatron: bool, strategy: str) -> 
 
 
 def _strategy(reader: option_reader.OptionReader, option: str, usual: str) -> str:
-    """Who runs the model; a problem where it is none that is read."""
     strategy = str(reader.take(option, default=usual))
     if strategy not in STRATEGIES:
         reader.problems.append(not_among(option, strategy[:60], STRATEGIES[1:]))
@@ -233,7 +232,6 @@ def _strategy(reader: option_reader.OptionReader, option: str, usual: str) -> st
 
 
 def _refuse_other_work(files: Files) -> None:
-    """An `InputError` for scripts that only generate or evaluate."""
     for name, text in files.items():
         program = re.search(r"verl\.trainer\.(main_generation\w*|main_eval\w*)", text) if name.endswith(".sh") else None
         if program and not re.search(r"main_ppo|sft_trainer|main_dapo|\.main_(?!gen|eval)\w+", text):
@@ -367,7 +365,6 @@ def _workload(reader: option_reader.OptionReader, plan: JsonObject, megatron: bo
 
 
 def _lora(reader: option_reader.OptionReader, megatron: bool) -> JsonObject:
-    """Adapters, where the files ask for them."""
     ranks = [reader.take(f"{MODEL}.{name}", default=0) for name in ("lora.rank", "lora_rank")]
     rank = next((rank for rank in (ranks if megatron else ranks[::-1]) if isinstance(rank, int) and rank > 0), 0)
     if isinstance(rank, int) and rank > 0:

@@ -210,7 +210,6 @@ def _of_command(files: Files, command: list[str]) -> Base:
 
 
 def _engine(words: str) -> str:
-    """The engine that names of configurations speak of."""
     return next((engine for engine in ENGINES if engine in words.lower()), "")
 
 
@@ -244,7 +243,6 @@ def _name_in(place: Checkout, module: str) -> str:
 
 
 def _options(command: list[str]) -> dict[str, str]:
-    """Hydra's own options of a command."""
     options_found: dict[str, str] = {}
     for at, word in enumerate(command):
         name, equals, value = word.partition("=")

@@ -1,4 +1,4 @@
-"""Turn a Scenario into what verl's Megatron backend is told about the actor."""
+"""Turn a Scenario into what verl is told about the actor, for its Megatron backend or for FSDP."""
 
 from __future__ import annotations
 
@@ -181,7 +181,6 @@ def _launch(scenario: Scenario, title: str) -> str:
 
 
 def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
-    """What both backends take."""
     work, plan = training(scenario).workload, scenario.plan
     nodes, chips_per_node = nodes_of(scenario.system)
     other_items = list(runs_on(scenario, verl.ID))
