@@ -129,7 +129,7 @@ def test_torchtitan_flavors_are_the_catalogs_models() -> None:
     from torchtitan.protocols.train_spec import get_train_spec
 
     from ridgeline.models.load import MODELS
-    from ridgeline.targets.dialects.torchtitan.names import FLAVORS
+    from ridgeline.targets.dialects.torchtitan.write import FLAVORS
 
     for (family, flavor), id in FLAVORS.items():
         args, entry = get_train_spec(family).model_args[flavor], MODELS[id]

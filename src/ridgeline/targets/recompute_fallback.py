@@ -48,9 +48,8 @@ def normal_recompute(scenario: Scenario) -> Recompute:
         return replace(chosen, layers=None, rest="none")
     if not any(counts):
         return replace(chosen, kind=chosen.rest, layers=None, rest="none")
-    if all(
-        min(layers_held, max(counts)) == count for layers_held, count in zip(scenario.placement, counts, strict=True)
-    ):
+    most, stages = max(counts), zip(scenario.placement, counts, strict=True)
+    if all(min(layers, most) == count for layers, count in stages):
         return replace(chosen, layers=max(counts))
     return chosen
 

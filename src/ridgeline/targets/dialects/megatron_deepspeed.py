@@ -37,15 +37,11 @@ def read(files: Files) -> Imported:
     imported_run = settings_of(replace(run_options, options=stated_options), ID, ID)
     if imported_run.settings["workload"]["kind"] != "train":
         return imported_run
-    plan: JsonObject = dict(imported_run.settings["plan"])
-    if plan["pp"] > 1 and shard in ("zero2", "zero3"):
+    if imported_run.settings["plan"]["pp"] > 1 and shard in ("zero2", "zero3"):
         notes.append(f"shard = zero1, where the files say {shard}: the pipeline engine shards optimizer states only")
         shard = "zero1"
-    plan["shard"] = shard
-    plan |= _offload(config, stated_options)
-    return replace(
-        imported_run, settings={**imported_run.settings, "plan": plan}, assumptions=(*imported_run.assumptions, *notes)
-    )
+    changes = {"shard": shard, **_offload(config, stated_options)}
+    return imported_run.with_settings(plan=changes).with_notes(after=tuple(notes))
 
 
 def _config(found: Given, files: Files) -> JsonObject | None:
@@ -101,11 +97,7 @@ def _layout(said: JsonObject) -> None:
         said |= {"context-parallel-size": split, "cp-comm-type": "a2a"}
     for name in NOISE:
         said.pop(name, None)
-    if (
-        said.pop("use-flash-attn-v2", None)
-        or said.pop("use-flash-attn-v1", None)
-        or said.pop("use-flash-attn-triton", None)
-    ):
+    if any(said.pop(f"use-flash-attn-{kind}", None) for kind in ("v2", "v1", "triton")):
         said["use-flash-attn"] = True
     said.setdefault("attention-backend", "flash" if said.get("use-flash-attn") else "unfused")
 

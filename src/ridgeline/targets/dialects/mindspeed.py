@@ -208,11 +208,8 @@ def switches(scenario: Scenario) -> Iterator[Piece]:
             continue
         if isinstance(piece, Fixed) and path == "plan.overlap.cp":
             continue
-        if (
-            isinstance(piece, Say)
-            and overlaps_experts
-            and option in ("--overlap-grad-reduce", "--overlap-param-gather")
-        ):
+        overlaps = overlaps_experts and option in ("--overlap-grad-reduce", "--overlap-param-gather")
+        if isinstance(piece, Say) and overlaps:
             yield from lose("not together with the overlap of expert exchange", *piece.paths)
         else:
             yield piece

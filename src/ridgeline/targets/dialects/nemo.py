@@ -131,13 +131,9 @@ def _evaluate_product(text: str, name: str, known: JsonMapping) -> Any:
         kind, left_factor, right_factor = product.group(1), int(product.group(2)), int(product.group(3))
         if kind == "multiply":
             return left_factor * right_factor
-        return (
-            done
-            if right_factor == 0
-            else left_factor // right_factor
-            if kind == "divide_floor"
-            else -(-left_factor // right_factor)
-        )
+        if right_factor == 0:
+            return done
+        return left_factor // right_factor if kind == "divide_floor" else -(-left_factor // right_factor)
     return int(done) if re.fullmatch(r"-?\d{1,15}", done) else done
 
 
@@ -148,12 +144,8 @@ def recognises(files: Files) -> bool:
 
 def _is_ours(data: JsonMapping) -> bool:
     model = data.get("model")
-    return (
-        isinstance(model, Mapping)
-        and isinstance(data.get("trainer"), Mapping)
-        and "micro_batch_size" in model
-        and "tensor_model_parallel_size" in model
-    )
+    tables = isinstance(model, Mapping) and isinstance(data.get("trainer"), Mapping)
+    return tables and {"micro_batch_size", "tensor_model_parallel_size"} <= set(data["model"])
 
 
 def read(files: Files) -> Imported:
@@ -169,9 +161,7 @@ def read(files: Files) -> Imported:
         options["model"] = model_name
     else:
         _refuse_unknown(model, stated_options, table.source)
-    options |= {
-        key: value for key, value in stated_options.items() if key.startswith("model.") and _is_left(key, value)
-    }
+    options |= {key: value for key, value in stated_options.items() if _is_left(key, value)}
     world = _world(stated_options, table.source)
     folder = checkout_of(files).folder
     path = f"{folder.name if folder else ''}/{table.source}"
@@ -201,11 +191,9 @@ def _refuse_unknown(model: JsonMapping, said: JsonMapping, source: str) -> None:
     if model.get("num_layers") is not None and unspelled_word is None:
         return
     trained_model = str(said.get("run.model_train_name") or model.get("restore_from_path") or "nothing")[:80]
-    given_text = (
-        f"layers of {unspelled_word}, which no key spells"
-        if unspelled_word
-        else f"no dimensions, and {trained_model} as its checkpoint"
-    )
+    given_text = f"layers of {unspelled_word}, which no key spells"
+    if unspelled_word is None:
+        given_text = f"no dimensions, and {trained_model} as its checkpoint"
     expected_text, todo = "dimensions, or the name of a known model", "name the model with --model"
     raise refusal(given_text, expected_text, path="model", todo=todo, where=source)
 
@@ -266,9 +254,9 @@ def _sharding(said: JsonMapping) -> Iterator[tuple[str, Any]]:
 
 def _is_left(key: str, value: Any) -> bool:
     """Whether a key of the model is told of apart: what was not translated, and says something."""
-    name = key.removeprefix("model.")
+    section, _, name = key.partition(".")
     known_names = name in NAMES or name.split(".")[0] in ("data", "tokenizer", "optim", "nsys_profile", "precision")
-    return not known_names and value not in (None, False) and name not in WORDS
+    return section == "model" and not known_names and value not in (None, False) and name not in WORDS
 
 
 def _world(said: JsonMapping, source: str) -> int | None:
@@ -277,13 +265,9 @@ def _world(said: JsonMapping, source: str) -> int | None:
     axes = ("tensor_model", "pipeline_model", "context")
     degrees = [said.get(f"model.{axis}_parallel_size", 1) for axis in axes]
     least = prod(degree for degree in degrees if type(degree) is int)
-    if (
-        type(nodes) is int
-        and type(chips_per_node) is int
-        and chips_per_node > 0
-        and nodes * chips_per_node >= max(1, least)
-    ):
-        return nodes * chips_per_node
+    sizes = [size for size in (nodes, chips_per_node) if type(size) is int and size > 0]
+    if len(sizes) == 2 and prod(sizes) >= max(1, least):
+        return prod(sizes)
     chips_in_name = chips_named(source)
     return chips_in_name if chips_in_name is not None and chips_in_name >= max(1, least) else None
 

@@ -508,10 +508,8 @@ def _ranks_of_chip(files: Files, devices: int, lnc: object) -> int:
         return 4 if devices > 2 * CHIPS else 2
     machine = load_system(name)
     if machine.chip.vendor != VENDOR:
-        given_text, expected_text = (
-            f"{name}, chips of {machine.chip.vendor}",
-            f"chips of {VENDOR}: NxD runs on no others",
-        )
+        expected_text = f"chips of {VENDOR}: NxD runs on no others"
+        given_text = f"{name}, chips of {machine.chip.vendor}"
         raise refusal(given_text, expected_text, path="system", todo="say --on 64xtrn1 or 64xtrn2")
     ranks, own_cores = cores_of(machine)
     if devices > ranks * CHIPS or (type(lnc) is int and lnc != own_cores):

@@ -176,9 +176,8 @@ def with_recomputed_layers(found: Imported, ids: object) -> Imported:
     for stage, size in enumerate(placement):
         counts[stage % pp] += len(numbers & set(range(first, first + size)))
         first += size
-    return found.with_settings(
-        plan={"recompute": {"kind": "full", "layers": counts if len(set(counts)) > 1 else counts[0]}}
-    )
+    recompute = {"kind": "full", "layers": counts if len(set(counts)) > 1 else counts[0]}
+    return found.with_settings(plan={"recompute": recompute})
 
 
 def with_adapters(found: Imported, lora: object) -> Imported:
@@ -200,17 +199,11 @@ def bridge_words(said: JsonMapping, named: str | None, source: str) -> JsonObjec
         given_text = f"the recipe {recipe.rpartition('.')[2][:60]}, which decides more than its arguments"
         raise refusal(given_text, "a recipe of Megatron-Bridge", path="recipe", where=source)
     model = named or _model(said, source)
-    needed_names = (
-        *STATED,
-        *(("expert_model_parallel_size",) if model in MODELS and has_experts(MODELS[model]) else ()),
-    )
-    open_ = [
-        Problem(path=key, given="nothing", expected="a value beside the recipe's name, which is not here", where=source)
-        for key in needed_names
-        if type(said.get(key)) is not int
-    ]
-    if open_:
-        raise InputError(open_)
+    sparse = model in MODELS and has_experts(MODELS[model])
+    needed_names = (*STATED, *(("expert_model_parallel_size",) if sparse else ()))
+    if absent := [key for key in needed_names if type(said.get(key)) is not int]:
+        expected = "a value beside the recipe's name, which is not here"
+        raise InputError(Problem(path=key, given="nothing", expected=expected, where=source) for key in absent)
     full = {} if "recompute_granularity" in said or model not in RECOMPUTED else {"recompute-granularity": "full"}
     return {"model": model, **full, **dict(_options(said, source))}
 
@@ -391,13 +384,11 @@ def _read(source: Source, files: Files) -> Imported:
     module, place = source.module, source.place
     framework = _text(module["framework"], place)
     if any(word in framework for word in IMAGES) or "diffusion" in str(module["model"]).lower():
-        raise refusal(
-            f"a model of images or video (framework {framework[:40]})", "training of a decoder", where=source.name
-        )
+        given = f"a model of images or video (framework {framework[:40]})"
+        raise refusal(given, "training of a decoder", where=source.name)
     if framework not in FRAMEWORKS:
-        raise refusal(
-            f"framework {framework[:40]}", f"framework {', '.join(FRAMEWORKS)}", path="modules", where=source.name
-        )
+        expected = f"framework {', '.join(FRAMEWORKS)}"
+        raise refusal(f"framework {framework[:40]}", expected, path="modules", where=source.name)
     stated_options: JsonObject = {}
     notes: list[str] = []
     model = _text(module["model"], place)
@@ -421,13 +412,12 @@ def _read(source: Source, files: Files) -> Imported:
     else:
         found_run = _megatron(stated_options, model, source.name, replace(place, chips=_world(files, place)))
         found_run = replace(found_run, chips=None)
-    notes_left = tuple(f"left out: {note}" for note in notes)
     values_requested = {str(key).replace("_", "-") for key in inner} if isinstance(inner, Mapping) else set()
     unread = tuple(  # thousands of defaults stand in the files: only what an experiment asks for can matter
         replace(part, matters=part.matters and (framework != "megatron" or part.option in values_requested))
         for part in found_run.unread
     )
-    return replace(found_run, target=ID, assumptions=(*notes_left, *found_run.assumptions), unread=unread)
+    return replace(found_run, target=ID, unread=unread).with_notes(*(f"left out: {note}" for note in notes))
 
 
 def _megatron(said: JsonMapping, model: str, source: str, place: Checkout) -> Imported:

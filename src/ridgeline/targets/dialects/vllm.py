@@ -243,8 +243,7 @@ def recognises(files: Files) -> bool:
     try:
         if commands_of(files, *PROGRAMS):
             return True
-        return not commands_of(files, ("-m", "dynamo.vllm")) and any(
-            _is_config(table.data) for table in tables(files, ".yaml", ".yml")
-        )
+        has_config = any(_is_config(table.data) for table in tables(files, ".yaml", ".yml"))
+        return has_config and not commands_of(files, ("-m", "dynamo.vllm"))
     except InputError:
         return False

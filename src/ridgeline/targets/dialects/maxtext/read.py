@@ -84,9 +84,8 @@ def read_table(table: Table, named: str | None, second: str = "") -> Imported:
 
 def _merge_arguments(files: Files) -> Table:
     """The YAML file with the arguments of launch scripts on top."""
-    yaml_tables = [
-        table for table in option_reader.tables(files, ".yml", ".yaml") if (MANY | {"base_emb_dim"}) & set(table.data)
-    ]
+    every_table = option_reader.tables(files, ".yml", ".yaml")
+    yaml_tables = [table for table in every_table if (MANY | {"base_emb_dim"}) & set(table.data)]
     trains = [one for one in option_reader.assigned_by(files, TRAINS) if MANY & set(one)]
     stated_options = trains[0] if trains else option_reader.assignments(files)
     words = {key: value for key, value in stated_options.items() if "." not in key or key.startswith("lora.")}
@@ -250,13 +249,11 @@ def _memory(reader: option_reader.OptionReader, experts: bool) -> JsonObject:
 def _tensors(reader: option_reader.OptionReader) -> tuple[str, float]:
     """The policy nearest to a choice by tensor, and the share of the kept tensors that rests in host memory."""
     places = {"remat": 0, "device": 1, "offload": 2}
-    at = {
-        name: reader.word(name, among=places, default=int(name == maxtext.INPUT))
-        for name in (maxtext.INPUT, *maxtext.PROJECTIONS, *maxtext.WIDE, *maxtext.CONTEXT, *maxtext.OTHERS)
-    }
+    names = (maxtext.INPUT, *maxtext.PROJECTIONS, *maxtext.WIDE, *maxtext.CONTEXT, *maxtext.OTHERS)
+    at = {name: reader.word(name, among=places, default=int(name == maxtext.INPUT)) for name in names}
     saved = {name for name, place in at.items() if place}
     policy = "full"
-    if any(set(names) <= saved for names in maxtext.PROJECTED):  # all of them: what one lacks has to be done again
+    if any(set(row) <= saved for row in maxtext.PROJECTED):  # all of them: what one lacks has to be done again
         with_context = "_with_context" * (not saved.isdisjoint(maxtext.CONTEXT))
         wide = not saved.isdisjoint(maxtext.WIDENED)
         policy = f"minimal{with_context}" if wide else f"save_dot{with_context}_except_mlp"
@@ -284,14 +281,11 @@ def recognises(files: Files) -> bool:
     """A YAML file or a script with several of MaxText's keys, a model file of it, or a manifest that starts it."""
     try:
         files = run.spelled_out(run.expand_manifests(files))
-        if run.benchmark_of(files) is not None or any(
-            {"base_emb_dim", "base_num_decoder_layers"} <= set(table.data)
-            for table in option_reader.tables(files, ".yml", ".yaml")
-        ):
+        keys_of_tables = [set(table.data) for table in option_reader.tables(files, ".yml", ".yaml")]
+        model_file = any({"base_emb_dim", "base_num_decoder_layers"} <= keys for keys in keys_of_tables)
+        if run.benchmark_of(files) is not None or model_file:
             return True
-        keys = {key for table in option_reader.tables(files, ".yml", ".yaml") for key in table.data} | set(
-            option_reader.assignments(files)
-        )
+        keys = set().union(*keys_of_tables, option_reader.assignments(files))
     except InputError:
         return False
     return len(MANY & keys) >= 2

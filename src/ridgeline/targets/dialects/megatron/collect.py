@@ -131,11 +131,8 @@ def _filled_by_script(name: str, table: JsonMapping, files: Files) -> Given | No
 def arguments_of(data: JsonMapping) -> JsonObject | None:
     """The options of a table: its own keys, or those below `MODEL_ARGS`; None where there are none."""
     inner = next((data[key] for key in ARGUMENTS if isinstance(data.get(key), Mapping)), None)
-    plain = {
-        str(key).lstrip("-").replace("_", "-"): value
-        for key, value in (data if inner is None else inner).items()
-        if not isinstance(value, Mapping)
-    }
+    rows = (data if inner is None else inner).items()
+    plain = {str(key).lstrip("-").replace("_", "-"): value for key, value in rows if not isinstance(value, Mapping)}
     if inner is None and not any(sign in plain for sign in SIGNS):
         return None
     return {key: _split_list(value) for key, value in plain.items() if value is not False and value is not None}
@@ -316,9 +313,8 @@ def speaking(files: Files) -> Iterator[str]:
     for name, text in files.items():
         if FOREIGN.search(text):
             continue
-        script = name.endswith(SCRIPTS) and (
-            re.search(r"--(num[-_]layers|hybrid[-_]\w+[-_]pattern)(?![\w-])", text) or _hands_on(name, text, files)
-        )
+        spells = re.search(r"--(num[-_]layers|hybrid[-_]\w+[-_]pattern)(?![\w-])", text)
+        script = name.endswith(SCRIPTS) and (spells or _hands_on(name, text, files))
         table = name.endswith((".yaml", ".yml")) and re.search(r"^(--|)(num[-_]layers|hybrid-\S+)\s*:", text, re.M)
         if script or table or (name.endswith((".yaml", ".yml")) and re.search(r"^MODEL_ARGS:", text, re.M)):
             yield text

@@ -146,9 +146,9 @@ def is_hybrid(model: ModelSpec) -> bool:
     >>> is_hybrid(MODELS["nemotron-h-8b"]), is_hybrid(MODELS["llama3-8b"]), is_hybrid(MODELS["qwen3-next-80b-a3b"])
     (True, False, False)
     """
+    blocks = model.blocks
     return any(
-        isinstance(block.mixer, (Mamba2, Recurrence)) or not block.mixer or not block.ffn or _unknown(block)
-        for block in model.blocks
+        isinstance(block.mixer, Mamba2) or not (block.mixer and block.ffn) or _unknown(block) for block in blocks
     )
 
 
@@ -201,9 +201,8 @@ def pattern(scenario: Scenario, cuts: bool = True) -> str:
 def needs_segments(scenario: Scenario) -> bool:
     """Whether stages have to be spelled: virtual ones, uneven ones, and of blocks that are two layers there."""
     has_pairs = any(len(symbols_of(block)) > 1 for block in scenario.model.blocks)
-    return scenario.plan.mesh.pp > 1 and (
-        len(set(scenario.placement)) > 1 or scenario.plan.schedule.chunks > 1 or has_pairs
-    )
+    is_cut = len(set(scenario.placement)) > 1 or scenario.plan.schedule.chunks > 1 or has_pairs
+    return scenario.plan.mesh.pp > 1 and is_cut
 
 
 def layers(scenario: Scenario) -> Iterator[Piece]:

@@ -271,10 +271,8 @@ def read(files: Files) -> Imported:
             if NO_DECODER.search(provider):
                 raise refusal(f"a diffusion model ({provider[:60]})", "training of a decoder", where=path)
             if unknown := {field: text[:80] for field, text in recipe_fields.unknown.items() if field in bridge.NEEDED}:
-                expected = "a value that the file states"  # and is not guessed
-                raise InputError(
-                    Problem(path=field, given=text, expected=expected, where=path) for field, text in unknown.items()
-                )
+                facts = {"expected": "a value that the file states", "where": path}  # and is not guessed
+                raise InputError(Problem(path=field, given=text, **facts) for field, text in unknown.items())
             options = megatron_options(recipe_fields, checkout_of(files).model)
             hint = model_in(files) or ""
             fields, notes = recipe_fields.fields, recipe_fields.notes

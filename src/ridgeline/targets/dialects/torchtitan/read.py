@@ -17,8 +17,16 @@ from ridgeline.core.files import Table
 from ridgeline.models.load import MODELS, find_name
 from ridgeline.models.load import model as load_model
 from ridgeline.models.spec import ModelSpec
-from ridgeline.targets.dialects.torchtitan.names import ALSO_FLAVORS, CONVERTERS, DEBUG, FLAVORS, ID, SCHEDULES, UNTIED
-from ridgeline.targets.dialects.torchtitan.write import same_shape
+from ridgeline.targets.dialects.torchtitan.write import (
+    ALSO_FLAVORS,
+    CONVERTERS,
+    DEBUG,
+    FLAVORS,
+    ID,
+    SCHEDULES,
+    UNTIED,
+    same_shape,
+)
 from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nest_options, only
 from ridgeline.targets.imports.python_builtins import deep_copy
 from ridgeline.targets.imports.python_eval import Interpreter, Stop
@@ -244,9 +252,8 @@ def _read_model(reader: OptionReader) -> str | JsonObject | None:
     if id is None and (family, plain) in DEBUG:
         return {**DEBUG[family, plain], **({"mtp": ahead} if ahead else {})}
     if id is None:
-        reader.notes.append(
-            Unread(option="model.flavor", value=f"{family} {flavor}"[:60], why="no catalog entry is it", matters=True)
-        )
+        value, why = f"{family} {flavor}"[:60], "no catalog entry is it"
+        reader.notes.append(Unread(option="model.flavor", value=value, why=why, matters=True))
         return None
     for name in reversed(folder.strip("/").split("/")):
         closer = find_name(name) if name and len(name) < 100 else None

@@ -13,16 +13,34 @@ from ridgeline.models.load import MODELS
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of, has_experts
-from ridgeline.targets.dialects.torchtitan.names import CONVERTERS, FLAVORS, ID, METHODS, SCHEDULES
 from ridgeline.targets.imports.option_reader import nest_options
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose
 from ridgeline.targets.option_table import say_options
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
+from ridgeline.targets.tables import value_pairs, word_pairs, words
 from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import growing_segments, runs_on
 
+ID = "torchtitan"
+
+# (model.name, model.flavor) -> catalog id; flavors that differ only in their attention kernel are read, not written
+FLAVORS = word_pairs("torchtitan", "flavors")
+# flavors that are read and not written
+ALSO_FLAVORS = word_pairs("torchtitan", "also_flavors")
+# flavors whose published model shares the matrix of its embedding, and whose own does not
+UNTIED = {("qwen3_5", "0.8B"): "qwen3.5-0.8b", ("qwen3_5", "2B"): "qwen3.5-2b", ("qwen3_5", "4B"): "qwen3.5-4b"}
+# models that the software's own tests train, as tables of dimensions
+DEBUG = value_pairs("torchtitan", "debug")
+SCHEDULES = words("torchtitan", "schedules")
+METHODS = {"ring": "alltoall"}
+# (family, recipe) -> (format, what shares a scale)
+CONVERTERS = {
+    ("float8", "tensorwise"): ("fp8-e4m3", "tensor"),
+    ("float8", "rowwise"): ("fp8-e4m3", "row"),
+    ("mx", "mxfp8_cublas"): ("mxfp8", "block"),
+}
 FILE = "job.toml"
 FSDP = "FSDP2 does so by itself"
 NOTE = """\

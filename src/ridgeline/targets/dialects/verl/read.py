@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from ridgeline.core.documents import JsonMapping, JsonObject
@@ -301,22 +302,18 @@ def _veomni(reader: option_reader.OptionReader) -> JsonObject:
 def _merge_overrides(files: Files) -> Table:
     yaml_tables = list(option_reader.tables(files, ".yml", ".yaml"))
     bare = ("engine", "ulysses_sequence_parallel_size", "use_remove_padding") if is_sft(files) else ()
-    updates = (
-        options for options in option_reader.assigned_by(files) if any(key.startswith(UPDATE) for key in options)
-    )
+    every_command = option_reader.assigned_by(files)
+    updates = (options for options in every_command if any(key.startswith(UPDATE) for key in options))
     stated_options = next(updates, None) or option_reader.assignments(files)
     words = {key: value for key, value in stated_options.items() if "." in key or key in bare}
     base = base_of(files).options
-    if not yaml_tables:
-        filled_table = (
-            option_reader.interpolate_references(base | words, checkout_of(files).environment) if base else words
-        )
-        return Table(data=option_reader.nest_options(filled_table), source=next(iter(files), ""))
     below = base | {key: value for table in yaml_tables for key, value in option_reader.flatten(table.data)}
-    filled_table = option_reader.interpolate_references(below | words, checkout_of(files).environment)
-    return Table(
-        data=option_reader.nest_options(filled_table), source=yaml_tables[0].source, lines=yaml_tables[0].lines
-    )
+    if below or yaml_tables:
+        words = option_reader.interpolate_references(below | words, checkout_of(files).environment)
+    data = option_reader.nest_options(words)
+    if not yaml_tables:
+        return Table(data=data, source=next(iter(files), ""))
+    return replace(yaml_tables[0], data=data)
 
 
 def _model(reader: option_reader.OptionReader) -> str | None:

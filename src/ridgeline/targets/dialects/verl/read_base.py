@@ -185,11 +185,9 @@ def _of_table(files: Files, name: str, text: str) -> Base:
     options = composer.compose(data)
     option_names = {key for key, _ in flatten(data)}
     listed_values = re.search(r"^defaults:[ \t]*\n((?:[ \t]*(?:-.*|#.*)?\n)+)", text, re.MULTILINE)
-    return Base(
-        engine=_engine(listed_values.group(1) if listed_values else ""),
-        options={key: value for key, value in options.items() if key not in option_names},
-        quiet=frozenset(options) - option_names,
-    )
+    engine = _engine(listed_values.group(1) if listed_values else "")
+    below = {key: value for key, value in options.items() if key not in option_names}
+    return Base(engine=engine, options=below, quiet=frozenset(below))
 
 
 def _of_command(files: Files, command: list[str]) -> Base:

@@ -49,9 +49,8 @@ def _mesh(scenario: Scenario) -> Iterator[Piece]:
         way = decisions["plan.moe_dispatch"]
         if way == "hybridep":
             yield Lose("plan.moe_dispatch", "all-to-all and DeepEP are written: written as all-to-all")
-        yield Say(
-            f"{verl.LAYER}.moe_token_dispatcher_type", "flex" if way == "deepep" else "alltoall", "plan.moe_dispatch"
-        )
+        word = "flex" if way == "deepep" else "alltoall"
+        yield Say(f"{verl.LAYER}.moe_token_dispatcher_type", word, "plan.moe_dispatch")
         yield Say(f"{verl.LAYER}.moe_enable_deepep", way == "deepep", "plan.moe_dispatch")
 
 
@@ -61,9 +60,8 @@ def _pipeline(scenario: Scenario) -> Iterator[Piece]:
         return
     chunks, placement = plan.schedule.chunks, scenario.placement
     size = chunks if chunks > 1 else None
-    yield Say(
-        f"{verl.MEGATRON}.virtual_pipeline_model_parallel_size", size, "plan.schedule.chunks", "plan.schedule.name"
-    )
+    option = f"{verl.MEGATRON}.virtual_pipeline_model_parallel_size"
+    yield Say(option, size, "plan.schedule.chunks", "plan.schedule.name")
     if plan.schedule.name != ("interleaved" if chunks > 1 else "1f1b"):
         yield Lose("plan.schedule.name", "Megatron runs 1f1b, interleaved with virtual stages")
     first, last, inner = placement[0], placement[-1], set(placement[1:-1])
