@@ -24,7 +24,7 @@ Kind = Literal["degree", "count", "size", "switch", "flag", "word"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class OptionRow:
     """One option and the decision it carries.
 
     option   its name in the target's files
@@ -66,15 +66,15 @@ class Option:
 
 
 @cache
-def option_rows(dialect: str, section: str) -> tuple[Option, ...]:
+def option_rows(dialect: str, section: str) -> tuple[OptionRow, ...]:
     """The rows of one section, in the order they are written."""
     rows = tables(dialect)["options"][section].items()
     return tuple(_row(path, row if isinstance(row, Mapping) else {"option": row}) for path, row in rows)
 
 
-def _row(path: str, row: JsonMapping) -> Option:
+def _row(path: str, row: JsonMapping) -> OptionRow:
     kind = row.get("kind", "word" if "words" in row else "count" if "default" in row else "degree")
-    return Option(path=path, **{**row, "kind": kind, "older": tuple(row.get("older", ()))})
+    return OptionRow(path=path, **{**row, "kind": kind, "older": tuple(row.get("older", ()))})
 
 
 def option_names(dialect: str, section: str) -> dict[str, str]:

@@ -19,7 +19,7 @@ from ridgeline.targets.ledger import Piece, Say
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported, Unread, refusal
 from ridgeline.targets.trainers import write as trainers
-from ridgeline.targets.trainers.read import Task, named_table, read_run, reader_of_files, zero_file
+from ridgeline.targets.trainers.read import TrainedTask, named_table, read_run, reader_of_files, zero_file
 from ridgeline.targets.vendors import runs_on
 
 ID = "accelerate"
@@ -250,7 +250,7 @@ def read(files: Files) -> Imported:
     parts = {"train": train, "accelerate": fsdp_parts(launch)} | ({"deepspeed": zero} if zero else {})
     reader = reader_of_files(parts, "the Trainer's arguments")
     reader.notes += notes
-    task = Task(name="lora" if lora else "pretrain" if trains_all_weights else "finetune")
+    task = TrainedTask(name="lora" if lora else "pretrain" if trains_all_weights else "finetune")
     spelled_model = _model_from_scratch(reader, files) if checkout_of(files).model is None else None
     imported_run = read_run(reader, READ_WORDS, checkout_of(files).model or model_in(files), ID, task)
     if spelled_model is not None and "model" not in imported_run.settings:

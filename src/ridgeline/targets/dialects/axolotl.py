@@ -11,7 +11,7 @@ from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.ledger import Piece, Say
 from ridgeline.targets.tables import words
 from ridgeline.targets.target import Export, Files, Imported, Unread
-from ridgeline.targets.trainers.read import Task, read_run, reader_of_files, zero_file
+from ridgeline.targets.trainers.read import TrainedTask, read_run, reader_of_files, zero_file
 from ridgeline.targets.trainers.write import ZERO, TrainerRun, by_torchrun, common, constants, run_of, trainer_export
 from ridgeline.targets.vendors import runs_on
 
@@ -63,7 +63,9 @@ def read(files: Files) -> Imported:
         notes.append(Unread(option="train.rl", value="set", why=why, matters=True))
     trains_all_weights = train.pop("train_on_inputs", False) is True or "pretraining_dataset" in train
     everywhere = train.pop("lora_target_linear", False) is True
-    task = Task(name="lora" if adapter else "pretrain" if trains_all_weights else "finetune", everywhere=everywhere)
+    task = TrainedTask(
+        name="lora" if adapter else "pretrain" if trains_all_weights else "finetune", everywhere=everywhere
+    )
     _old_names(train)
     train |= {"sequence_len": checkout_of(files).seq} if checkout_of(files).seq else {}
     reader = reader_of_files({"train": train} | ({"deepspeed": zero} if zero else {}), config_table.source)

@@ -27,7 +27,6 @@ from ridgeline.targets.yaml_text import yaml_text
 
 ID = "dynamo"
 FILE = "deployment.yaml"
-WORKER = "worker.sh"
 
 MODULES = {"vllm": "dynamo.vllm", "sglang": "dynamo.sglang", "tensorrt-llm": "dynamo.trtllm"}
 RUNTIMES = {"vllm": "vllm-runtime", "sglang": "sglang-runtime", "tensorrt-llm": "tensorrtllm-runtime"}

@@ -14,7 +14,7 @@ from ridgeline.targets.ledger import Lose, Piece, Say
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported, Unread, refusal
 from ridgeline.targets.trainers import write as trainers
-from ridgeline.targets.trainers.read import Task, named_table, read_run, reader_of_files, zero_file
+from ridgeline.targets.trainers.read import TrainedTask, named_table, read_run, reader_of_files, zero_file
 from ridgeline.targets.vendors import runs_on
 
 ID = "llamafactory"
@@ -86,7 +86,7 @@ def read(files: Files) -> Imported:
     lora = kind == "lora"
     if kind not in ("lora", "full"):
         notes.append(Unread(option="train.finetuning_type", value=kind, why="read as all weights", matters=True))
-    task = Task(name="lora" if lora else "pretrain" if stage == "pt" else "finetune")
+    task = TrainedTask(name="lora" if lora else "pretrain" if stage == "pt" else "finetune")
     is_packed = train.get("packing")
     train["packing"] = stage == "pt" if is_packed is None else is_packed  # pretraining packs unless told otherwise
     train |= {"cutoff_len": checkout_of(files).seq} if checkout_of(files).seq else {}

@@ -260,7 +260,7 @@ def adapters(said: JsonMapping, beside: object, experts: bool) -> tuple[JsonMapp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class PrimusRun:
     """One run.
 
     module  its framework, model, file of defaults and overrides
@@ -276,13 +276,13 @@ class Source:
     notes: tuple[str, ...] = field(default=())
 
 
-def sources(files: Files) -> Iterator[Source]:
+def sources(files: Files) -> Iterator[PrimusRun]:
     """The runs that files name, the first of each kind."""
     place = checkout_of(files)
     for table in tables(files, *YAML):
         module = module_of(table.data)
         if module is not None:
-            yield Source(module=module, name=table.source, place=place, beside=table.data)
+            yield PrimusRun(module=module, name=table.source, place=place, beside=table.data)
     yield from _scripts(files)
     yield from _model_files(files)
 
@@ -296,7 +296,7 @@ def module_of(data: JsonMapping) -> JsonMapping | None:
     return None
 
 
-def _scripts(files: Files) -> Iterator[Source]:
+def _scripts(files: Files) -> Iterator[PrimusRun]:
     """Experiments that scripts start: `primus-cli direct -- train pretrain --config FILE --tp_size 2 ...`."""
     for name, text in files.items():
         if not name.endswith(SCRIPTS) or "primus" not in text.lower():
@@ -313,7 +313,9 @@ def _scripts(files: Files) -> Iterator[Source]:
                 environment = {**script.environment, **place.environment}
                 notes = tuple(f"left out: {note}" for note in dict.fromkeys(script.notes))[:12]
                 filled_table = replace(place, environment=environment)
-                yield Source(module={**module, "overrides": stated_options}, name=name, place=filled_table, notes=notes)
+                yield PrimusRun(
+                    module={**module, "overrides": stated_options}, name=name, place=filled_table, notes=notes
+                )
                 return
 
 
@@ -349,14 +351,14 @@ def _value(word: str) -> object:
     return int(word) if word.lstrip("-").isdigit() and len(word) < 16 else word
 
 
-def _model_files(files: Files) -> Iterator[Source]:
+def _model_files(files: Files) -> Iterator[PrimusRun]:
     folder = checkout_of(files).folder
     if folder is None or folder.parts[-4:-1] != ("primus", "configs", "models"):
         return
     for table in tables(files, *YAML):
         module = {"framework": folder.name, "config": DEFAULTS, "model": table.source}
         note = "a model file: batch, sequence, mesh and recompute are Primus's defaults"
-        yield Source(module=module, name=table.source, place=checkout_of(files), notes=(note,))
+        yield PrimusRun(module=module, name=table.source, place=checkout_of(files), notes=(note,))
 
 
 def recognises(files: Files) -> bool:
@@ -380,7 +382,7 @@ def _world(files: Files, place: Checkout) -> int | None:
     return place.chips or (load_system(name).chips if name is not None else None)
 
 
-def _read(source: Source, files: Files) -> Imported:
+def _read(source: PrimusRun, files: Files) -> Imported:
     module, place = source.module, source.place
     framework = _text(module["framework"], place)
     if any(word in framework for word in IMAGES) or "diffusion" in str(module["model"]).lower():
@@ -442,7 +444,7 @@ def _megatron(said: JsonMapping, model: str, source: str, place: Checkout) -> Im
     return with_adapters(with_recomputed_layers(imported_run, ids), said.get("lora"))
 
 
-def _bridge(said: JsonMapping, source: Source, place: Checkout) -> Imported:
+def _bridge(said: JsonMapping, source: PrimusRun, place: Checkout) -> Imported:
     options = bridge_words(said, place.model, source.name)
     imported_run = settings_of(Given(options=options, source=source.name, world=place.chips), ID, ID)
     lora, notes = adapters(said, source.beside.get("peft"), has_experts(load_model(options["model"])))

@@ -112,14 +112,16 @@ def reader_of_files(parts: Mapping[str, JsonMapping], source: str) -> OptionRead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class TrainedTask:
     """What is trained: all weights, or adapters (of all matrices where `everywhere`)."""
 
     name: str = "finetune"
     everywhere: bool = False
 
 
-def read_run(reader: OptionReader, words: Mapping[str, str], named: str | None, target: str, task: Task) -> Imported:
+def read_run(
+    reader: OptionReader, words: Mapping[str, str], named: str | None, target: str, task: TrainedTask
+) -> Imported:
     """What the options say, in the words of the target."""
     model = model_of(reader, words["model"], named)
     zero = "deepspeed.zero_optimization.stage" in reader or any(key.startswith("deepspeed.") for key in reader.options)
@@ -317,7 +319,7 @@ def _optimizer(reader: OptionReader, words: Mapping[str, str]) -> JsonObject:
     return {"name": ours, "states": states}
 
 
-def _lora(reader: OptionReader, words: Mapping[str, str], task: Task) -> JsonObject:
+def _lora(reader: OptionReader, words: Mapping[str, str], task: TrainedTask) -> JsonObject:
     rank = reader.count(words["rank"])
     value = reader.take(words["adapters"])
     if task.name != "lora":

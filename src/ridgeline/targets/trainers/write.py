@@ -26,8 +26,7 @@ from ridgeline.targets.vendors import growing_segments
 from ridgeline.targets.yaml_text import yaml_text
 
 Backend = Literal["ddp", "fsdp2", "deepspeed"]
-# where `accelerate launch` keeps the mesh and FSDP, and its words for who shards
-MESH = "accelerate.parallelism_config.parallelism_config"
+# where `accelerate launch` keeps FSDP, and its words for who shards
 FSDP = "accelerate.fsdp_config.fsdp"
 TYPES: dict[Backend, str] = {"ddp": "MULTI_GPU", "fsdp2": "FSDP", "deepspeed": "DEEPSPEED"}
 Words = Mapping[str, str]

@@ -29,7 +29,6 @@ OUTERMOST = ("pipeline", "data", "fsdp", "expert", "context", "tensor", "tensor_
 FILE = "maxtext.yml"
 RUN = ("run_name=ridgeline", "steps=50", "dataset_type=synthetic", "enable_checkpointing=false")
 SEGMENTS = 32  # documents in a packed sequence that cuDNN makes room for, as in MaxText's own GPU files
-XLA = "the compiler arranges it"
 OUTPUT = 'base_output_directory="${OUTPUT:-$PWD/output}"'
 # collectives beside compute, as the published recipes for TPUs ask for
 POOL = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.94"}  # of a GPU's memory; JAX takes three quarters unless told

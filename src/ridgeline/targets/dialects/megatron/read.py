@@ -74,7 +74,7 @@ def decoding_plan(plan: JsonObject) -> JsonObject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class RunFacts:
     """What reading the plan needs to know beside the options: the engine, the model's size and the ranks started."""
 
     engine: str
@@ -121,7 +121,7 @@ def read_workload(reader: OptionReader) -> JsonObject:
     return pick(count_read)
 
 
-def read_plan(reader: OptionReader, seen: Seen) -> JsonObject:
+def read_plan(reader: OptionReader, seen: RunFacts) -> JsonObject:
     """The [plan] table: what is left out is as a plan leaves it."""
     plan = read_options(ID, "axes", reader)
     if seen.experts:
@@ -184,7 +184,7 @@ def _spread_layers(
     return tuple(stages)
 
 
-def _sharding(reader: OptionReader, seen: Seen, plan: JsonObject) -> JsonObject:
+def _sharding(reader: OptionReader, seen: RunFacts, plan: JsonObject) -> JsonObject:
     shard = "zero1" if reader.switch("use-distributed-optimizer", default=False) else "none"
     strategy = reader.word("data-parallel-sharding-strategy", among=SHARDS, default="none")
     if reader.switch("use-megatron-fsdp", "use-custom-fsdp", default=False):
@@ -270,7 +270,7 @@ def _precision(reader: OptionReader) -> JsonObject:
     return formats_read
 
 
-def _switches(reader: OptionReader, seen: Seen, plan: JsonObject) -> JsonObject:
+def _switches(reader: OptionReader, seen: RunFacts, plan: JsonObject) -> JsonObject:
     switch_plan: JsonObject = {}
     split = read_options(ID, "split", reader)
     parallel, exchange = split["sequence_parallel"], split["cp_kind"]
@@ -310,7 +310,7 @@ def _dispatch(reader: OptionReader) -> JsonObject:
     return {"moe_dispatch": backend if kind == "flex" and backend in ("deepep", "hybridep") else "all-to-all"}
 
 
-def _overlap(reader: OptionReader, seen: Seen, plan: JsonObject) -> JsonObject:
+def _overlap(reader: OptionReader, seen: RunFacts, plan: JsonObject) -> JsonObject:
     """What runs beside compute, where it differs from the engine's habit."""
     sizes_read = read_options(ID, "overlaps", reader)
     sizes_read["pp"] = not reader.switch("no-overlap-p2p-communication", default=False)
@@ -369,8 +369,8 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
         model = read_model(reader, found.hint or named_by_path(found.path))
     spec = load_model(model)
     workload, replica = decoding(reader) if generates else (read_workload(reader), None)
-    sees_images = Seen(engine=engine, layers=spec.layers, experts=has_experts(spec), world=found.world)
-    plan = read_plan(reader, sees_images)
+    run_facts = RunFacts(engine=engine, layers=spec.layers, experts=has_experts(spec), world=found.world)
+    plan = read_plan(reader, run_facts)
     if generates:
         plan = decoding_plan(plan)
     option_list = options(target if target not in ("primus", *DIALECTS) else ID)

@@ -51,7 +51,6 @@ ANSWERS = {
     "torch.distributed.is_initialized": False,
     "torch.cuda.is_available": True,
 }
-FINETUNED = ("sft", "finetune", "peft", "lora", "dora")
 NAMES = {field: option for option, field in bridge.FIELDS.items()}
 FORMATS = {code: word for word, code in bridge.DTYPES.items()}
 SIDES = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}

@@ -42,7 +42,6 @@ CONVERTERS = {
     ("mx", "mxfp8_cublas"): ("mxfp8", "block"),
 }
 FILE = "job.toml"
-FSDP = "FSDP2 does so by itself"
 NOTE = """\
 # For torchtitan 0.2: later versions are configured in Python and read no job file. Words after the script's name are
 # passed on. Yours: the folder with the tokenizer, and the data: c4 is streamed from the Hub; DATASET=c4_test with
