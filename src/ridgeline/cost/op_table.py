@@ -79,7 +79,9 @@ def _gather_columns(sections: Sequence[Section], many: int, cell: Index, table: 
                 slots.append(place * many * PHASES + phase)
                 if isinstance(op, MatMul):
                     peaks.append(PEAKS.index(op.peak))
-    slots_of = {kind: _slots(slots, many) for kind, (_, slots) in ops.items()}
+    copies = np.arange(many) * PHASES  # of an op, a section apart
+    slots_of = {kind: (np.array(slots, np.int64)[:, None] + copies).ravel() for kind, (_, slots) in ops.items()}
+    dense, expert, trained = table([(item.params, item.expert_params, item.trained) for item in sections], 3)
     return OpTable(
         matmuls=table(ops[MatMul][0], 10),
         matmul_peak=np.repeat(np.array(peaks, dtype=np.int64), many),
@@ -91,21 +93,10 @@ def _gather_columns(sections: Sequence[Section], many: int, cell: Index, table: 
         collectives=table(ops[Collective][0], 8),
         collective_slot=slots_of[Collective],
         cell=cell,
-        params=_params(table([(item.params, item.expert_params, item.trained) for item in sections], 3)),
+        params=np.stack([dense, expert, trained, np.where(trained >= dense, expert, 0.0)]),  # where all is trained
         offloadable=table([(item.offloadable,) for item in sections], 1)[0],
         cells=int(cell.max(initial=-1)) + 1,
     )
-
-
-def _slots(firsts: Sequence[int], many: int) -> Index:
-    """Slots of ops that stand `many` times, a section apart."""
-    return (np.array(firsts, dtype=np.int64)[:, None] + np.arange(many) * PHASES).ravel()
-
-
-def _params(held: Array) -> Array:
-    """Dense, expert, trained dense and trained expert parameters: experts are trained where everything is."""
-    dense, expert, trainable = held
-    return np.stack([dense, expert, trainable, np.where(trainable >= dense, expert, 0.0)])
 
 
 def _numbers(values: Fields, width: int) -> Array:

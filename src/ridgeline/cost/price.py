@@ -258,13 +258,9 @@ def collective_op_seconds(ops: Sequence[Collective], links: Links) -> Array:
     for op in ops:
         sizes = (op.payload_bytes, op.ranks, op.stride)
         payload, ranks, stride = (np.asarray(size, dtype=np.float64) for size in sizes)
-        total = total + collective_seconds(KINDS[op.kind], payload, ranks, stride, links, routing_of(op))
+        routing = Routing(copies=op.token_copies, chosen=op.token_groups, groups=op.routing_groups)
+        total = total + collective_seconds(KINDS[op.kind], payload, ranks, stride, links, routing)
     return total
-
-
-def routing_of(op: Collective) -> Routing:
-    """How the tokens of an op are routed."""
-    return Routing(copies=op.token_copies, chosen=op.token_groups, groups=op.routing_groups)
 
 
 def copy_seconds(op: HostCopy, machines: Machines, rows: Index | slice = slice(None)) -> Array:
@@ -315,16 +311,11 @@ def sum_sections(table: OpTable, rates: SustainedRates, prices: OpPrices) -> Sec
                 table.collective_slot[on_axis], prices.collective_s[on_axis], slots
             )
     seconds[3] = kernels * at(rates.kernel, cell) + pauses
+    forward, inputs, weights, recompute = (kernels * at(rates.host, cell)).reshape(-1, PHASES).T
     return SectionPrices(
         cell=table.cell,
         params=table.params,
         offloadable=table.offloadable,
         seconds=np.ascontiguousarray(seconds.reshape(len(SECTION_PARTS), -1, PHASES).swapaxes(1, 2)),
-        issue_s=_by_pass((kernels * at(rates.host, cell)).reshape(-1, PHASES)),
+        issue_s=np.stack([forward, inputs + recompute, weights]),
     )
-
-
-def _by_pass(columns: Array) -> Array:
-    """Columns by phase as those of forward, input gradient with recompute, and weight gradient."""
-    forward, inputs, weights, recompute = columns.T
-    return np.stack([forward, inputs + recompute, weights])

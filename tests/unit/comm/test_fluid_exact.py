@@ -15,7 +15,7 @@ from ridgeline.comm.library.algorithms import allgather_over, pairwise, reduce_t
 from ridgeline.comm.routes import PathTable, follow_paths, mix_bits
 from ridgeline.comm.simulation import compiled, path_choice, simulate
 from ridgeline.comm.simulation.conditions import Conditions, parse_conditions
-from ridgeline.comm.simulation.fluid_exact import exact_arrivals, in_turns, make_queues
+from ridgeline.comm.simulation.fluid_exact import exact_arrivals, make_queues
 from ridgeline.comm.simulation.fluid_windows import max_min
 from ridgeline.comm.simulation.messages import Flows, Job, Run, needed_writes, port_of
 from ridgeline.comm.simulation.path_choice import _hash_connections
@@ -94,7 +94,7 @@ def captured(jobs: list[Job], name: str, monkeypatch: pytest.MonkeyPatch, **aske
 
 def core_arrivals(flows: Flows) -> list[np.ndarray]:
     """By the general core, and by that of ports that take turns where it knows the case."""
-    queues, turns = make_queues(flows.messages, flows.out), in_turns(flows.messages, flows.out)
+    queues, turns = (make_queues(flows.messages, flows.out, turns=turns) for turns in (False, True))
     assert queues is not None
     found = [exact_arrivals(flows, one) for one in (queues, turns) if one is not None]
     assert found[0] is not None

@@ -178,11 +178,9 @@ def write_algorithm(algorithm: Algorithm, path: Path) -> None:
     contract = algorithm.contract
     if contract.collective not in PLAIN_COLLECTIVES:
         raise _wrong(path, contract.collective, "a collective of equal chunks: " + ", ".join(PLAIN_COLLECTIVES))
-    root_places = contract.begins if contract.collective == "broadcast" else contract.ends
-    root = int(root_places[0, 0]) if contract.collective in ("broadcast", "reduce") and root_places is not None else 0
     steps = {name: getattr(algorithm.steps, name).tolist() for name in COLUMNS}
     head = {"format": FORMAT, "version": 1, "name": algorithm.name, "collective": contract.collective}
-    sizes = {"ranks": contract.ranks, "nodes": algorithm.nodes, "chunks": contract.chunks, "root": root}
+    sizes = {"ranks": contract.ranks, "nodes": algorithm.nodes, "chunks": contract.chunks, "root": contract.root}
     write_text(path, json.dumps({**head, **sizes, "steps": steps}) + "\n")
 
 

@@ -48,8 +48,8 @@ def refuse_unwritable_algorithm(algorithm: Algorithm, target: str) -> None:
             "an algorithm of ranks alone",
             todo="choose --algorithm",
         )
-    if _root(algorithm) != 0:
-        raise refusal(f"--to {target}", f"root {_root(algorithm)}", "root 0: the file has no other")
+    if algorithm.contract.root != 0:
+        raise refusal(f"--to {target}", f"root {algorithm.contract.root}", "root 0: the file has no other")
 
 
 def refuse_too_many_steps(algorithm: Algorithm, target: Target) -> None:
@@ -115,23 +115,12 @@ def channels_of(algorithm: Algorithm) -> Index:
     return steps.channel.astype(np.int64) * groups + distance // PEERS_A_CHANNEL
 
 
-def _root(algorithm: Algorithm) -> int:
-    contract = algorithm.contract
-    root_places = {"broadcast": contract.begins, "reduce": contract.ends}.get(contract.collective)
-    return int(root_places[0, 0]) if root_places is not None else 0
-
-
 def sizes_of(algorithm: Algorithm) -> tuple[int, int]:
     """Chunks of a rank's input and output."""
-    n, chunks = algorithm.ranks, algorithm.contract.chunks
-    counts = {"allgather": (chunks // n, chunks), "reducescatter": (chunks, chunks // n)}
-    return counts.get(
-        algorithm.contract.collective, (chunks // n, chunks // n) if _pairs(algorithm) else (chunks, chunks)
-    )
-
-
-def _pairs(algorithm: Algorithm) -> bool:
-    return algorithm.contract.collective == "alltoall"
+    chunks = algorithm.contract.chunks
+    part = chunks // algorithm.ranks
+    sizes = {"allgather": (part, chunks), "reducescatter": (chunks, part), "alltoall": (part, part)}
+    return sizes.get(algorithm.contract.collective, (chunks, chunks))
 
 
 @dataclass(slots=True)
@@ -165,7 +154,8 @@ def empty_program(algorithm: Algorithm, target: Target) -> Program:
     return Program(
         name=algorithm.name or algorithm.contract.collective, target=target,
         collective=algorithm.contract.collective, ranks=algorithm.ranks, inputs=inputs, outputs=outputs, root=0,
-        in_place=(False,) if _pairs(algorithm) else (True, False), slots=SLOTS, blocks=((),) * algorithm.ranks,
+        in_place=(False,) if algorithm.contract.collective == "alltoall" else (True, False), slots=SLOTS,
+        blocks=((),) * algorithm.ranks,
     )  # fmt: skip
 
 

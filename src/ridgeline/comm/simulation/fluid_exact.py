@@ -7,7 +7,9 @@ that send one message a round, on one way, take turns (native/fluid_serial.c); e
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -48,84 +50,60 @@ class _Network(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Senders:
-    """Ports: the connections that each uses, in pairs, and the first message of each."""
+class Queues:
+    """Messages as queues of ports, as the core keeps them; `arrays` are the arrays that `table` points into.
 
+    turns                        whether every port sends one message a round
+    pair_port, pair_connection   the connections that each port uses, in pairs; `begins`: the first message of each
+    """
+
+    table: _Queues | _Turns
+    arrays: tuple[np.ndarray, ...]
     pair_port: Index
     pair_connection: Index
     begins: Index
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class InTurns:
-    """Messages of ports that send one a round, as the core keeps them; `table` points into the arrays `arrays`."""
-
-    table: _Turns
-    arrays: tuple[np.ndarray, ...]
-    senders: Senders
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Queues:
-    """Messages as queues of ports, as the core keeps them; `arrays` are the arrays that `table` points into."""
-
-    table: _Queues
-    arrays: tuple[np.ndarray, ...]
-    senders: Senders
+    turns: bool
 
     @property
     def at_once(self) -> int:
         """Messages that may be under way at one time."""
-        return int(self.table.at_once)
+        return int(self.table.at_once) if isinstance(self.table, _Queues) else self.ports
 
     @property
     def ports(self) -> int:
         return int(self.table.ports)
 
 
-def make_queues(messages: Messages, out: Index) -> Queues | None:
-    """The queues of messages whose connections leave through `out`; None where there is no core."""
+def make_queues(messages: Messages, out: Index, *, turns: bool = False) -> Queues | None:
+    """The queues of messages whose connections leave through `out`; None where there is no core.
+
+    In turns also where a port sends two messages in a round.
+    """
     library = core()
     if library is None or not len(messages):
         return None
     (port, connection), line = port_of(messages, out)
-    ports, rows, many = int(port.max()) + 1, len(messages.read), len(messages)
-    sent, _columns = _sent(messages, port, line, waits=True)
+    ports, chunks, many = int(port.max()) + 1, _CHUNK * (len(messages.read) + 1), len(messages)
+    waits = not turns or messages.relayed
+    sent, _columns = _sent(messages, port, line, waits=waits)
+    sizes = (ports,) if turns else (many, ports + 1, many + 1)
     arrays: tuple[np.ndarray, ...] = (
-        np.empty(_MESSAGE * (many + 1), np.uint8),
-        np.zeros(_CHUNK * (rows + 1), np.uint8),
-        *(np.empty(size, np.int32) for size in (many, ports + 1, many + 1)),
+        np.empty(_TURN * many if turns else _MESSAGE * (many + 1), np.uint8),
+        np.zeros(chunks if waits else 0, np.uint8),
+        *(np.empty(size, np.int32) for size in sizes),
     )
-    table = _Queues(0, 0, 0, 0, 0, 0, *(array.ctypes.data for array in arrays))
-    if library.make_queues(ctypes.byref(sent), ctypes.byref(table)):
+    pointers = [array.ctypes.data for array in arrays]
+    table = _Turns(0, 0, 0, *pointers) if turns else _Queues(0, 0, 0, 0, 0, 0, *pointers)
+    failure = (library.make_turns if turns else library.make_queues)(ctypes.byref(sent), ctypes.byref(table))
+    if failure == 1 or (failure and not turns):
         raise MemoryError(f"queues of {many:,} messages")
-    begins = arrays[2][arrays[4][arrays[3][:-1]]].astype(np.int64)
-    return Queues(table=table, arrays=arrays, senders=_senders(port, connection, begins))
-
-
-def in_turns(messages: Messages, out: Index) -> InTurns | None:
-    """The messages of ports that send one a round; None where one sends two, or there is no core."""
-    library = core()
-    if library is None or not len(messages):
+    if failure:
         return None
-    (port, connection), line = port_of(messages, out)
-    ports, rows, many = int(port.max()) + 1, len(messages.read), len(messages)
-    sent, _columns = _sent(messages, port, line, waits=messages.relayed)
-    arrays: tuple[np.ndarray, ...] = (
-        np.empty(_TURN * many, np.uint8),
-        np.empty(_CHUNK * (rows + 1) if messages.relayed else 0, np.uint8),
-        np.empty(ports, np.int32),
+    begins = arrays[2] if turns else arrays[2][arrays[4][arrays[3][:-1]]]
+    pair_port, pair_connection, begins = (_plain(column, np.int64) for column in (port, connection, begins))
+    return Queues(
+        table=table, arrays=arrays, pair_port=pair_port, pair_connection=pair_connection, begins=begins, turns=turns
     )
-    table = _Turns(0, 0, 0, *(array.ctypes.data for array in arrays))
-    failure = library.make_turns(ctypes.byref(sent), ctypes.byref(table))
-    if failure == 1:
-        raise MemoryError(f"queues of {many:,} messages")
-    begins = arrays[2].astype(np.int64)
-    return None if failure else InTurns(table=table, arrays=arrays, senders=_senders(port, connection, begins))
-
-
-def _senders(port: Index, connection: Index, begins: Index) -> Senders:
-    return Senders(pair_port=_plain(port, np.int64), pair_connection=_plain(connection, np.int64), begins=begins)
 
 
 def _sent(messages: Messages, port: Index, line: Ints, *, waits: bool) -> tuple[_Sent, tuple[np.ndarray, ...]]:
@@ -145,37 +123,22 @@ class Prepared:
     """The queues of one set of messages and ports, made when the first seed asks for them."""
 
     def __init__(self, messages: Messages, out: Index) -> None:
-        self.messages, self.out = messages, out
-        self.made: Queues | None = None
-        self.taken: InTurns | None = None
-        self.several = False  # messages of one port in one round
-
-    def queues(self) -> Queues | None:
-        """None where there is no core."""
-        if self.made is None:
-            self.made = make_queues(self.messages, self.out)
-        return self.made
-
-    def turns(self) -> InTurns | None:
-        """None where a port sends two messages in a round, or there is no core."""
-        if self.taken is None and not self.several:
-            self.taken = in_turns(self.messages, self.out)
-            self.several = self.taken is None
-        return self.taken
+        self.queues: Callable[[], Queues | None] = cache(lambda: make_queues(messages, out))
+        self.turns: Callable[[], Queues | None] = cache(lambda: make_queues(messages, out, turns=True))
 
 
-def exact_arrivals(flows: Flows, queues: Queues | InTurns) -> Run | None:
+def exact_arrivals(flows: Flows, queues: Queues) -> Run | None:
     """Every message's arrival at max-min rates; None where rounding keeps rates from settling.
 
     In turns also where flows take several ways, or one of more shared links than that core knows.
     """
     library = core()
     assert library is not None
-    if isinstance(queues, InTurns) and flows.ways.share is not None:
+    if queues.turns and flows.ways.share is not None:
         return None
-    network, _arrays = _network(flows, queues.senders)
+    network, _arrays = _network(flows, queues)
     arrival_s, counters = np.empty(len(flows.messages)), np.zeros(2, np.int64)
-    call = library.run_turns if isinstance(queues, InTurns) else library.run_moments
+    call = library.run_turns if queues.turns else library.run_moments
     failure = call(
         ctypes.byref(queues.table), ctypes.byref(network), ctypes.c_double(SAME), _P(arrival_s.ctypes.data),
         _P(counters.ctypes.data),
@@ -187,18 +150,18 @@ def exact_arrivals(flows: Flows, queues: Queues | InTurns) -> Run | None:
     return None if failure else Run(arrived_s=arrival_s, moments=int(counters[0]))
 
 
-def _network(flows: Flows, senders: Senders) -> tuple[_Network, tuple[np.ndarray, ...]]:
+def _network(flows: Flows, queues: Queues) -> tuple[_Network, tuple[np.ndarray, ...]]:
     """What the core reads of one seed, and the arrays that it points into."""
     messages = flows.messages
-    opens = flows.start_s[messages.job[senders.begins]] + flows.late_s[messages.connection[senders.begins]]
+    opens = flows.start_s[messages.job[queues.begins]] + flows.late_s[messages.connection[queues.begins]]
     links = _plain(flows.ways.links, np.int64)
     share = None if flows.ways.share is None else _plain(flows.ways.share, np.float64)
     rates, delay = _plain(flows.rates, np.float64), _plain(flows.delay_s, np.float64)
     arrays = (links, rates, delay, opens) if share is None else (links, rates, delay, opens, share)
     return _Network(
         *links.shape, len(rates) - 1, links.ctypes.data, None if share is None else share.ctypes.data,
-        rates.ctypes.data, delay.ctypes.data, len(senders.pair_port), senders.pair_port.ctypes.data,
-        senders.pair_connection.ctypes.data, opens.ctypes.data,
+        rates.ctypes.data, delay.ctypes.data, len(queues.pair_port), queues.pair_port.ctypes.data,
+        queues.pair_connection.ctypes.data, opens.ctypes.data,
     ), arrays  # fmt: skip
 
 

@@ -8,7 +8,7 @@ there: every write of an earlier round to what it reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -226,7 +226,7 @@ def unshared_rates(flows: Flows) -> tuple[Mask, Array]:
 
 
 def by_rounds(flows: Flows) -> Run | None:
-    """Every message's arrival where no link is shared; None where one is.
+    """Every message's arrival where no link is shared; None where one is, or a port sends two at once.
 
     arrives = max(its chunks are there, its port is free) + latency + bytes / rate
     """
@@ -234,28 +234,40 @@ def by_rounds(flows: Flows) -> Run | None:
     if not is_alone.all():
         return None
     messages = flows.messages
-    (port, connection), line = port_of(flows.messages, flows.out)
+    (ports, connection), line = port_of(flows.messages, flows.out)
+    port, cuts = ports[line], np.searchsorted(messages.first, messages.rounds)
+    turn = np.repeat(np.arange(len(cuts) - 1), np.diff(cuts))
+    if len(np.unique(turn * (int(port.max()) + 1) + port)) < len(messages):
+        return None
+    free = np.zeros(int(ports.max()) + 1)
+    free[port] = flows.start_s[messages.job]
+    free[ports] = np.maximum(free[ports], flows.late_s[connection])
     lasts = messages.size_bytes / rate[messages.connection] + flows.delay_s[messages.connection]
-    free = np.zeros(len(np.unique(port)))
-    free[port] = flows.late_s[connection]
-    begins = flows.start_s[messages.job[np.searchsorted(messages.first, messages.rounds[:-1])]]
-    there, stamp = np.zeros(messages.places), np.full(len(free), -1)
-    arrival_s = np.empty(len(messages))
-    cuts = np.searchsorted(messages.first, messages.rounds)
-    single = len(messages) == len(messages.read)
-    for turn, ((low, high), (first, last)) in enumerate(zip(pairwise(messages.rounds), pairwise(cuts), strict=True)):
-        round_ports = port[line[first:last]]
-        stamp[round_ports] = np.arange(last - first)
-        if (stamp[round_ports] != np.arange(last - first)).any():  # two at once on one port
-            return None
-        chunk_there_s = there[messages.read[low:high]]
-        starts = messages.first[first:last] - low
-        ready = np.maximum(free[round_ports], chunk_there_s if single else np.maximum.reduceat(chunk_there_s, starts))
-        end = np.maximum(ready, begins[turn]) + lasts[first:last]
-        arrival_s[first:last], free[round_ports] = end, end
-        chunk_end_s = end if single else np.repeat(end, np.diff(np.append(starts, high - low)))
-        np.maximum.at(there, messages.write[low:high], chunk_end_s)
-    return Run(arrived_s=arrival_s, moments=len(cuts) - 1)
+    rounds = [slice(first, last) for first, last in pairwise(cuts.tolist())]
+    arrival_s = _arrivals(messages, port, free, rounds, lambda rows: lasts[rows])
+    return Run(arrived_s=arrival_s, moments=len(rounds))
+
+
+def _arrivals(
+    messages: Messages,
+    port: Index,
+    free: Array,
+    rounds: Iterable[slice | Index],
+    lasts: Callable[[slice | Index], Array],
+) -> Array:
+    """When messages arrive whose rounds follow each other; `free` is when each port begins."""
+    count, single = np.diff(messages.first), len(messages) == len(messages.read)
+    there, arrival_s = np.zeros(messages.places), np.empty(len(messages))
+    for rows in rounds:
+        parts = count[:0] if single else count[rows]
+        at = rows if single else ranges(messages.first[:-1][rows], parts)
+        chunk_there_s = there[messages.read[at]]
+        ready = chunk_there_s if single else np.maximum.reduceat(chunk_there_s, np.cumsum(parts) - parts)
+        end = np.maximum(free[port[rows]], ready) + lasts(rows)
+        arrival_s[rows] = end
+        np.maximum.at(free, port[rows], end)
+        np.maximum.at(there, messages.write[at], end if single else np.repeat(end, parts))
+    return arrival_s
 
 
 ALIKE = 1e-9  # relative difference of sizes and starts that counts as none
@@ -283,22 +295,9 @@ def by_shared_rounds(flows: Flows) -> Run:
     rounds = _Rounds(flows)
     if len(rounds.cuts) == 2:  # nothing that arrives is sent on
         return Run(arrived_s=free[port] + rounds.lasts(slice(None)), moments=1, method="rounds")
-    order = rounds.order
-    count, single = np.diff(messages.first), len(messages) == len(messages.read)
-    there = np.zeros(messages.places)
-    arrival_s = np.empty(len(messages))
-    for low, high in pairwise(rounds.cuts.tolist()):
-        rows = slice(low, high) if order is None else order[low:high]
-        lasts = rounds.lasts(rows)
-        parts = count[:0] if single else count[rows]
-        at = rows if single else ranges(messages.first[:-1][rows], parts)
-        chunk_there_s = there[messages.read[at]]
-        ready = chunk_there_s if single else np.maximum.reduceat(chunk_there_s, np.cumsum(parts) - parts)
-        round_ports = port[rows]
-        end = np.maximum(free[round_ports], ready) + lasts
-        arrival_s[rows] = end
-        np.maximum.at(free, round_ports, end)
-        np.maximum.at(there, messages.write[at], end if single else np.repeat(end, parts))
+    order, cuts = rounds.order, pairwise(rounds.cuts.tolist())
+    rows = [slice(low, high) if order is None else order[low:high] for low, high in cuts]
+    arrival_s = _arrivals(messages, port, free, rows, rounds.lasts)
     return Run(arrived_s=arrival_s, moments=len(rounds.known), method="rounds")
 
 

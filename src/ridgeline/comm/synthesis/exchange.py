@@ -1,25 +1,23 @@
-"""Ways of an all-to-all on any direct graph, heterogeneous or degraded, that load links evenly.
+"""Exchanges on any direct graph, heterogeneous or degraded, over ways that load links evenly.
 
-Every rank sends over a tree of ways to all others. Trees are laid one after the other, where others have left links
-free (several at a time where there are many ranks); each is taken up and laid again a few times (a concurrent flow, by
-rip-up and re-route), and single ways are led off the fullest link. `exchange_turns` says when each chunk moves on.
+All-to-all: every rank sends over a tree of ways to all others. Trees are laid one after the other, where others have
+left links free (several at a time where there are many ranks); each is taken up and laid again a few times (a
+concurrent flow, by rip-up and re-route), and single ways are led off the fullest link.
 
-When the chunks of an all-to-all move on over their ways: one at a time on a link, or all that wait for it.
+Pairs that send and unequal parts go over several ways at once: what a pair sends is cut into pieces of about one size.
+Each piece is laid along the links that are least full with it, and laid again once all the others lie: a single pair
+comes to use every way that adds rate, as maximum flow does, and pairs that meet go round each other.
 
-A link that is free takes, of the chunks that wait for it, one with the longest way ahead. Waiting chunks lie on stacks,
-one for each link and number of hops ahead, so that a turn looks at links and not at chunks.
-
-Exchanges of any sizes on a direct graph over several ways at once: pairs that send, all-to-all of unequal parts.
-
-What a pair sends is cut into pieces of about one size. Each piece is laid along the links that are least full with it,
-and laid again once all the others lie: a single pair comes to use every way that adds rate, as maximum flow does, and
-pairs that meet go round each other. `exchange_turns` says when each piece moves on.
+Chunks move on over their ways one at a time on a link, or all that wait for it. A link that is free takes, of the
+chunks that wait for it, one with the longest way ahead. Waiting chunks lie on stacks, one for each link and number of
+hops ahead, so that a turn looks at links and not at chunks.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from scipy.sparse.csgraph import dijkstra
@@ -27,10 +25,8 @@ from scipy.sparse.csgraph import dijkstra
 from ridgeline.comm.algorithm import Algorithm, steps_of
 from ridgeline.comm.contract import Contract, contract
 from ridgeline.comm.graph import Graph, link_matrix, link_numbers
-from ridgeline.comm.synthesis.matching import SYNTHESIZED
+from ridgeline.comm.synthesis.matching import SYNTHESIZED, ticks_of
 from ridgeline.core.arrays import Array, Index
-
-TICKS = 4  # of the fastest link's time, where links differ
 
 
 def by_hops(graph: Graph, ways: Index, whole: Contract | None = None) -> Algorithm:
@@ -44,7 +40,7 @@ def one_by_one(graph: Graph, ways: Index, chunk_bytes: float, whole: Contract | 
 
     whole   what the chunks are of, by row of `ways`; absent: an all-to-all of all pairs
     """
-    ticks = _ticks(graph, chunk_bytes)
+    ticks = ticks_of(chunk_bytes / graph.bytes_per_s + graph.latency_s)
     length = (ways >= 0).sum(axis=1)
     waiting = _Stacks(graph.links, ways.shape[1], len(ways))
     at, free = np.zeros(len(ways), np.int64), np.zeros(graph.links, np.int64)
@@ -67,15 +63,6 @@ def one_by_one(graph: Graph, ways: Index, chunk_bytes: float, whole: Contract | 
     rounds = np.repeat(np.arange(len(rows)), [len(link) for link, _ in rows])
     links, chunks = (np.concatenate([row[part] for row in rows]) for part in (0, 1))
     return _exchange_algorithm(graph, rounds, links, chunks, whole)
-
-
-def _ticks(graph: Graph, chunk_bytes: float) -> Index:
-    """Turns that a chunk takes on each link: one where all links are alike."""
-    chunk_s = chunk_bytes / graph.bytes_per_s + graph.latency_s
-    if np.ptp(chunk_s) <= 1e-12 * chunk_s.max():
-        return np.ones(graph.links, np.int64)
-    ticks: Index = np.ceil(chunk_s / chunk_s.min() * TICKS - 1e-6).astype(np.int64)
-    return ticks
 
 
 class _Stacks:
@@ -148,14 +135,8 @@ def _cut(asked: Contract, pairs: tuple[Index, Index, Array], count: Index) -> Co
     source, target = (np.repeat(column, count) for column in pairs[:2])
     share: Array = np.repeat(pairs[2] / count, count)
     ids = np.arange(len(source))
-    return Contract(
-        collective=asked.collective,
-        ranks=asked.ranks,
-        chunks=len(ids),
-        begins=np.stack([source, ids], axis=1),
-        ends=np.stack([target, ids], axis=1),
-        chunk_share=share,
-    )
+    begins, ends = np.stack([source, ids], axis=1), np.stack([target, ids], axis=1)
+    return replace(asked, chunks=len(ids), begins=begins, ends=ends, chunk_share=share)
 
 
 def _ways(graph: Graph, whole: Contract, seed: int = 0) -> Index:

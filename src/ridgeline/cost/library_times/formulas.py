@@ -185,7 +185,8 @@ def _exchange(columns: QuestionColumns, link: LinkParams) -> Array:
     inner = exchange_bytes(columns.size, columns.inside, columns.ranks) / up + columns.size / link.copy
     wire = np.maximum(inner, columns.size * (1 - 1 / columns.domains) / link.out)
     beyond = np.where(columns.domains > 1, link.out_hop + (columns.ranks - columns.inside) * link.hop, 0.0)
-    seconds = link.by_protocol(wire, exchange_is_simple(columns), link.values["peer_start"])
+    simple: Mask = columns.size / columns.ranks > PEER_LOW  # messages too long for LL
+    seconds = link.by_protocol(wire, simple, link.values["peer_start"])
     return seconds + link.values["exchange"] * MICRO + beyond
 
 
@@ -194,31 +195,19 @@ def _is_kind(columns: QuestionColumns, kind: QuestionKind) -> Mask:
     return mask
 
 
-def _not_exchanged(columns: QuestionColumns) -> Mask:
-    return ~_is_kind(columns, "all-to-all")
-
-
-def _reduced_across(columns: QuestionColumns) -> Mask:
-    return _is_kind(columns, "all-reduce") & (columns.domains > 1)
-
-
 def _has_switch(columns: QuestionColumns) -> Mask:
     meets: Mask = (columns.domains == 1) | (columns.inside <= MOST_FOR_SWITCH)
     large: Mask = columns.inside >= LEAST_FOR_SWITCH
     return _is_kind(columns, "all-reduce") & columns.in_switch & large & meets
 
 
-def _is_exchange(columns: QuestionColumns) -> Mask:
-    return _is_kind(columns, "all-to-all")
-
-
 LibraryForm = Callable[[QuestionColumns, LinkParams], Array]
 NCCL_FORMS: Mapping[str, tuple[LibraryForm, Callable[[QuestionColumns], Mask]]] = MappingProxyType(
     {
-        "ring": (_ring, _not_exchanged),
-        "double-tree": (_tree, _reduced_across),
+        "ring": (_ring, lambda columns: ~_is_kind(columns, "all-to-all")),
+        "double-tree": (_tree, lambda columns: _is_kind(columns, "all-reduce") & (columns.domains > 1)),
         "in-switch": (_in_switch, _has_switch),
-        "all-pairs": (_exchange, _is_exchange),
+        "all-pairs": (_exchange, lambda columns: _is_kind(columns, "all-to-all")),
     }
 )
 """Name in the algorithm table -> fitted seconds, and the rows that NCCL takes it for."""
@@ -249,14 +238,12 @@ def benchmark_seconds(questions: Sequence[CollectiveQuestion]) -> Array:
     """
     seconds = np.zeros(len(questions))
     is_described = np.array([describes(question.system) for question in questions], np.bool_)
-    for rows, price in ((is_described, _by_shipped_numbers), (~is_described, bare_link_seconds)):
-        if rows.any():
-            seconds[rows] = price([question for question, chosen in zip(questions, rows, strict=True) if chosen])
+    described = [question for question, known in zip(questions, is_described, strict=True) if known]
+    other = [question for question, known in zip(questions, is_described, strict=True) if not known]
+    if described:
+        seconds[is_described] = library_seconds(question_columns(described), shipped_parameters().values)
+    seconds[~is_described] = bare_link_seconds(other)
     return seconds
-
-
-def _by_shipped_numbers(questions: Sequence[CollectiveQuestion]) -> Array:
-    return library_seconds(question_columns(questions), shipped_parameters().values)
 
 
 def bare_link_seconds(questions: Sequence[CollectiveQuestion]) -> Array:
@@ -288,12 +275,6 @@ def ring_is_simple(columns: QuestionColumns, times: Array) -> Mask:
     """
     low, wide, simple = _tuner_costs(columns, times)
     is_simple: Mask = (simple < np.minimum(low, wide)) & (columns.domains == 1)
-    return is_simple
-
-
-def exchange_is_simple(columns: QuestionColumns) -> Mask:
-    """Whether an all-to-all's messages are too long for LL."""
-    is_simple: Mask = columns.size / columns.ranks > PEER_LOW
     return is_simple
 
 
