@@ -67,7 +67,9 @@ def _time_rounds(algorithm: Algorithm, graph: Graph, size_bytes: float, wide: Ma
     total, ends = np.zeros(graph.links), []
     last, crowding = 0.0, 0
     for low, high in pairwise(steps.starts()):
-        used, row, count, sent = _messages(way_of[low:high], _sizes(shares, steps.chunk[low:high]), len(ways.count))
+        chunk = steps.chunk[low:high]
+        sizes = np.broadcast_to(shares, chunk.shape) if len(shares) == 1 else shares[chunk]
+        used, row, count, sent = _messages(way_of[low:high], sizes, len(ways.count))
         step_rows: Index | slice = slice(None) if row is None else row
         over = ways.links(used)
         load = np.bincount(over.link, over.for_links(sent), graph.links)
@@ -90,11 +92,6 @@ def _time_rounds(algorithm: Algorithm, graph: Graph, size_bytes: float, wide: Ma
         last = max(last, float(end.max()))
         ends.append(last)
     return Timing(seconds=last, round_ends=np.array(ends), link_bytes=total, crowding=crowding)
-
-
-def _sizes(shares: Array, chunk: Ints) -> Array:
-    """Bytes of each step."""
-    return np.broadcast_to(shares, chunk.shape) if len(shares) == 1 else shares[chunk]
 
 
 def _messages(way: Index | Ints, size: Array, ways: int) -> tuple[Index | Ints, Index | None, Array | None, Array]:

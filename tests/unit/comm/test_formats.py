@@ -23,7 +23,7 @@ from ridgeline.comm.graph import without
 from ridgeline.comm.libraries.choice import library_choice
 from ridgeline.comm.library.algorithms import allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.select import candidates
-from ridgeline.comm.synthesis.symmetric import symmetric_allgather
+from ridgeline.comm.synthesis.matching import symmetric_allgather
 from ridgeline.comm.synthesis.synthesize import synthesize
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import topology

@@ -14,9 +14,15 @@ from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph, graph_of, slow_links, without
 from ridgeline.comm.library.candidates import bucket_seconds
 from ridgeline.comm.select import candidates, fastest
-from ridgeline.comm.synthesis.matching import arrival_allgather, cycle_allgather, has_cycle, matched_allgather
+from ridgeline.comm.synthesis.matching import (
+    arrival_allgather,
+    cycle_allgather,
+    has_cycle,
+    matched_allgather,
+    symmetric_allgather,
+    torus_ports,
+)
 from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce
-from ridgeline.comm.synthesis.symmetric import ports, symmetric_allgather
 from ridgeline.comm.synthesis.synthesize import synthesize
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import graph_of_system, topology
@@ -45,7 +51,7 @@ def random_graph(ranks: int, degree: int, seed: int, spread: float = 0.0) -> Gra
 def test_a_torus_is_gathered_in_the_fewest_rounds(name: str) -> None:
     graph = topology(name, RATE, ALPHA)
     made = symmetric_allgather(graph)
-    assert made.rounds == -(-(graph.ranks - 1) // len(ports(graph.shape)))
+    assert made.rounds == -(-(graph.ranks - 1) // len(torus_ports(graph.shape)))
     assert verify_algorithm(made).ok
     assert time_algorithm(made, graph, 1e9).crowding == 1
 

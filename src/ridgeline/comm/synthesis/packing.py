@@ -68,24 +68,11 @@ def switched_allreduce(graph: Graph, ways: Index, trees: list[Index], pieces: in
                 rows.append((round, *pair, what[2] * pieces + what[0], what[3]))
         ready = {pair: queue for pair, queue in ready.items() if queue}
         round, now = round + 1, coming[0][0]
-        _land(coming, now, ready, busy, links, (plans, pieces, waiting))
+        while coming and coming[0][0] == now:  # what arrives leaves its links free, and lets others go
+            _, pair, (piece, _, tree, op) = heapq.heappop(coming)
+            busy.difference_update(links[pair])
+            tree_arrivals(ready, plans[tree], (tree, piece, pair[1], op), waiting[tree * pieces + piece])
     return allreduce_of(rows, graph.ranks, graph.ranks, pieces * len(trees))
-
-
-def _land(
-    coming: list[tuple[int, tuple[int, int], tuple[int, int, int, int]]],
-    now: int,
-    ready: Ready,
-    busy: set[int],
-    links: dict[tuple[int, int], list[int]],
-    state: tuple[list[TreePlan], int, list[list[int]]],
-) -> None:
-    """What arrives now leaves its links free, and lets others go."""
-    plans, pieces, waiting = state
-    while coming and coming[0][0] == now:
-        _, pair, (piece, _, tree, op) = heapq.heappop(coming)
-        busy.difference_update(links[pair])
-        tree_arrivals(ready, plans[tree], (tree, piece, pair[1], op), waiting[tree * pieces + piece])
 
 
 def _all_ways(graph: Graph) -> Index:

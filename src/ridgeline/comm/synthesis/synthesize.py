@@ -23,8 +23,10 @@ from ridgeline.comm.synthesis.matching import (
     cycle_allgather,
     has_cycle,
     has_event_core,
+    is_symmetric,
     matched_allgather,
     matched_broadcast,
+    symmetric_allgather,
 )
 from ridgeline.comm.synthesis.packing import (
     TREED_RANKS,
@@ -34,7 +36,6 @@ from ridgeline.comm.synthesis.packing import (
     timed_allreduce,
 )
 from ridgeline.comm.synthesis.ports import ports_of
-from ridgeline.comm.synthesis.symmetric import is_symmetric, symmetric_allgather
 from ridgeline.comm.timing import time_algorithm
 
 TREES = 32
