@@ -11,8 +11,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.evidence import Quoted
 from ridgeline.core.records import dataclass
 from ridgeline.cost import FORMATS, ceilings, profile_for, shipped_profiles
-from ridgeline.hardware.chip import PEAK_KEYS, Chip
-from ridgeline.hardware.facts import Ratio, link_bytes_per_flop, ridge_points
+from ridgeline.hardware.chip import PEAK_KEYS, Chip, Ratio, link_bytes_per_flop, ridge_points
 from ridgeline.hardware.system import System, Tier
 from ridgeline.hardware.topology import bisection_bytes_per_s, diameter, label
 from ridgeline.ir.fusions import FUSIONS

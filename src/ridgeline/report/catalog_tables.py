@@ -12,8 +12,7 @@ from ridgeline.core.encode import to_json
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_count, format_quantity
-from ridgeline.hardware.chip import PEAK_KEYS
-from ridgeline.hardware.facts import Ratio
+from ridgeline.hardware.chip import PEAK_KEYS, Ratio
 from ridgeline.hardware.load import sources as known_sources
 from ridgeline.plan.workload import Workload
 from ridgeline.report.catalog import (

@@ -11,8 +11,7 @@ import pytest
 from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import InputError, MissingNumber, UnknownId
 from ridgeline.core.evidence import Evidence
-from ridgeline.hardware.chip import Chip
-from ridgeline.hardware.facts import link_bytes_per_flop, ridge_points
+from ridgeline.hardware.chip import Chip, link_bytes_per_flop, ridge_points
 from ridgeline.hardware.load import CHIPS, FOLDER, SYSTEMS, chip, sources, system
 from ridgeline.report.catalog import chip_numbers
 

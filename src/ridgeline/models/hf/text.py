@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ridgeline.models.hf import classic, gemma, hybrid, latent, recurrent
-from ridgeline.models.hf.decoders import decoder_readers
+from ridgeline.models.hf import classic, decoders, hybrid, latent
 from ridgeline.models.hf.parts import Reader
 
 TEXT: Mapping[str, Reader] = MappingProxyType(
     {
-        **decoder_readers(),
+        **decoders.decoder_readers(),
         "axk1": latent.axk1,
         "bamba": hybrid.bamba,
         "biogpt": classic.biogpt,
@@ -22,10 +21,10 @@ TEXT: Mapping[str, Reader] = MappingProxyType(
         "deepseek_v32": latent.deepseek_v32,
         "deepseek_v4": latent.deepseek_v4,
         "falcon": classic.falcon,
-        "falcon_h1": recurrent.falcon_h1,
-        "falcon_mamba": recurrent.mamba,
-        "gemma3n_text": gemma.gemma3n,
-        "gemma4_text": gemma.gemma4,
+        "falcon_h1": hybrid.falcon_h1,
+        "falcon_mamba": hybrid.mamba,
+        "gemma3n_text": decoders.gemma3n,
+        "gemma4_text": decoders.gemma4,
         "glm4_moe_lite": latent.deepseek,
         "glm_moe_dsa": latent.glm_moe_dsa,
         "gpt-sw3": classic.gpt2,
@@ -36,18 +35,18 @@ TEXT: Mapping[str, Reader] = MappingProxyType(
         "gpt_neox_japanese": classic.gpt_neox_japanese,
         "gptj": classic.gptj,
         "granitemoehybrid": hybrid.granitemoehybrid,
-        "jamba": recurrent.jamba,
+        "jamba": hybrid.jamba,
         "kimi_k2": latent.deepseek,
-        "kimi_linear": recurrent.kimi_linear,
-        "lfm2": recurrent.lfm2,
-        "lfm2_moe": recurrent.lfm2_moe,
+        "kimi_linear": hybrid.kimi_linear,
+        "lfm2": hybrid.lfm2,
+        "lfm2_moe": hybrid.lfm2_moe,
         "longcat_flash": latent.longcat_flash,
-        "mamba": recurrent.mamba,
+        "mamba": hybrid.mamba,
         "mamba2": hybrid.mamba2,
         "minicpm3": latent.plain_latent,
-        "minimax": recurrent.minimax,
-        "minimax_m1": recurrent.minimax,
-        "minimax_text_01": recurrent.minimax,
+        "minimax": hybrid.minimax,
+        "minimax_m1": hybrid.minimax,
+        "minimax_text_01": hybrid.minimax,
         "mistral4": latent.deepseek,
         "mpt": classic.mpt,
         "nemotron_h": hybrid.nemotron_h,
@@ -56,9 +55,9 @@ TEXT: Mapping[str, Reader] = MappingProxyType(
         "qwen3_5_moe_text": hybrid.qwen3_5_moe,
         "qwen3_5_text": hybrid.qwen3_5,
         "qwen3_next": hybrid.qwen3_next,
-        "rwkv": recurrent.rwkv,
+        "rwkv": hybrid.rwkv,
         "xglm": classic.xglm,
-        "xlstm": recurrent.xlstm,
+        "xlstm": hybrid.xlstm,
         "youtu": latent.plain_latent,
         "zamba2": hybrid.zamba2,
     }
