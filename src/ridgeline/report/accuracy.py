@@ -49,14 +49,9 @@ def checkout() -> Path:
     """The folder of the source checkout this package runs from; parameters and tables are written nowhere else."""
     root = Path(__file__).resolve().parents[3]
     if not (root / "pyproject.toml").is_file() or not (root / "docs").is_dir():
-        raise InputError(
-            Problem(
-                path="ridgeline fit",
-                given="an installed package",
-                expected="a source checkout: it writes parameters and documentation",
-                todo="clone the repository and `pip install -e .`; --quick fits without writing",
-            )
-        )
+        expected = "a source checkout: it writes parameters and documentation"
+        todo = "clone the repository and `pip install -e .`; --quick fits without writing"
+        raise InputError(Problem(path="ridgeline fit", given="an installed package", expected=expected, todo=todo))
     return root
 
 
@@ -196,17 +191,8 @@ def curve_table(sheet: Sheet) -> str:
         for point in curve.get(scope, ()):
             cells = ("mape", "naive", "headline", "headline_naive", "coverage90")
             rows.append((told, str(point["runs"]), str(point["rows"]), *(percent(point[cell]) for cell in cells)))
-    head = (
-        "anchored by runs of",
-        "runs",
-        "rows",
-        "mean",
-        "mean, naive",
-        "headline",
-        "headline, naive",
-        "inside the interval",
-    )
-    return _table(head, rows)
+    figures = ("mean", "mean, naive", "headline", "headline, naive", "inside the interval")
+    return _table(("anchored by runs of", "runs", "rows", *figures), rows)
 
 
 def curve_by_table(sheet: Sheet) -> str:
@@ -229,14 +215,10 @@ def _groups_table(sheet: Sheet) -> str:
 
 def _ablation_table(sheet: Sheet) -> str:
     rows = [
-        (
-            item["group"],
-            ", ".join(item["parameters"]),
-            percent(item["mape"]),
-            signed_share(item["buys"], unit=" points"),
-        )
+        (item["group"], ", ".join(item["parameters"]), percent(item["mape"]),
+         signed_share(item["buys"], unit=" points"))
         for item in sheet.get("ablation", ())
-    ]
+    ]  # fmt: skip
     return _table(("group", "parameters held at their defaults", "headline mean", "what fitting them buys"), rows)
 
 

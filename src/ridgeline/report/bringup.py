@@ -68,7 +68,7 @@ def draw_bringup(found: BringUp, console: Console) -> None:
             _checks(found),
             _arithmetic(found.fingerprint_report),
             *(_remarks(found.inventory, name) for name in LISTS),
-            _compiler(found.inventory),
+            list_lines("graph breaks", found.inventory.graph_breaks or [], most=SHOWN, style="bold yellow"),
             _speed(found.speed_report) if found.speed_report else [],
         )
     )
@@ -101,17 +101,22 @@ def _facts(found: BringUp) -> Table:
     )  # fmt: skip
 
 
+FINDING_HEADS = ("format", "phase", "module", "broken", "measured", "limit", "calls")
+
+
+def _finding_rows(findings: Sequence[OpFinding]) -> list[tuple[str, ...]]:
+    return [
+        (finding.op, finding.dtype, finding.phase, finding.module,
+         f"{finding.statistic}: {finding.message}" if finding.message else finding.statistic,
+         f"{finding.printed_measured:.3g}", f"{finding.printed_limit:.3g}", str(finding.times))
+        for finding in findings
+    ]  # fmt: skip
+
+
 def findings_table(findings: Sequence[OpFinding]) -> Table:
     """The wrong ops."""
-    numbers = ("measured", "limit", "calls")
-    table = header_table(("wrong op", "format", "phase", "module", "broken", *numbers), right=numbers, overflow="fold")
-    for finding in findings:
-        why = f"{finding.statistic}: {finding.message}" if finding.message else finding.statistic
-        table.add_row(
-            clean(finding.op), clean(finding.dtype), clean(finding.phase), clean(finding.module), clean(why),
-            f"{finding.printed_measured:.3g}", f"{finding.printed_limit:.3g}", str(finding.times),
-        )  # fmt: skip
-    return table
+    rows = (map(clean, row) for row in _finding_rows(findings))
+    return header_table(("wrong op", *FINDING_HEADS), rows, right=FINDING_HEADS[-3:], overflow="fold")
 
 
 def _arithmetic(known: FingerprintReport | None) -> list[RenderableType]:
@@ -119,13 +124,8 @@ def _arithmetic(known: FingerprintReport | None) -> list[RenderableType]:
         return []
     told = facts(*fingerprint_facts(known))
     notes = list_lines("unlike IEEE", known.notes, style="bold yellow")
-    changed = list_lines("unlike the profile's fingerprint", fingerprint_changes(known), style="bold yellow")
+    changed = list_lines("unlike the profile's fingerprint", _pairs(known.changed), style="bold yellow")
     return [Text("arithmetic", style="bold"), told, *notes, *changed]
-
-
-def fingerprint_changes(known: FingerprintReport) -> list[str]:
-    """What is not as the chip's profile has it, a line for each figure."""
-    return [f"{name}: {before} -> {after}" for name, (before, after) in known.changed.items()]
 
 
 def fingerprint_facts(known: FingerprintReport) -> list[tuple[str, str]]:
@@ -189,10 +189,6 @@ def remark(one: Remark) -> str:
     return f"{one.op} ({where}, {one.calls} call{'s' if one.calls != 1 else ''}){sentence}"
 
 
-def _compiler(inventory: Inventory) -> list[RenderableType]:
-    return list_lines("graph breaks", inventory.graph_breaks or [], most=SHOWN, style="bold yellow")
-
-
 def _speed(report: SpeedReport) -> Iterator[RenderableType]:
     speed = report.speed
     beside = (
@@ -212,21 +208,29 @@ def _speed(report: SpeedReport) -> Iterator[RenderableType]:
     yield from list_lines("launch-bound stretches", figures, most=3)
 
 
+SPEED_HEADS = ("format", "shapes", "where", "calls", "each", "at best", "share", "bound")
+
+
+def _speed_cells(op: OpSpeed) -> tuple[str, ...]:
+    best = DASH if op.roof_s is None else format_quantity(op.roof_s, "s", 3)
+    where = f"{op.phase} {op.module}"
+    return (op.dtype, _shapes(op.shapes), where, str(op.calls), format_quantity(op.seconds, "s", 3), best,
+            percent(op.share))  # fmt: skip
+
+
+def _shapes(shapes: Sequence[Sequence[int]], most: int = 3) -> str:
+    return ", ".join("x".join(map(str, shape)) or "1" for shape in shapes[:most])
+
+
 def speed_table(ops: Sequence[OpSpeed]) -> Table:
     """Flagged ops, or where there is none those that cost most."""
-    flagged = [one for one in ops if one.flag]
+    flagged = [op for op in ops if op.flag]
     title = "slow or impossible" if flagged else "costliest"
-    numbers = ("calls", "each", "at best", "share")
-    table = header_table((title, "format", "shapes", "where", *numbers, "bound", ""), right=numbers)
-    for one in (flagged or ops)[:SHOWN]:
-        shapes = ", ".join("x".join(map(str, shape)) or "1" for shape in one.shapes[:3])
-        table.add_row(
-            clean(one.op), clean(one.dtype), shapes, clean(f"{one.phase} {one.module}"), str(one.calls),
-            format_quantity(one.seconds, "s", 3),
-            DASH if one.roof_s is None else format_quantity(one.roof_s, "s", 3), percent(one.share),
-            one.bound or DASH, Text(one.flag, style="bold yellow"),
-        )  # fmt: skip
-    return table
+    rows = (
+        (*map(clean, (op.op, *_speed_cells(op), op.bound or DASH)), Text(op.flag, style="bold yellow"))
+        for op in (flagged or ops)[:SHOWN]
+    )
+    return header_table((title, *SPEED_HEADS, ""), rows, right=SPEED_HEADS[3:7])
 
 
 # -- bringup diff -----------------------------------------------------------------------------------------------------
@@ -271,12 +275,13 @@ def _bringup_diff_speed(diff: ReportDiff) -> list[RenderableType]:
     rows = [*diff.slower, *diff.faster][:SHOWN]
     if not rows:
         return [whole]
-    table = header_table(("beyond their spread", "format", "shapes", "A", "B", "B / A"), right=("A", "B", "B / A"))
-    for row in rows:
-        times = (format_quantity(row.before_s, "s", 3), format_quantity(row.after_s, "s", 3))
-        shapes = ", ".join("x".join(map(str, shape)) or "1" for shape in row.shapes[:3])
-        table.add_row(clean(row.op), clean(row.dtype), shapes, *times, signed_share(row.ratio - 1, unit=" %"))
-    return [whole, table]
+    right = ("A", "B", "B / A")
+    cells = (
+        (clean(row.op), clean(row.dtype), _shapes(row.shapes), format_quantity(row.before_s, "s", 3),
+         format_quantity(row.after_s, "s", 3), signed_share(row.ratio - 1, unit=" %"))
+        for row in rows
+    )  # fmt: skip
+    return [whole, header_table(("beyond their spread", "format", "shapes", *right), cells, right=right)]
 
 
 # -- bringup html -----------------------------------------------------------------------------------------------------
@@ -348,16 +353,8 @@ def dump_page(found: ImportedDump) -> str:
 
 
 def _findings(findings: Sequence[OpFinding]) -> str:
-    if not findings:
-        return ""
-    rows = [
-        (finding.op, finding.dtype, finding.phase, finding.module,
-         f"{finding.statistic}: {finding.message}" if finding.message else finding.statistic,
-         f"{finding.printed_measured:.3g}", f"{finding.printed_limit:.3g}", finding.times)
-        for finding in findings
-    ]  # fmt: skip
-    heads = ("op", "format", "phase", "module", "broken", "measured", "limit", "calls")
-    return f"<h2>Wrong ops</h2>{table(heads, rows, text=range(5))}"
+    cells = table(("op", *FINDING_HEADS), _finding_rows(findings), text=range(5))
+    return f"<h2>Wrong ops</h2>{cells}" if findings else ""
 
 
 def _check_table(found: BringUp) -> str:
@@ -388,7 +385,7 @@ def _arithmetic_section(found: BringUp) -> str:
         return ""
     rows = [pair for pair in fingerprint_facts(known) if pair[1]]
     notes = f"<ul>{_items(known.notes)}</ul>" if known.notes else ""
-    changed = fingerprint_changes(known)
+    changed = _pairs(known.changed)
     unlike = f"<h3>Unlike the profile's fingerprint</h3><ul>{_items(changed)}</ul>" if changed else ""
     return f"<h2>Arithmetic</h2>{table(('', ''), rows, text=(0, 1))}{notes}{unlike}"
 
@@ -426,16 +423,8 @@ def _speed_section(report: SpeedReport) -> str:
         f"{size} tokens in {speed.dtype}: {format_quantity(speed.step_s, 's', 3)} of ops, beside {beside}. "
         f"An op that does nothing takes {format_quantity(speed.nothing_s, 's', 3)}. No part of the verdict."
     )
-    rows = []
-    for one in sorted(speed.ops, key=lambda one: not one.flag)[:BRINGUP_HTML_SHOWN]:
-        shapes = ", ".join("x".join(map(str, shape)) or "1" for shape in one.shapes[:3])
-        best = DASH if one.roof_s is None else format_quantity(one.roof_s, "s", 3)
-        where = f"{one.phase} {one.module}"
-        rows.append((
-            _op_name(one.op), one.dtype, shapes, where, one.calls, format_quantity(one.seconds, "s", 3), best,
-            percent(one.share), one.bound, one.flag,
-        ))  # fmt: skip
-    heads = ("op", "format", "shapes", "where", "calls", "each", "at best", "share", "bound", "")
+    ops = sorted(speed.ops, key=lambda op: not op.flag)[:BRINGUP_HTML_SHOWN]
+    rows = [(_op_name(op.op), *_speed_cells(op), op.bound, op.flag) for op in ops]
     figures = [
         (f"{stretch.begin or 'the model'} to {stretch.end or 'the model'}", stretch.phase, stretch.ops,
          format_quantity(stretch.seconds, "s", 3))
@@ -446,8 +435,8 @@ def _speed_section(report: SpeedReport) -> str:
         if figures
         else ""
     )
-    chart = _chart(speed.ops)
-    return f"<h2>Speed</h2><p>{escape_text(about)}</p>{chart}{table(heads, rows, text=(0, 1, 2, 3, 8, 9))}{runs}"
+    cells = table(("op", *SPEED_HEADS, ""), rows, text=(0, 1, 2, 3, 8, 9))
+    return f"<h2>Speed</h2><p>{escape_text(about)}</p>{_chart(speed.ops)}{cells}{runs}"
 
 
 def _op_name(op: str) -> str:
@@ -476,9 +465,8 @@ def _chart(ops: Sequence[OpSpeed]) -> str:
 
 def _rows(inventory: Inventory) -> str:
     rows = [
-        (row.op, ", ".join(row.dtypes[:4]),
-         ", ".join("x".join(map(str, shape)) or "1" for shape in row.shapes[:4]),
-         f"{row.phase} {row.module}", row.calls, row.model_calls)
+        (row.op, ", ".join(row.dtypes[:4]), _shapes(row.shapes, 4), f"{row.phase} {row.module}", row.calls,
+         row.model_calls)
         for row in inventory.rows[:ROWS]
     ]  # fmt: skip
     more = len(inventory.rows) - len(rows)

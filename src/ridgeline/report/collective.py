@@ -44,12 +44,8 @@ METHODS: dict[Method, str] = {
     "windows": "max-min rates in windows of a tenth of a message",
     "rounds": "by the bytes of a round on a link",
 }
-LAYERS = {
-    "ideal": "on ideal links",
-    "library": "by the library's tuner",
-    "benchmark": "in a benchmark",
-    "step": "in a step",
-}
+LAYERS = {"ideal": "on ideal links", "library": "by the library's tuner", "benchmark": "in a benchmark",
+          "step": "in a step"}  # fmt: skip
 HEAT = " ░▒▓█"  # how many of a cell's rounds a link is used in
 HEAT_LINKS, HEAT_ROUNDS = 16, 64  # cells of the picture
 
@@ -140,10 +136,12 @@ def _sizes(ranges: Sequence[SizeRange]) -> Table:
 
 
 def _links(time: CollectiveTime) -> Table:
-    table = header_table(("busiest link", "bytes", "of the time"), right=("bytes", "of the time"))
-    for link in time.busiest:
-        table.add_row(f"{link.source} to {link.target}", format_quantity(link.bytes, "B", 3), percent(link.busy))
-    return table
+    right = ("bytes", "of the time")
+    rows = (
+        (f"{link.source} to {link.target}", format_quantity(link.bytes, "B", 3), percent(link.busy))
+        for link in time.busiest
+    )
+    return header_table(("busiest link", *right), rows, right=right)
 
 
 def _picture(algorithm: Algorithm, graph: Graph) -> list[Text]:
@@ -200,18 +198,12 @@ def draw_collective_run(run: CollectiveRun, console: Console) -> None:
     """Print the table of sizes."""
     algorithm = run.algorithm
     title = f"{run.collective} by {algorithm.name} on {algorithm.ranks} ranks, {run.backend}"
-    table = header_table(COLUMNS, right=COLUMNS)
-    for row in run.rows:
-        table.add_row(
-            format_quantity(row.size_bytes, "B", 3),
-            format_quantity(row.seconds, "s", 3),
-            format_quantity(row.algbw, "B/s", 3),
-            format_quantity(row.busbw, "B/s", 3),
-            format_quantity(row.bound_seconds, "s", 3),
-            f"{row.ratio_to_bound:.1f}",
-            format_quantity(row.own_seconds, "s", 3),
-            format_quantity(row.own_busbw, "B/s", 3),
-        )
+    rows = (
+        (format_quantity(row.size_bytes, "B", 3), _s(row.seconds), _rate(row.algbw), _rate(row.busbw),
+         _s(row.bound_seconds), f"{row.ratio_to_bound:.1f}", _s(row.own_seconds), _rate(row.own_busbw))
+        for row in run.rows
+    )  # fmt: skip
+    table = header_table(COLUMNS, rows, right=COLUMNS)
     figures = facts(
         ("steps", f"{algorithm.step_count:,} in {algorithm.rounds} rounds"),
         ("one send", f"{format_quantity(run.latency_s, 's', 3)}, {format_quantity(run.bytes_per_s, 'B/s', 3)}"),
@@ -255,28 +247,23 @@ def draw_library_choice(choice: LibraryChoice, console: Console) -> None:
 
 def _options(choice: LibraryChoice) -> Table:
     names = ("algorithm", "protocol", "time", "latency", "bytes", "busbw", "channels")
-    table = header_table(names, right=names[2:])
-    for option in choice.compared:
-        times = (_s(option.seconds), _s(option.latency_s), _s(option.bytes_s))
-        rate, channels = _rate(option.busbw), str(option.channels or "")
-        table.add_row(option.algorithm, option.protocol, *times, rate, channels)
-    return table
+    rows = (
+        (option.algorithm, option.protocol, _s(option.seconds), _s(option.latency_s), _s(option.bytes_s),
+         _rate(option.busbw), str(option.channels or ""))
+        for option in choice.compared
+    )  # fmt: skip
+    return header_table(names, rows, right=names[2:])
 
 
 def _sweep(choice: LibraryChoice) -> Table:
     names = ("size", "takes", "channels", "its estimate", "busbw", "measured", "measured busbw")
-    table = header_table(names, right=("size", *names[2:]))
-    for point in choice.sweep:
-        table.add_row(
-            format_quantity(point.size_bytes, "B", 3),
-            f"{point.algorithm}/{point.protocol}" if point.protocol else point.algorithm,
-            str(point.channels or ""),
-            _s(point.seconds),
-            _rate(point.busbw),
-            _s(point.measured_seconds),
-            _rate(point.measured_busbw),
-        )
-    return table
+    rows = (
+        (format_quantity(point.size_bytes, "B", 3),
+         f"{point.algorithm}/{point.protocol}" if point.protocol else point.algorithm, str(point.channels or ""),
+         _s(point.seconds), _rate(point.busbw), _s(point.measured_seconds), _rate(point.measured_busbw))
+        for point in choice.sweep
+    )  # fmt: skip
+    return header_table(names, rows, right=("size", *names[2:]))
 
 
 def _rate(bytes_per_s: float) -> str:
@@ -523,11 +510,8 @@ def _busiest(found: CollectiveTime) -> str:
         return ""
     busy = carried_bytes / graph.bytes_per_s / found.seconds
     rows = [
-        (
-            f"{graph.tail[link]} to {graph.head[link]}",
-            format_quantity(float(carried_bytes[link]), "B", 3),
-            f"{busy[link]:.1%}",
-        )
+        (f"{graph.tail[link]} to {graph.head[link]}", format_quantity(float(carried_bytes[link]), "B", 3),
+         f"{busy[link]:.1%}")
         for link in np.argsort(-busy, kind="stable")[:8]
-    ]
+    ]  # fmt: skip
     return f"<h2>Busiest links</h2>{html.table(('link', 'bytes', 'of the time'), rows, text=(0,))}"

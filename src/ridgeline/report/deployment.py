@@ -16,10 +16,9 @@ from ridgeline.report.cells import (
     DASH,
     Dot,
     PlotAxis,
-    bar,
+    bar_table,
     blocks,
     clean,
-    grid,
     header_table,
     list_lines,
     percent,
@@ -28,6 +27,7 @@ from ridgeline.report.cells import (
 from ridgeline.report.drawing import RULE, ChartPoint, Label, Line, Look, Mark, png_marks, standalone_svg
 from ridgeline.report.html import Scale, document, escape_text, facts, table
 from ridgeline.report.plan_html import EDGE, LEFT, SCRIPT, STYLE, TALL, WIDE, Chart, chart
+from ridgeline.report.predict import COLOURS
 from ridgeline.search import DeploymentReport, FrontierPoint
 from ridgeline.sim.forward_price import PARTS
 
@@ -94,27 +94,35 @@ def _why(report: DeploymentReport) -> Iterator[RenderableType]:
     total = sum(report.why.step.values()) or 1.0
     took = format_quantity(total, "s", 3)
     yield Text(f"a decode step of the {report.why.in_flight:.0f} requests in flight takes {took}:")
-    table = grid("left", "right", "right", "left", "left")
-    for name, seconds in sorted(report.why.step.items(), key=lambda part: -part[1])[:MOST]:
-        bound, meaning = PARTS[name]
-        colour = {"memory": "green", "compute": "blue", "network": "magenta", "host": "yellow"}[bound]
-        share = seconds / total
-        cells = (format_quantity(seconds, "s", 3), percent(share), bar(share, colour))
-        table.add_row(name, *cells, Text(meaning, style="dim"))
-    yield table
+    parts = sorted(report.why.step.items(), key=lambda part: -part[1])[:MOST]
+    yield bar_table(
+        (
+            (name, format_quantity(seconds, "s", 3), seconds / total, COLOURS[PARTS[name][0]], PARTS[name][1])
+            for name, seconds in parts
+        ),
+        form=percent,
+    )
 
 
 def _knobs(report: DeploymentReport) -> Iterator[RenderableType]:
     if not report.why.knobs:
         return
-    table = header_table(
-        ("decided otherwise", "requests/s/chip", "missed first", "the replica"), right=("requests/s/chip",)
+    rows = (
+        (clean(choice), change, breaks, Text(words, style="dim"))
+        for choice, change, breaks, words in _knob_rows(report)[:KNOBS]
     )
-    for knob in report.why.knobs[:KNOBS]:
-        change = signed_share(knob.change) if knob.rate else "none"
-        table.add_row(clean(knob.choice), change, knob.breaks.upper(), Text(knob.words, style="dim"))
     yield Text("what each knob would change, one replica on a shortened load", style="bold")
-    yield table
+    yield header_table(KNOB_HEADS, rows, right=KNOB_HEADS[1:2])
+
+
+KNOB_HEADS = ("decided otherwise", "requests/s/chip", "missed first", "the replica")
+
+
+def _knob_rows(report: DeploymentReport) -> list[tuple[str, str, str, str]]:
+    return [
+        (knob.choice, signed_share(knob.change) if knob.rate else "none", knob.breaks.upper(), knob.words)
+        for knob in report.why.knobs
+    ]
 
 
 def cost_of(point: FrontierPoint) -> float:
@@ -254,9 +262,5 @@ def _deployment_chart_frontier(report: DeploymentReport) -> str:
 
 
 def _deployment_chart_knobs(report: DeploymentReport) -> str:
-    rows = [
-        (knob.choice, signed_share(knob.change) if knob.rate else "none", knob.breaks.upper(), knob.words)
-        for knob in report.why.knobs
-    ]
-    head = ("decided otherwise", "requests/s/chip", "missed first", "the replica")
-    return f"<h2>What each knob would change</h2>{table(head, rows, text=(0, 2, 3))}" if rows else ""
+    rows = _knob_rows(report)
+    return f"<h2>What each knob would change</h2>{table(KNOB_HEADS, rows, text=(0, 2, 3))}" if rows else ""

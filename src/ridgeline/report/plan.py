@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import DECIMAL, format_count, format_gib, format_quantity, signed_quantity, signed_share
-from ridgeline.report.cells import DASH, Dot, PlotAxis, blocks, clean, facts, header_table, list_lines, scatter
-from ridgeline.report.predict import COLOURS
+from ridgeline.report.cells import DASH, Dot, PlotAxis, Rows, blocks, clean, facts, header_table, list_lines, scatter
+from ridgeline.report.predict import limits_text
 from ridgeline.search import (
     ComparedSystem,
     GivenPlan,
@@ -70,8 +70,8 @@ def draw_reasons(report: PlanReport, console: Console) -> None:
     )
 
 
-def _table(*columns: str, right: Iterable[str] = ()) -> Table:
-    return header_table(columns, right=right, head="dim", overflow="fold")
+def _table(*columns: str, rows: Rows = (), right: Iterable[str] = ()) -> Table:
+    return header_table(columns, rows, right=right, head="dim", overflow="fold")
 
 
 def _headline(report: PlanReport) -> Iterable[RenderableType]:
@@ -130,16 +130,14 @@ def _given_plan_text(own: GivenPlan) -> str:
 
 
 def _top(report: PlanReport) -> Iterable[RenderableType]:
-    table = _table("", "step", "loses", "memory", "tokens/s/chip", "MFU", "plan",
-                   right=("", "step", "loses", "memory", "tokens/s/chip", "MFU"))  # fmt: skip
-    for number, plan in enumerate(report.kinds, 1):
-        step = plan.prediction
-        table.add_row(
-            str(number), format_quantity(step.step_time_s, "s"),
-            signed_quantity(plan.lost_s, "s") if number > 1 else DASH, format_gib(step.memory.peak_bytes),
-            f"{step.tokens_per_s_per_chip:,.0f}", f"{step.utilization.mfu:.1%}", plan.words,
-        )  # fmt: skip
-    yield table
+    right = ("", "step", "loses", "memory", "tokens/s/chip", "MFU")
+    rows = (
+        (str(number), format_quantity(plan.prediction.step_time_s, "s"),
+         signed_quantity(plan.lost_s, "s") if number > 1 else DASH, format_gib(plan.prediction.memory.peak_bytes),
+         f"{plan.prediction.tokens_per_s_per_chip:,.0f}", f"{plan.prediction.utilization.mfu:.1%}", plan.words)
+        for number, plan in enumerate(report.kinds, 1)
+    )  # fmt: skip
+    yield _table(*right, "plan", rows=rows, right=right)
     if len(report.kinds) > 1:
         yield Text("the best plan of each kind: another mesh, sharding or recompute", style="dim")
 
@@ -175,13 +173,10 @@ def _gain_lines(plan: RecommendedPlan | RefinedPlan, name: str) -> Iterable[Rend
 
 def _why(report: PlanReport) -> Iterable[RenderableType]:
     total = report.winner.step_time_s
-    limits = [(f"{name} {seconds / total:.0%}  ", COLOURS[name]) for name, seconds in report.winner.bounds.items()]
-    if report.reasons.why.losses:
-        table = _table("instead", "loses", "to", right=("loses",))
-        for loss in report.reasons.why.losses:
-            table.add_row(loss.choice, signed_quantity(loss.seconds, "s"), loss.to)
-        yield table
-    yield Text.assemble(("limited by ", "dim"), *limits)
+    rows = [(loss.choice, signed_quantity(loss.seconds, "s"), loss.to) for loss in report.reasons.why.losses]
+    if rows:
+        yield _table("instead", "loses", "to", rows=rows, right=("loses",))
+    yield limits_text(report.winner)
     events = report.plans[0].simulated_s
     if events is not None:
         text = f"{format_quantity(events, 's')} ({signed_share(events / total - 1, 2)}); {_order(report)}"
@@ -263,10 +258,8 @@ def software(report: PlanReport) -> list[tuple[str, str, str, str]]:
 def _software(report: PlanReport) -> Iterable[RenderableType]:
     rows = software(report)
     if rows:
-        table = _table("other engines, features", "gains", "how", "by", right=("gains",))
-        for what, gain, how, words in rows:
-            table.add_row(clean(what), gain, how, Text(words, style="dim"))
-        yield table
+        cells = ((clean(what), gain, how, Text(words, style="dim")) for what, gain, how, words in rows)
+        yield _table("other engines, features", "gains", "how", "by", rows=cells, right=("gains",))
     if report.reasons.complete:
         note = "other engines were searched coarsely, predictions against predictions"
         yield Text(note if rows else f"{note}: none is faster", style="dim")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -65,18 +65,15 @@ def _ops(roofline: Roofline) -> Table:
     table = header_table(("op", *columns, "limit", "evidence"), right=columns)
     ops = roofline.placed_ops
     for placed in ops[:SHOWN]:
-        rate = (
-            format_quantity(placed.op.flops_per_s, "FLOP/s", 3)
-            if placed.op.flops
-            else format_quantity(placed.op.moved / placed.op.seconds, "B/s", 3)
-        )
-        cells = (
-            f"{placed.op.count:.0f}", format_quantity(placed.op.seconds, "s", 3), percent(placed.share),
-            f"{placed.op.intensity:.3g}" if placed.op.flops else DASH, rate, percent(placed.roof),
-        )  # fmt: skip
+        op = placed.op
+        rate = format_quantity(op.flops_per_s, "FLOP/s", 3)
+        if not op.flops:
+            rate = format_quantity(op.moved / op.seconds, "B/s", 3)
         table.add_row(
-            clean(f"{placed.op.label} ({placed.op.phase})"), *cells, placed.op.bound, placed.op.evidence.label
-        )
+            clean(f"{op.label} ({op.phase})"), f"{op.count:.0f}", format_quantity(op.seconds, "s", 3),
+            percent(placed.share), f"{op.intensity:.3g}" if op.flops else DASH, rate, percent(placed.roof), op.bound,
+            op.evidence.label,
+        )  # fmt: skip
     if len(ops) > SHOWN:
         rest = sum(placed.share for placed in ops[SHOWN:])
         table.add_row(Text(f"… {len(ops) - SHOWN} more with --json", style="dim"), "", "", percent(rest))
@@ -177,15 +174,9 @@ def _number(value: float | None) -> str:
 
 def _cells(placed: PlacedOp) -> tuple[str, ...]:
     """A line of the table of ops."""
-    spent = (f"{placed.op.count:.0f}", format_quantity(placed.op.seconds, "s", 3), f"{placed.share:.1%}")
-    return (
-        f"{placed.op.label} ({placed.op.phase})",
-        *spent,
-        f"{placed.op.intensity:.3g}",
-        f"{placed.roof:.0%}",
-        placed.op.bound,
-        placed.op.evidence.label,
-    )
+    op = placed.op
+    spent = (f"{op.count:.0f}", format_quantity(op.seconds, "s", 3), f"{placed.share:.1%}", f"{op.intensity:.3g}")
+    return (f"{op.label} ({op.phase})", *spent, f"{placed.roof:.0%}", op.bound, op.evidence.label)
 
 
 def page(roofline: Roofline) -> str:
@@ -268,19 +259,18 @@ def draw_profile_diff(diff: ProfileDiff, console: Console) -> None:
     """Print what differs between two profiles."""
     title = Text.assemble(clean(f"{diff.before}  ->  {diff.after}"), style="bold")
     changed = [f"{name}: {before} -> {after}" for name, (before, after) in diff.facts.items()]
-    groups = header_table(
-        ("group", "kernels", "B / A", "slower", "faster"), right=("kernels", "B / A", "slower", "faster")
+    figures, times = ("kernels", "B / A", "slower", "faster"), ("A", "B", "B / A")
+    counts = (
+        (group.name, str(group.rows), signed_share(group.ratio - 1, unit=" %"), str(group.slower), str(group.faster))
+        for group in diff.groups
     )
-    for group in diff.groups:
-        cells = (str(group.rows), signed_share(group.ratio - 1, unit=" %"), str(group.slower), str(group.faster))
-        groups.add_row(group.name, *cells)
-    rows: list[RenderableType] = []
-    if diff.different:
-        table = header_table(("beyond their spread", "A", "B", "B / A"), right=("A", "B", "B / A"))
-        for row in diff.different[:PROFILE_SHOWN]:
-            times = (format_quantity(row.before_s, "s", 4), format_quantity(row.after_s, "s", 4))
-            table.add_row(clean(row.name), *times, signed_share(row.ratio - 1, unit=" %"))
-        rows = [table]
+    groups = header_table(("group", *figures), counts, right=figures)
+    cells = (
+        (clean(row.name), format_quantity(row.before_s, "s", 4), format_quantity(row.after_s, "s", 4),
+         signed_share(row.ratio - 1, unit=" %"))
+        for row in diff.different[:PROFILE_SHOWN]
+    )  # fmt: skip
+    rows = [header_table(("beyond their spread", *times), cells, right=times)] if diff.different else []
     only = [f"{diff.only[0]} rows in A alone, {diff.only[1]} in B alone"] if any(diff.only) else []
     console.print(
         blocks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.ir.rank_ops import DryRun
@@ -137,9 +137,8 @@ def draw_preflight(preflight: Preflight, console: Console) -> None:
 def _sentence(wrong: PreflightFinding) -> str:
     """One finding in one line."""
     if wrong.gap is None:
-        return (
-            f"wrong {wrong.kind}: {wrong.who}: {wrong.what} is {wrong.value}, expected {wrong.expected}; {wrong.advice}"
-        )
+        what = f"{wrong.what} is {wrong.value}, expected {wrong.expected}"
+        return f"wrong {wrong.kind}: {wrong.who}: {what}; {wrong.advice}"
     value, expected = (format_quantity(float(one), "s", 4) for one in (wrong.value, wrong.expected))
     against = "the reference" if wrong.kind == "reference" else "its peers"
     score = f", {wrong.score:.0f} deviations" if wrong.score else ""
@@ -156,9 +155,7 @@ def _sentence(wrong: PreflightFinding) -> str:
 def draw_characterization(found: Characterization, console: Console) -> None:
     """The ceilings, then what failed and why, then the counts."""
     device = found.device.get("name", "")
-    table = Table(box=None, title=None, pad_edge=False)
-    for name in ("best measured", "format", "value", "at"):
-        table.add_column(name, justify="right" if name == "value" else "left")
+    table = Table("best measured", "format", Column("value", justify="right"), "at", box=None, pad_edge=False)
     for ceiling in found.ceilings:
         value = f"{ceiling.value:.3g} J" if ceiling.unit == "J" else format_quantity(ceiling.value, ceiling.unit, 4)
         table.add_row(ceiling.what, ceiling.dtype, value, clean(ceiling.at))
@@ -168,9 +165,8 @@ def draw_characterization(found: Characterization, console: Console) -> None:
         who = " ".join(part for part in (lack.op, lack.impl, lack.dtype) if part)
         console.print(clean(f"failing: {who}, {lack.rows} rows: {lack.why}"))
     if found.waited:
-        sentence = (
-            "threads waited for a core in every run; measure again with fewer threads, or when nobody else computes"
-        )
-        console.print(clean(f"beside other work: {found.waited} rows, {sentence}"))
+        todo = "measure again with fewer threads, or when nobody else computes"
+        sentence = f"{found.waited} rows, threads waited for a core in every run; {todo}"
+        console.print(clean(f"beside other work: {sentence}"))
     counts = ", ".join(f"{count} {op}" for op, count in found.counts.items())
     console.print(clean(f"{found.path}: {sum(found.counts.values())} rows ({counts}); {found.left} cases left out"))
