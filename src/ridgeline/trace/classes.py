@@ -246,7 +246,8 @@ def classify(timeline: Timeline, rules: Rules | None = None) -> Timeline:
     code = {id: place for place, id in enumerate(ids)}
     count = max(1, len(timeline.kinds)), max(1, len(timeline.streams))
     keys = (timeline.name.astype(np.int64) * count[0] + timeline.kind) * count[1] + timeline.stream
-    if not _streams_matter(timeline, rules):
+    by_stream = [entry for entry in rules.classes if not set(entry.streams).isdisjoint(timeline.streams)]
+    if not any(_of_kind(entry, kind) for entry in by_stream for kind in timeline.kinds):
         keys = keys // count[1] * count[1]  # far fewer keys
     distinct, place = np.unique(keys, return_inverse=True)
     matcher = _Matcher(rules, NOT_WORK if timeline.is_work.any() else tuple(set(NOT_WORK) - {HOST}))
@@ -286,12 +287,6 @@ def _by_ops(timeline: Timeline, rules: Rules, code: Mapping[str, int], given: tu
             by_name = verdict[timeline.name[at]]
             class_[chosen[by_name > 0]] = by_name[by_name > 0]
             chosen, at = chosen[by_name == 0], above[at[by_name == 0]]
-
-
-def _streams_matter(timeline: Timeline, rules: Rules) -> bool:
-    """Whether a class that is limited to streams can be that of any span here."""
-    stream_classes = [entry for entry in rules.classes if not set(entry.streams).isdisjoint(timeline.streams)]
-    return any(_of_kind(entry, kind) for entry in stream_classes for kind in timeline.kinds)
 
 
 def _of_kind(entry: Class, kind: str) -> bool:

@@ -26,7 +26,7 @@ Weights of four bits stand two in a byte, so k counts double where only that fit
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path
 
@@ -72,7 +72,9 @@ def library_op_kernel(op: str, shape: RecordedShape) -> Kernel | None:
     kind = next((kind for kind, pattern in KINDS if pattern.search(op)), None)
     if kind is None:
         return None
-    tensors = list(_tensors(shape))
+    operands = [(dims, type_) for dims, type_ in zip(shape.dims, shape.types, strict=False) if dims]
+    known = [operand for operand in operands if operand[1] in PROFILED_TYPES]
+    tensors = [(dims, of) for dims, of in known if all(isinstance(dim, int) for dim in dims) and prod(dims) > 0]
     if not tensors:
         return None
     if kind == "product":
@@ -85,12 +87,6 @@ def library_op_kernel(op: str, shape: RecordedShape) -> Kernel | None:
         wide = [tensor for tensor in tensors if len(tensor[0]) >= 2 and tensor[1] in PROFILED_TYPES][:2]
         return _streaming_kernel(wide, 2.0)
     return _streaming_kernel(tensors, 2.0 if kind == "in place" else 1.0)
-
-
-def _tensors(shape: RecordedShape) -> Iterator[Tensor]:
-    for dims, kind in zip(shape.dims, shape.types, strict=False):
-        if dims and kind in PROFILED_TYPES and all(isinstance(dim, int) for dim in dims) and prod(dims) > 0:
-            yield dims, kind
 
 
 def _streaming_kernel(tensors: list[Tensor], times: float) -> Kernel | None:
@@ -167,18 +163,14 @@ def _library_attention(tensors: list[Tensor], shape: RecordedShape, *, backward:
     else:
         return None
     size = (prod(q) * 2 + prod(k) + prod(v)) * PROFILED_TYPES[kind][1]
+    # the first truth among the scalars of every library's forward and backward is the causal switch
+    truths = [text.strip().lower() for text in shape.concrete if text.strip().lower() in ("true", "false")]
     return Kernel(
         op="attention_backward" if backward else "attention_forward",
         dtype=PROFILED_TYPES[kind][0],
-        dims={"pairs": scores, "head_dim": q[-1], "value_dim": v[-1], "causal": int(_causal(shape))},
+        dims={"pairs": scores, "head_dim": q[-1], "value_dim": v[-1], "causal": int(truths[:1] == ["true"])},
         moved=size * (2 if backward else 1),
     )
-
-
-def _causal(shape: RecordedShape) -> bool:
-    """The first truth among the scalars: of every library's forward and backward it is the causal switch."""
-    arguments = [text.strip().lower() for text in shape.concrete]
-    return next((text == "true" for text in arguments if text in ("true", "false")), False)
 
 
 Formula = Callable[[RecordedShape], Kernel | None]
@@ -270,7 +262,8 @@ def _convolution(image: int, *, stride: int, padding: int, factor: int = 1) -> F
         x, weight = shape.dims[image], shape.dims[image + 1]
         if len(x) != len(weight) or len(x) < 3:
             return None
-        steps, pads, dilation = (_numbers(shape.concrete[place]) for place in places)
+        texts = (shape.concrete[place].strip("[]").split(",") for place in places)
+        steps, pads, dilation = ([int(number) for number in numbers] for numbers in texts)
         sides = [
             (size + 2 * pad - gap * (window - 1) - 1) // step + 1
             for size, window, step, pad, gap in zip(x[2:], weight[2:], steps, pads, dilation, strict=True)
@@ -282,10 +275,6 @@ def _convolution(image: int, *, stride: int, padding: int, factor: int = 1) -> F
         return Kernel(op="convolution", dtype=dtype, dims=dims, moved=factor * traffic_bytes)
 
     return formula
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.strip("[]").split(",")]
 
 
 def _elementwise(writes: int = 1) -> Formula:

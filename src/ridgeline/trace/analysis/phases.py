@@ -226,7 +226,7 @@ def _periodic(line: Timeline, rows: Rows, *, backwards: bool) -> Layers:
     """Layers by repetition: the same names at the same distance around every attention kernel."""
     layer_of_row = np.full(len(rows), NO_LAYER, np.int16)
     names = line.name[rows]
-    attention = np.flatnonzero(np.array([id == "attention" for id in line.classes], np.bool_)[line.class_[rows]])
+    attention = np.flatnonzero(line.of_class("attention")[rows])
     if len(attention) < 2:
         return layer_of_row
     anchors = attention[names[attention] == names[attention[0]]]
@@ -346,9 +346,7 @@ def _widen_block(at: int, step: int, given: tuple[Longs, Mask]) -> int:
 
 def _layouts(line: Timeline, counted: Mask) -> Rows:
     rows = np.flatnonzero(counted & line.of_kind(KERNEL) & line.named(LAYOUT))
-    convolves = np.array([id == "convolution" for id in line.classes], np.bool_)
-    other_work = counted & convolves[line.class_] & ~line.named(LAYOUT)
-    return rows if other_work.any() else _none()
+    return rows if (counted & line.of_class("convolution") & ~line.named(LAYOUT)).any() else _none()
 
 
 def _optimizer(line: Timeline, counted: Mask, steps: int) -> Rows:

@@ -50,9 +50,11 @@ def exposed_communication(facts: Facts) -> Iterator[Finding]:
         same = facts.software.framework == "pytorch" and _beside_compute(facts, talk.rows[kind_rows])
         stream = "; all on the stream that computes, where nothing can hide it" if same else ""
         hide = advise("overlaps", kind, "use a stream of its own")
+        is_single = facts.ranks_seen == 1 and line.about.world_size > 1
+        single_rank = "; waiting for other ranks is in it: record all of them" if is_single else ""
         yield facts.finding(
             f"exposed communication: {lost / max(1, total):.0%} of {kind} is not under compute "
-            f"({count(len(kind_rows), 'call')}){stream}{_rate(facts, kind)}{_single_rank_remark(facts)}",
+            f"({count(len(kind_rows), 'call')}){stream}{_rate(facts, kind)}{single_rank}",
             order.tolist(), lost, Gain(min(lost, room), replayed_gain),
             f"overlap it: {'on a stream of its own (async_op=True); ' * same}"
             f"{facts.software.says('overlap').format(own=hide)}",
@@ -69,11 +71,6 @@ def _beside_compute(facts: Facts, rows: Rows) -> bool:
         busiest[process] = max(busiest.get(process, 0.0), busy[track])
     limit = np.array([busiest.get(int(number), 0.0) for number in facts.line.process[rows]])
     return bool(len(rows) and ((busy[tracks[rows]] >= 0.5 * limit) & (limit > 0)).all())
-
-
-def _single_rank_remark(facts: Facts) -> str:
-    traced_ranks, all_ = facts.ranks_seen, facts.line.about.world_size
-    return "; waiting for other ranks is in it: record all of them" if traced_ranks == 1 and all_ > 1 else ""
 
 
 def exposed_ns(facts: Facts, talk: Talk) -> Longs:
@@ -104,7 +101,8 @@ def _rate(facts: Facts, kind: str) -> str:
 
 def slow_links(facts: Facts) -> Iterator[Finding]:
     """Gain: large collectives as fast as their bytes at 80 % of the link allow, by replay."""
-    slow = [size for size in facts.sizes if _below(size)]
+    large = [size for size in facts.sizes if size.wire_bytes >= LARGE and size.group_size > 1]
+    slow = [size for size in large if size.share_of_link is not None and size.share_of_link < SLOW_LINK]
     if not slow or facts.talk is None:
         return
     talk, line = facts.talk, facts.line
@@ -121,24 +119,15 @@ def slow_links(facts: Facts) -> Iterator[Finding]:
         return
     replayed_gain = facts.replayed(scale_rows, rows, kept_share)
     worst = max(slow, key=lambda one: one.total_ns)
+    waits = f"; ranks wait {worst.wait_ns / max(1, worst.total_ns):.0%} of its time for the last to come"
+    waits = waits if worst.matched else "; waiting for other ranks may be in it"
     rate, link_rate = (worst.busbw or 0.0) / DECIMAL["G"], link / DECIMAL["G"]
     yield facts.finding(
         f"slow link: {worst.name} of {worst.payload_bytes / DECIMAL['M']:,.0f} MB over {worst.group_size} ranks moves "
-        f"{rate:,.0f} GB/s a rank, {rate / link_rate:.0%} of the link's {link_rate:,.0f} GB/s{_waits(worst)}",
+        f"{rate:,.0f} GB/s a rank, {rate / link_rate:.0%} of the link's {link_rate:,.0f} GB/s{waits}",
         worst.rows, lost, Gain(saved_ns, replayed_gain),
         _link_advice(worst, facts),
     )  # fmt: skip
-
-
-def _below(one: CollectiveSize) -> bool:
-    share = one.share_of_link
-    return share is not None and share < SLOW_LINK and one.wire_bytes >= LARGE and one.group_size > 1
-
-
-def _waits(worst: CollectiveSize) -> str:
-    if worst.matched:
-        return f"; ranks wait {worst.wait_ns / max(1, worst.total_ns):.0%} of its time for the last to come"
-    return "; waiting for other ranks may be in it"
 
 
 def _link_advice(worst: CollectiveSize, facts: Facts) -> str:
@@ -239,13 +228,10 @@ def exposed_copies(facts: Facts) -> Iterator[Finding]:
     copies = np.flatnonzero(facts.group(COPY))
     if not len(copies):
         return
-    way = np.array([_direction(name) for name in line.names])[line.name[copies]]
+    ways = [next((way for way, names in DIRECTIONS if names.search(name[:200])), "other") for name in line.names]
+    way = np.array(ways)[line.name[copies]]
     for name in dict.fromkeys(way.tolist()):
         yield from _of_direction(facts, str(name), copies[way == name])
-
-
-def _direction(name: str) -> str:
-    return next((word for word, pattern in DIRECTIONS if pattern.search(name[:200])), "other")
 
 
 def _of_direction(facts: Facts, way: str, rows: Rows) -> Iterator[Finding]:

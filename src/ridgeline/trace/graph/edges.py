@@ -374,7 +374,10 @@ def host_edges(points: Points) -> Iterator[Edges]:
     lag = np.where(handed_over, 0, points.at[dst] - points.at[src])
     waits, silent = _polling_edges(points, src, dst)
     lag = np.where(same_call, lag, np.maximum(lag - silent, 0))
-    lag = np.where(same_call & _waiting(points, dst), np.minimum(lag, QUICK_NS), lag)
+    in_wait = np.zeros(len(points.at), np.bool_)  # calls that wait by name, for a copy, or in a full queue
+    for edges in sync_edges(points):
+        in_wait[edges.dst] = True
+    lag = np.where(same_call & in_wait[dst], np.minimum(lag, QUICK_NS), lag)
     for chosen, kind in ((same_call, CALL), (~same_call, ORDER)):
         yield edges_of(points, src[chosen], dst[chosen], lag[chosen], kind)
     yield over
@@ -426,14 +429,6 @@ def _hand_overs(points: Points, both: Longs, rows: Rows) -> Edges:
         & (at - at[last] < silent // 4) & (both[last] % 2 == 1)
     )  # fmt: skip
     return edges_of(points, both[last[hand_overs]], both[hand_overs], MOST, HAND_OVER)
-
-
-def _waiting(points: Points, ends: Longs) -> Mask:
-    """Which of these ends of calls wait for work: by name, as a copy that blocks, or in a full queue."""
-    in_wait = np.zeros(len(points.at), np.bool_)
-    for edges in sync_edges(points):
-        in_wait[edges.dst] = True
-    return in_wait[ends]
 
 
 def sync_edges(points: Points) -> Iterator[Edges]:

@@ -90,11 +90,8 @@ def kept_metrics() -> Mapping[str, Sequence[tuple[str, str]]]:
 
 def recognises(head: bytes) -> bool:
     """Whether a file is counters of Nsight Compute, messages in front of the table allowed."""
-    return any(_is_header(line) for line in head.decode("utf-8", "replace").splitlines()[:400])
-
-
-def _is_header(line: str) -> bool:
-    return '"Kernel Name"' in line and ('"Metric Name"' in line or "__" in line or '"Block Size"' in line)
+    lines = [line for line in head.decode("utf-8", "replace").splitlines()[:400] if '"Kernel Name"' in line]
+    return any(word in line for line in lines for word in ('"Metric Name"', "__", '"Block Size"'))
 
 
 def read_counter_file(path: Path) -> CounterFile:
@@ -190,7 +187,8 @@ def _ncu(source: Source) -> Iterator[_Launch]:
         if "Kernel Name" in row and ("ID" in row or "Metric Name" in row):
             header, units = row, []
         # rows of metrics end where columns about advice begin
-        if not header or row == header or not _is_complete(header, row):
+        needed_columns = header.index("Metric Value") + 1 if "Metric Value" in header else len(header)
+        if not header or row == header or not needed_columns <= len(row) <= len(header):
             continue
         cells = dict(zip(header, row, strict=False))
         if "Metric Name" not in cells:
@@ -210,11 +208,6 @@ def _ncu(source: Source) -> Iterator[_Launch]:
             current[2].setdefault(f"{name}\t{unit}", (value, unit))
     if current is not None:
         yield _launch(current[1], current[2])
-
-
-def _is_complete(header: list[str], row: list[str]) -> bool:
-    needed_columns = header.index("Metric Value") + 1 if "Metric Value" in header else len(header)
-    return needed_columns <= len(row) <= len(header)
 
 
 def _wide(header: list[str], row: list[str], units: list[str]) -> dict[str, tuple[float, str]]:

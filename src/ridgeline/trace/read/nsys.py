@@ -168,7 +168,9 @@ class NsysExport:
             if "globalPid" not in have:
                 pid = np.full(len(rows), self.only, np.int64)
             if "bytes" in have:
-                self._sizes(rows[:, 7])
+                has_size = np.flatnonzero((rows[:, 7] > 0) & (rows[:, 7] < LARGEST))
+                self.rows.sizes.rows += (has_size + self.rows.count).tolist()
+                self.rows.sizes.values += rows[has_size, 7].tolist()
             chips = [self.chips[pair] for pair in zip(pid.tolist(), device.tolist(), strict=True)]
             self.rows.add(
                 rows[:, 0],
@@ -190,11 +192,6 @@ class NsysExport:
     def _text(self, text: str) -> int:
         """The code of a text that does not stand in the table of texts."""
         return self.texts["text", text]
-
-    def _sizes(self, size: Longs) -> None:
-        has_size = np.flatnonzero((size > 0) & (size < LARGEST))
-        self.rows.sizes.rows += (has_size + self.rows.count).tolist()
-        self.rows.sizes.values += size[has_size].tolist()
 
     def _correlation(self, correlation: Longs, pid: Longs) -> Longs:
         """Ids are unique within a process only: those of several are kept apart."""

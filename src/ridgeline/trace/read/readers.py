@@ -71,7 +71,7 @@ def read_timeline(
 
 def _parts(files: Sequence[TraceFile], nanos: int, progress: Progress | None) -> tuple[list[TracePart], list[str]]:
     """What the files hold, and what to say about those that are passed over or left out."""
-    total = sum(_size(file.path) for file in files)
+    total = sum(file.path.stat().st_size for file in files if file.path.exists())
     done = 0
 
     def tell(count: int) -> None:
@@ -122,7 +122,10 @@ def _read(source: Source) -> TracePart:
         if reader.recognises(head) and what not in NEVER and not memory_snapshot.recognises(head):
             part = reader.read(source)
             part = _with_warnings(part, *doubt(part.about.format))
-            return part if not source.nanos else _with_forced_unit(part, source.nanos, reader)
+            if not source.nanos:
+                return part
+            asked = f"times are read as {WORDS[source.nanos]}, as asked"
+            return _with_warnings(part, asked if reader.any_unit else f"{reader.name} has nanoseconds only")
     reader_names = ", ".join(reader.name for reader in READERS)
     if not head:
         given_text = f"a file of which nothing can be read: {source.damage}" if source.damage else "an empty file"
@@ -133,20 +136,6 @@ def _read(source: Source) -> TracePart:
         what, todo = "a record of PyTorch's allocator", "name it alone: ridgeline analyze reads memory by itself"
     given_text = what or f"a file that begins with {head[:16]!r}"
     raise refuse(source.path, given_text, f"a trace ({reader_names})", todo or "export it in that format")
-
-
-def _with_forced_unit(part: TracePart, nanos: int, reader: Reader) -> TracePart:
-    unit_remark = (
-        f"times are read as {WORDS[nanos]}, as asked" if reader.any_unit else (f"{reader.name} has nanoseconds only")
-    )
-    return _with_warnings(part, unit_remark)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def read_untimed(path: Path) -> CounterFile | MemoryRecord | None:
