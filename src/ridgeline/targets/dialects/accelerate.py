@@ -56,9 +56,8 @@ READ_WORDS = {**WORDS, **table_words("accelerate", "read_words")}
 def write(scenario: Scenario) -> Export:
     """accelerate.yaml, train.yaml, deepspeed.json where DeepSpeed shards, and the launch scripts."""
     pieces = _pieces(scenario, trainers.run_of(scenario, CAN))
-    return trainers.trainer_export(
-        ID, scenario, pieces, trainers.by_accelerate(scenario, "trl.scripts.sft --config train.yaml", NOTE)
-    )
+    command = trainers.by_accelerate(scenario, "trl.scripts.sft --config train.yaml", NOTE)
+    return trainers.trainer_export(ID, scenario, pieces, command)
 
 
 def _pieces(scenario: Scenario, run: trainers.TrainerRun) -> Iterator[Piece]:
@@ -74,13 +73,16 @@ def _pieces(scenario: Scenario, run: trainers.TrainerRun) -> Iterator[Piece]:
     yield from trainers.constants(ID, "run")
 
 
-def commands(files: Files) -> Iterator[list[str]]:
-    """Commands of scripts that start a trainer with arguments of transformers, without what wraps them."""
+def _wrapped_commands(files: Files) -> Iterator[list[str]]:
+    """Commands of scripts that start a trainer with arguments of transformers, with what wraps them."""
     for name, text in files.items():
-        if name.endswith(SCRIPTS):
-            for command in read_script(text, checkout_of(files)).commands:
-                if STARTS.search(" ".join(command)[:4000]):
-                    yield launcher_command(command)
+        lines = read_script(text, checkout_of(files)).commands if name.endswith(SCRIPTS) else ()
+        yield from (command for command in lines if STARTS.search(" ".join(command)[:4000]))
+
+
+def commands(files: Files) -> Iterator[list[str]]:
+    """The same commands without what wraps them."""
+    return (launcher_command(command) for command in _wrapped_commands(files))
 
 
 def launcher_command(command: list[str]) -> list[str]:
@@ -129,15 +131,12 @@ def started_by_accelerate(command: list[str]) -> bool:
 
 def asked_chips(files: Files) -> int | None:
     """Chips that a scheduler is asked for in front of the launcher's command: `--num_nodes 4 --gpus 8 -- ...`."""
-    for name, text in files.items():
-        if name.endswith(SCRIPTS):
-            for command in read_script(text, checkout_of(files)).commands:
-                wrapper = command[: command.index("--")] if "--" in command else []
-                behind, front = words_of(["", *wrapper]) if STARTS.search(" ".join(command)[:4000]) else ({}, {})
-                stated_options = front | behind
-                chips_per_node, nodes = stated_options.get("gpus"), stated_options.get("num_nodes", 1)
-                if type(chips_per_node) is int and type(nodes) is int and chips_per_node * nodes > 0:
-                    return chips_per_node * nodes
+    for command in _wrapped_commands(files):
+        behind, front = words_of(["", *(command[: command.index("--")] if "--" in command else [])])
+        stated_options = front | behind
+        chips_per_node, nodes = stated_options.get("gpus"), stated_options.get("num_nodes", 1)
+        if type(chips_per_node) is int and type(nodes) is int and chips_per_node * nodes > 0:
+            return chips_per_node * nodes
     return None
 
 
