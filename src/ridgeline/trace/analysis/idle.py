@@ -254,7 +254,7 @@ SHORT_NS = 10_000  # a span shorter than this costs about as much to launch as t
 class Launches:
     """Launches of one chip, in nanoseconds.
 
-    delay          from the start of a call to the start of the first span it launched
+    delay_ns       from the start of a call to the start of the first span it launched
     queue depth    spans launched but not started at the moment one starts, itself not counted: 0 = the chip was waiting
     graph replay   a call that launched a captured graph: many spans, one launch
     """
