@@ -220,7 +220,7 @@ def plan(
 
             request = replace(request, target=training_target(to))
         return recommend(request, watch, calibration=calibration, anchor=anchor, profile=profile)
-    from ridgeline.search import DeploymentRequest, ignore_progress, recommend_deployment
+    from ridgeline.search import DeploymentRequest, recommend_deployment
 
     question = DeploymentRequest.from_options(model, **options)
     if to:
@@ -228,7 +228,7 @@ def plan(
 
         question = replace(question, target=serving_target(to))
     step_price = priced_of(calibration, anchor, profile)
-    return recommend_deployment(replace(question, priced=step_price), watch or ignore_progress)
+    return recommend_deployment(replace(question, priced=step_price), watch)
 
 
 def recommend(
@@ -243,11 +243,10 @@ def recommend(
 
     Every plan is priced under the anchored calibration.
     """
-    from ridgeline.search import ignore_progress
     from ridgeline.search import recommend as search
 
     used = calibration_of(calibration, anchor, profile)
-    return search(request if used is None else replace(request, calibration=used), watch or ignore_progress)
+    return search(request if used is None else replace(request, calibration=used), watch)
 
 
 def roofline(

@@ -108,7 +108,7 @@ INTERIOR = {
         ("why_slow",),
     ),
     "search": (
-        ("progress", "target", "choices", "interruptions", "reliability"),
+        ("progress", "target", "choices", "interruptions"),
         ("request", "recommendation", "goodput", "stage_layout"),
         ("training", "deployment"),
     ),

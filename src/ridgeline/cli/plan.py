@@ -231,12 +231,12 @@ def _plan_training(
 
 def _tell(found: Recommendation, took: SearchTime, out: PlanOut) -> None:
     """Print and write what was found, or say why nothing was."""
-    from ridgeline.search import NoPlan, plan_report
+    from ridgeline.search import NoPlan
 
     if found.chosen is None and not found.complete:
         say("ridgeline: stopped before a plan that fits was found", err=True)
         raise typer.Exit(STOPPED)
-    report = plan_report(found, took)
+    report = found.report(took)
     if isinstance(report, NoPlan):
         if not out.json:
             raise InputError(found.problems)
@@ -268,7 +268,7 @@ def _tell(found: Recommendation, took: SearchTime, out: PlanOut) -> None:
 def _plan_serving(model: str, priced: Priced, out: PlanOut, **options: Unpack[DeploymentOptions]) -> None:
     """Print the deployment that a question asks for, and write it as asked: a scenario, a page, a picture."""
     from ridgeline.report.deployment import refuse_picture, write_page, write_picture
-    from ridgeline.search import DeploymentRequest, deployment_report, recommend_deployment
+    from ridgeline.search import DeploymentRequest, recommend_deployment
 
     refuse_picture(out.picture)
     request = replace(DeploymentRequest.from_options(model, **options), priced=priced)
@@ -284,7 +284,7 @@ def _plan_serving(model: str, priced: Priced, out: PlanOut, **options: Unpack[De
         raise typer.Exit(STOPPED)
     if found.best is None:
         raise InputError(found.problems)
-    report = deployment_report(found, replace(watch.took(), explain_seconds=0.0))
+    report = found.report(replace(watch.took(), explain_seconds=0.0))
     lines = _write_plan(out, found.scenario, found.scenario_text)
     if out.html is not None:
         write_page(report, out.html)
@@ -371,9 +371,9 @@ class _Watch:
     def print_best(self, found: Recommendation) -> None:
         """Print the winner and the best plans, above the line of progress."""
         from ridgeline.report.plan import draw_best
-        from ridgeline.search import NoPlan, plan_report
+        from ridgeline.search import NoPlan
 
-        report = plan_report(found, self.took())
+        report = found.report(self.took())
         if isinstance(report, NoPlan):
             return
         if self._bar is not None:

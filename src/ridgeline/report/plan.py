@@ -19,9 +19,7 @@ from ridgeline.search import (
     PlanReport,
     RecommendedPlan,
     RefinedPlan,
-    Run,
     SystemPlan,
-    amount,
 )
 from ridgeline.sim import Prediction
 
@@ -94,7 +92,7 @@ def _headline(report: PlanReport) -> Iterable[RenderableType]:
     ]
     bill = _bill(best)
     rows += [("bill", bill)] if bill else []
-    rows += [("run", _run(report, report.run))] if report.run else []
+    rows += [("run", run_words)] if (run_words := _run(report)) else []
     rows += [("yours", _given_plan_text(report.reasons.given))] if report.reasons.given else []
     if not report.found.complete:
         rows.append(("stopped", Text("before all plans were priced: the best so far", style="bold yellow")))
@@ -114,7 +112,9 @@ def _bill(best: Prediction) -> str:
     return ", ".join(words)
 
 
-def _run(report: PlanReport, run: Run) -> str:
+def _run(report: PlanReport) -> str:
+    if (run := report.run) is None:
+        return ""
     tokens = format_count(report.run_tokens or 0.0)
     words = [f"{tokens} tokens in {run.days:.1f} days, {run.goodput.useful:.1%} of them useful"]
     words += [] if run.cost_usd is None else [f"{run.cost_usd:,.0f} USD"]
@@ -328,11 +328,11 @@ def _curve(plans: Sequence[SystemPlan]) -> Iterable[RenderableType]:
 
 def _frontier(report: PlanReport) -> Iterable[RenderableType]:
     first, second = report.found.frontier_axes
-    points, winner = report.found.frontier, report.winner
+    points = report.found.frontier
     if len(points) < 2:
         return
     dots = [Dot(x=point.amount(first) or 0.0, y=point.amount(second) or 0.0) for point in points]
-    dots.append(Dot(x=amount(winner, first) or 0.0, y=amount(winner, second) or 0.0, mark="*"))
+    dots.append(Dot(x=report.winner_amount(first), y=report.winner_amount(second), mark="*"))
     yield Text(f"frontier: the {len(points)} plans that no other beats in both, * the one chosen", style="dim")
     across, up = (PlotAxis(name=FORMS[axis][0], form=FORMS[axis][1]) for axis in (first, second))
     yield from (Text(line.rstrip(), no_wrap=True) for line in scatter(dots, across, up))

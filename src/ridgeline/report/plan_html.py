@@ -8,7 +8,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_count, format_gib, format_quantity, signed_quantity, signed_share
 from ridgeline.report.html import HOUSE, Scale, document, dot, escape_text, facts, label, rule, svg, table
 from ridgeline.report.plan import FORMS, software
-from ridgeline.search import ComparedSystem, PlanReport, RecommendedPlan, RefinedPlan, SystemPlan, amount
+from ridgeline.search import ComparedSystem, PlanReport, RecommendedPlan, RefinedPlan, SystemPlan
 
 WIDE, TALL, EDGE, LEFT = 720, 380, 64, 88  # of a chart, in pixels; numbers of up to 14 characters stand at its left
 FEW = 8  # different values that are all written at an axis
@@ -215,11 +215,11 @@ def chart(made: Chart, note: str) -> str:
 def _frontier(report: PlanReport) -> str:
     first, second = report.found.frontier_axes
     (name_x, form_x), (name_y, form_y) = FORMS[first], FORMS[second]
-    points, winner = report.found.frontier, report.winner
+    points = report.found.frontier
     if len(points) < 2:
         return ""
     places = [(point.amount(first) or 0.0, point.amount(second) or 0.0) for point in points]
-    best = amount(winner, first) or 0.0, amount(winner, second) or 0.0
+    best = report.winner_amount(first), report.winner_amount(second)
     x = _Axis(name=name_x, form=form_x, values=[place[0] for place in (*places, best)])
     y = _Axis(name=name_y, form=form_y, values=[place[1] for place in (*places, best)])
     across, up = x.across(), y.up()
@@ -231,7 +231,7 @@ def _frontier(report: PlanReport) -> str:
         _dot(across(place[0]), up(place[1]), told(point.words, point.system, place), "dot")
         for point, place in zip(points, places, strict=True)
     ]
-    chosen = told(winner.plan_words, report.scenario.system.name, best)
+    chosen = told(report.winner.plan_words, report.scenario.system.name, best)
     dots.append(_dot(across(best[0]), up(best[1]), f"chosen: {chosen}", "best"))
     note = f"{len(points)} plans that no other beats in both {first} and {second}; the chosen one is marked."
     return f"<h2>Frontier</h2>{_chart(_axes(x, y) + ''.join(dots), note)}"

@@ -15,9 +15,17 @@ from ridgeline.core.errors import InputError
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.table import decode
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.goodput import Operation, checkpoint_bytes, days_to_train, goodput, interruptions_of
+from ridgeline.search.goodput import (
+    DAY,
+    Operation,
+    checkpoint_bytes,
+    chip_mtbf,
+    days_to_train,
+    goodput,
+    interruptions_of,
+    published_figures,
+)
 from ridgeline.search.interruptions import best_interval, shares, useful_share
-from ridgeline.search.reliability import DAY, chip_mtbf, published_figures
 
 TRUTH = Path(__file__).parents[4] / "shared" / "truth" / "reliability.csv"
 ADAM = 14  # bytes of a parameter in a checkpoint: bf16 weight, fp32 master, two fp32 moments

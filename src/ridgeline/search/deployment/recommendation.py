@@ -75,6 +75,13 @@ class DeploymentAnswer(SearchAnswer):
             raise InputError(problems)
         return built
 
+    def report(self, time: SearchTime) -> DeploymentReport:
+        """What was found, where a deployment is recommended."""
+        assert self.chosen is not None
+        assert self.best is not None
+        assert self.reasons is not None
+        return DeploymentReport(found=self, search=self.chosen.search, best=self.best, why=self.reasons, time=time)
+
 
 def _request_table(outcome: DeploymentOutcome, fleet: Verified, *, rescaled: bool) -> JsonObject:
     """The scenario's table with the load that was simulated."""
@@ -89,7 +96,7 @@ def _request_table(outcome: DeploymentOutcome, fleet: Verified, *, rescaled: boo
     return {**outcome.case.table, "workload": work}
 
 
-def recommend_deployment(request: DeploymentRequest, watch: Watch = ignore_progress) -> DeploymentAnswer:
+def recommend_deployment(request: DeploymentRequest, watch: Watch | None = None) -> DeploymentAnswer:
     """Search every case of a question, choose, and explain the choice.
 
     >>> asked = DeploymentRequest.from_options("llama3-8b", on="2xh100-sxm", rate=4.0, ttft="1s", tpot="50ms",
@@ -98,6 +105,7 @@ def recommend_deployment(request: DeploymentRequest, watch: Watch = ignore_progr
     >>> found.best.candidate.chips, found.best.met
     (1, True)
     """
+    watch = watch or ignore_progress
     outcomes, complete = search_until_stopped(_outcomes(request, watch), watch)
     chosen = _choose_outcome(outcomes, request.goal)
     problems = () if chosen else (problem for outcome in outcomes for problem in why_no_deployment(outcome.search))
@@ -209,11 +217,3 @@ class DeploymentReport:
     @property
     def assumptions(self) -> list[str]:
         return [note for note in self.best.prediction.assumptions if not note.startswith("precision = ")]
-
-
-def deployment_report(found: DeploymentAnswer, time: SearchTime) -> DeploymentReport:
-    """What was found, where a deployment is recommended."""
-    assert found.chosen is not None
-    assert found.best is not None
-    assert found.reasons is not None
-    return DeploymentReport(found=found, search=found.chosen.search, best=found.best, why=found.reasons, time=time)

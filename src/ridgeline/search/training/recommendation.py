@@ -40,6 +40,7 @@ from ridgeline.search.training.objectives import (
     Outcome,
     Point,
     Run,
+    amount,
     chosen,
     frontier,
     outcome,
@@ -126,12 +127,19 @@ class Recommendation(SearchAnswer):
         note = f"Found by `ridgeline plan`: {self.considered:,} plans priced, predicted step {best.step_time_s:.4g} s."
         return scenario_text(self_contained(self.chosen.table), best.scenario.plan, note)
 
+    def report(self, time: SearchTime) -> PlanReport | NoPlan:
+        """What was found, or why there is no plan."""
+        search = SearchSummary(found=self, time=time)
+        if self.chosen is None or self.reasons is None:
+            return NoPlan(problems=self.problems, search=search)
+        return PlanReport(found=self, chosen=self.chosen, reasons=self.reasons, search=search)
+
 
 OnBest = Callable[[Recommendation], None]
 
 
 def recommend(
-    request: PlanRequest, watch: Watch = ignore_progress, *, all_gains: bool = True, on_best: OnBest | None = None
+    request: PlanRequest, watch: Watch | None = None, *, all_gains: bool = True, on_best: OnBest | None = None
 ) -> Recommendation:
     """Search every case of a request, choose, and explain the choice.
 
@@ -144,10 +152,11 @@ def recommend(
     >>> found.complete, found.reasons.recommended.fits, found.reasons.plans[0] == found.chosen.best
     (True, True, True)
     """
+    watch = watch or ignore_progress
     if problems := tuple(request.goal.problems()):
         raise InputError(problems)
     skipped: list[str] = []
-    found = search_cases(request, lambda case: _outcome(case, request, watch), skipped)
+    found = search_cases(request, partial(_outcome, request, watch), skipped)
     outcomes, complete = search_until_stopped(found, watch)
     best = chosen(outcomes, request.goal)
     axes = request.frontier or usual_axes(outcome.scenario.system for outcome in outcomes)
@@ -169,7 +178,7 @@ def recommend(
     return replace(result, reasons=_reasons(best, request, watch if complete else None, faster=not all_gains))
 
 
-def _outcome(case: TrainingCase, request: PlanRequest, watch: Watch) -> Outcome:
+def _outcome(request: PlanRequest, watch: Watch, case: TrainingCase) -> Outcome:
     """What the search of one case found."""
     told = partial(Progress, phase="search", what=case.scenario.system.name)
     search = find_plan(
@@ -464,6 +473,10 @@ class PlanReport:
         """Bytes of a chip's memory that a program may take."""
         return capacity_of(self.winner.scenario)
 
+    def winner_amount(self, quantity: str) -> float:
+        """One of the quantities of the Pareto front, of the winner; 0 where it is not known."""
+        return amount(self.winner, quantity) or 0.0
+
     @property
     def plans(self) -> tuple[SimulatedPlan, ...]:
         rows = zip_longest(self.reasons.plans, self.reasons.simulated_s)
@@ -515,11 +528,3 @@ class UnsupportedGains:
     """What plans would gain that the target cannot express."""
 
     untold: tuple[TargetGain, ...]
-
-
-def plan_report(found: Recommendation, time: SearchTime) -> PlanReport | NoPlan:
-    """What was found, or why there is no plan."""
-    search = SearchSummary(found=found, time=time)
-    if found.chosen is None or found.reasons is None:
-        return NoPlan(problems=found.problems, search=search)
-    return PlanReport(found=found, chosen=found.chosen, reasons=found.reasons, search=search)

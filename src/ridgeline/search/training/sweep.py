@@ -35,7 +35,7 @@ from ridgeline.lowering.program import sections_of, stages_of
 from ridgeline.plan.check import blocks, context, experts, precision, tensor
 from ridgeline.plan.engine import Shard
 from ridgeline.plan.mesh import DP_LAST, Mesh
-from ridgeline.plan.plan import Offload, Plan, Precision, Schedule, Sharding
+from ridgeline.plan.plan import Offload, Plan, Schedule, Sharding
 from ridgeline.plan.resolve import sends_overlap
 from ridgeline.plan.scenario import Scenario, default_placement
 from ridgeline.plan.schedules import SCHEDULES, requirement, virtual_stages_by_rank
@@ -97,7 +97,8 @@ def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list
         scenario = replace(base, plan=plan)
         degrees = degrees_by_switches[space.switches.index(switches)]
         possible = not any(problem for rule in RULES for problem in rule(scenario))
-        possible &= not (recompute.kind == "full" and len(space.recompute) > 1 and _overlap_told(scenario))
+        if recompute.kind == "full" and len(space.recompute) > 1 and "moe" in base.engine.supports.features.overlaps:
+            possible &= not tells_expert_overlap(scenario)  # backward cannot begin with a forward then
         if possible and len(degrees):
             # what overlaps changes no op
             same = str(replace(plan, switches=replace(switches, overlap={}))), degrees.tobytes()
@@ -109,11 +110,6 @@ def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list
             key = (structure.model.kinds, recompute.layers, switches.graph)
             groups.setdefault(key, []).append(structure)
     return [_join_structures(structures) for structures in groups.values()]
-
-
-def _overlap_told(scenario: Scenario) -> bool:
-    """Whether an engine that can is told to overlap expert dispatch: its backward cannot begin with a forward then."""
-    return "moe" in scenario.engine.supports.features.overlaps and tells_expert_overlap(scenario)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,21 +197,17 @@ def _join_structures(parts: Sequence[_Structure]) -> DegreeGrid:
     model = join_models([part.model for part in parts], order)
     columns = {item.name: [getattr(part.plans, item.name) for part in parts] for item in fields(PlanColumns)}
     precisions = [part.scenario.plan.precision for part in parts]
+    formats = np.array([precisions.index(precision) for precision in precisions])[model.structure]
+    groups = np.column_stack([degrees[order, :4], formats])  # a number for every mesh and precision
     return DegreeGrid(
         scenarios=tuple(part.scenario for part in parts),
         context=parts[0].context,
         structure=model.structure,
         degrees=Degrees(tp=tp, cp=cp, ep=ep, etp=etp, microbatch=microbatch),
-        weight_group=_weight_group(precisions, model.structure, degrees[order, :4]),
+        weight_group=np.unique(groups, axis=0, return_inverse=True)[1].ravel(),
         plans=PlanColumns(**{name: _column(values, model.structure) for name, values in columns.items()}),
         model=model,
     )
-
-
-def _weight_group(precisions: Sequence[Precision], structure: Index, degrees: Array) -> Index:
-    """A number for every mesh and precision."""
-    which = np.array([precisions.index(precision) for precision in precisions])[structure]
-    return np.unique(np.column_stack([degrees, which]), axis=0, return_inverse=True)[1].ravel()
 
 
 def _column(values: Sequence[Array], structure: Index) -> Array:
@@ -250,18 +242,8 @@ class Chunk:
 
     def taken(self, places: Index) -> Chunk:
         """Some of the plans."""
-        return Chunk(
-            grid=self.grid,
-            cell=self.cell[places],
-            pp=self.pp,
-            dp=self.dp[places],
-            schedule=self.schedule,
-            offload=self.offload,
-            shard=self.shard,
-            degree=self.degree[places],
-            step_s=self.step_s[places],
-            peak_bytes=self.peak_bytes[places],
-        )
+        columns = {name: getattr(self, name)[places] for name in ("cell", "dp", "degree", "step_s", "peak_bytes")}
+        return replace(self, **columns)
 
     def plan(self, index: int) -> Plan:
         """One of the plans."""
@@ -347,7 +329,8 @@ def _pipeline(grid: DegreeGrid, pp: int, schedule: Schedule) -> _Pipeline | None
     placed = scenario.plan.placement or default_placement(scenario.model, stages)
     by_rank = virtual_stages_by_rank(pp, schedule.chunks, schedule.name)
     placement = Placement.of(stages_of(grid.context, placed), by_rank)
-    return _Pipeline(schedule=schedule, placement=placement, sends_overlap=_sends_overlap(grid, schedule))
+    overlaps = [sends_overlap(item.plan.switches, item.engine, schedule.name) for item in grid.scenarios]
+    return _Pipeline(schedule=schedule, placement=placement, sends_overlap=np.array(overlaps, dtype=np.float64))
 
 
 def _promising(
@@ -579,12 +562,6 @@ def round_digits(values: Array) -> Array:
     bits = values.view(np.int64) + (1 << (LAST_BITS - 1))
     bits &= -(1 << LAST_BITS)
     return bits.view(np.float64)
-
-
-def _sends_overlap(grid: DegreeGrid, schedule: Schedule) -> Array:
-    """Whether sends overlap compute under a schedule, by structure: as the plan says, or as the engine does."""
-    on = (sends_overlap(scenario.plan.switches, scenario.engine, schedule.name) for scenario in grid.scenarios)
-    return np.array([float(item) for item in on])
 
 
 def _shardings(rows: _Rows, space: Space) -> Iterator[tuple[Shard, int]]:

@@ -13,7 +13,7 @@ from ridgeline.plan.scenario_file import assemble
 from ridgeline.report.deployment import frontier_png, frontier_svg, page, refuse_picture
 from ridgeline.search.deployment.capacity import capacity
 from ridgeline.search.deployment.fleet import outdone
-from ridgeline.search.deployment.recommendation import DeploymentAnswer, deployment_report, recommend_deployment
+from ridgeline.search.deployment.recommendation import DeploymentAnswer, recommend_deployment
 from ridgeline.search.deployment.request import DeploymentRequest
 from ridgeline.search.recommendation import SearchTime
 from ridgeline.serving.serving_prediction import ServingPrediction, predict_serving
@@ -89,7 +89,7 @@ def test_frontier_is_a_front(found: DeploymentAnswer) -> None:
 
 
 def test_sheet_and_pages(found: DeploymentAnswer) -> None:
-    report = deployment_report(found, TOOK)
+    report = found.report(TOOK)
     assert report.best.prediction.limits[0].met
     assert report.why.knobs
     assert "<svg" in page(report)

@@ -17,7 +17,7 @@ from ridgeline.report.plan import software
 from ridgeline.search.recommendation import SearchTime
 from ridgeline.search.training.gains import OtherEngine, able_engines, other_engines, under, what_if
 from ridgeline.search.training.plan_search import Search, find_plan
-from ridgeline.search.training.recommendation import PlanReport, plan_report, recommend
+from ridgeline.search.training.recommendation import PlanReport, recommend
 from ridgeline.search.training.request import PlanRequest
 from ridgeline.sim import predict
 
@@ -115,7 +115,7 @@ def test_the_sheet_and_the_page_tell_of_them() -> None:
         "llama3-8b", on="8xh100-sxm", seq=4096, global_batch=64, settings=SMALL, refine=False
     )
     found = recommend(request)
-    report = plan_report(found, SearchTime(seconds=0, cpu_seconds=0, explain_seconds=0))
+    report = found.report(SearchTime(seconds=0, cpu_seconds=0, explain_seconds=0))
     assert isinstance(report, PlanReport)
     sheet, reasons = to_json(report), report.reasons
     assert [one["engine"] for one in sheet["engines"]] == [one.engine.id for one in reasons.engines]
