@@ -28,7 +28,7 @@ from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.search.training.explain import difference
 from ridgeline.search.training.plan_search import place_layers, supported_chunks, swept
 from ridgeline.search.training.space import NO_PINS, Pins, Space, choice, space_of, widen_space
-from ridgeline.search.training.sweep import Chunk, priced_grids
+from ridgeline.search.training.sweep import PlanChunk, priced_grids
 from ridgeline.sim import Prediction, capacity_of, default_calibration, predict
 
 NEAR = 0.05  # share of feasible plans that may be faster than one that is near the top
@@ -128,7 +128,7 @@ def _settled(scenario: Scenario) -> Scenario:
     )
 
 
-def _tapped(chunks: Iterable[Chunk], capacity: float, steps: list[Array]) -> Iterator[Chunk]:
+def _tapped(chunks: Iterable[PlanChunk], capacity: float, steps: list[Array]) -> Iterator[PlanChunk]:
     """The chunks as they are, with the steps of their feasible plans noted on the way."""
     for chunk in chunks:
         steps.append(chunk.step_s[chunk.peak_bytes <= capacity])

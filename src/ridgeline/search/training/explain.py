@@ -26,9 +26,9 @@ from ridgeline.plan.plan_table import offload_words, plan_words, recompute_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.target import ExportTarget, inexpressible
-from ridgeline.search.training.objectives import Goal, Outcome, systems_without_price
+from ridgeline.search.training.objectives import Goal, PlanOutcome, systems_without_price
 from ridgeline.search.training.plan_search import SAME, Search, find_plan, kind_of, kinds, predict_entries
-from ridgeline.search.training.shortlist import Entry
+from ridgeline.search.training.shortlist import PricedEntry
 from ridgeline.search.training.space import Pins, choice
 from ridgeline.sim import Prediction, capacity_of, predict
 
@@ -150,7 +150,7 @@ def _losses(search: Search, winner: Prediction) -> Iterator[Loss]:
     A choice that loses nothing makes no difference: sharding over one rank, a switch that the engine does not heed.
     """
     winner_plan = winner.scenario.plan
-    alternatives: list[tuple[Entry, list[str]]] = []
+    alternatives: list[tuple[PricedEntry, list[str]]] = []
     for axis in AXES:
         others = _other_choices(search, axis, winner_plan)
         best = next((entry for entry in others if entry.step_s > winner.step_time_s * (1 + SAME)), None)
@@ -167,7 +167,7 @@ def _losses(search: Search, winner: Prediction) -> Iterator[Loss]:
             yield Loss(axis=tuple(axes), choice=what, prediction=prediction, winner=winner)
 
 
-def _other_choices(search: Search, axis: str, own: Plan) -> Iterator[Entry]:
+def _other_choices(search: Search, axis: str, own: Plan) -> Iterator[PricedEntry]:
     """The best plans at other choices than the winner's, fastest first, as far as the choice has an effect."""
     for entry in search.swept.by_choice.get("schedule" if axis == "chunks" else axis, ()):
         plan = entry.plan
@@ -261,7 +261,7 @@ def given_plan(search: Search, given: Scenario, winner: Prediction) -> GivenPlan
     return GivenPlan(prediction=prediction, faster=search.swept.faster, loss=loss)
 
 
-def refusal(outcomes: Sequence[Outcome], goal: Goal, go_on: GoOn = always) -> tuple[Problem, ...]:
+def refusal(outcomes: Sequence[PlanOutcome], goal: Goal, go_on: GoOn = always) -> tuple[Problem, ...]:
     """Why none of the outcomes qualifies: nothing fits, a price is not known, or the deadline is missed.
 
     What would help is tried until `go_on` answers False.
@@ -278,7 +278,7 @@ def refusal(outcomes: Sequence[Outcome], goal: Goal, go_on: GoOn = always) -> tu
     return tuple(dict.fromkeys(reasons)) or (Problem(path="plan", given="nothing found", expected="a plan that fits"),)
 
 
-def _late(able: Sequence[Outcome], goal: Goal) -> Iterator[Problem]:
+def _late(able: Sequence[PlanOutcome], goal: Goal) -> Iterator[Problem]:
     """By how much the deadline is missed at best."""
     runs = [(outcome.run.days, outcome.best) for outcome in able if outcome.run is not None]
     days, best = min(runs, key=lambda run: run[0], default=(0.0, None))

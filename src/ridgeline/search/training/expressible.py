@@ -23,13 +23,13 @@ from ridgeline.plan.capability import Capability, PlanFacts, UnsupportedDecision
 from ridgeline.plan.decisions import PlanSizes
 from ridgeline.plan.engine import Shard
 from ridgeline.plan.mesh import Mesh
-from ridgeline.plan.plan import Plan, Precision, Schedule, Sharding, Switches
+from ridgeline.plan.plan import Plan, Schedule, Sharding, Switches
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.choices import distinct_choices
 from ridgeline.search.target import ExportTarget
-from ridgeline.search.training.shortlist import Entry
+from ridgeline.search.training.shortlist import PricedEntry
 from ridgeline.search.training.space import Pins, Space
-from ridgeline.search.training.sweep import Chunk
+from ridgeline.search.training.sweep import PlanChunk
 
 OVERLAP, GRADIENTS = "plan.overlap.", "plan.precision.gradients"
 SEQUENCE_PARALLEL = "plan.sequence_parallel"
@@ -143,16 +143,12 @@ def _probe(
 ) -> Iterator[Plan]:
     """A plan with these degrees on the chips, and nothing but these choices; none where they do not divide them."""
     chips = scenario.system.chips
-    mesh_degrees: JsonObject = {axis: size for axis, size in degrees.items() if axis}
-    inner = mesh_degrees.get("tp", 1) * mesh_degrees.get("cp", 1) * mesh_degrees.get("pp", 1)
-    if (
-        chips % inner
-        or any(size == 1 for size in mesh_degrees.values())
-        or chips % (mesh_degrees.get("ep", 1) * mesh_degrees.get("etp", 1))
-    ):
+    sizes: JsonObject = {axis: size for axis, size in degrees.items() if axis}
+    inner = sizes.get("tp", 1) * sizes.get("cp", 1) * sizes.get("pp", 1)
+    if 1 in sizes.values() or chips % inner or chips % (sizes.get("ep", 1) * sizes.get("etp", 1)):
         return
     plain: JsonObject = {
-        "mesh": Mesh(**{"dp": chips // inner, **mesh_degrees}),
+        "mesh": Mesh(**{"dp": chips // inner, **sizes}),
         "microbatch": 1,
         "recompute": space.recompute[0],
         "sharding": Sharding(shard=shard),
@@ -174,7 +170,12 @@ def with_target_defaults(space: Space, scenario: Scenario, capability: Capabilit
     ]
     formats = [
         *space.precision,
-        *(_with_gradient_format(formats, some) for some in defaults for formats in space.precision),
+        *(
+            replace(formats, gradients=dtype(some[GRADIENTS]))
+            for some in defaults
+            for formats in space.precision
+            if GRADIENTS in some and formats.gradients is None
+        ),
     ]
     return replace(space, switches=tuple(distinct_choices(switches)), precision=tuple(distinct_choices(formats)))
 
@@ -207,11 +208,8 @@ def target_defaults(scenario: Scenario, capability: Capability) -> JsonObject:
     done = {f"plan.{decision}": value for decision, value in capability.replacements(scenario).items()}
     if done.keys() & {ENGINE, *RANKS}:
         return {}
-    return {path: value for path, value in done.items() if _is_default(path)}
-
-
-def _is_default(path: str) -> bool:
-    return path.startswith(OVERLAP) or path in (*OPEN, GRADIENTS, SEQUENCE_PARALLEL)
+    habits = (*OPEN, GRADIENTS, SEQUENCE_PARALLEL)
+    return {path: value for path, value in done.items() if path.startswith(OVERLAP) or path in habits}
 
 
 def _with_defaults(switches: Switches, stated: Switches, values: JsonMapping) -> Switches:
@@ -226,20 +224,13 @@ def _with_defaults(switches: Switches, stated: Switches, values: JsonMapping) ->
     return replace(switches, overlap=MappingProxyType({**switches.overlap, **open_overlap}), **changes)
 
 
-def _with_gradient_format(precision: Precision, values: JsonMapping) -> Precision:
-    """Formats with the one that the target reduces gradients in, where the plan does not state it."""
-    if GRADIENTS not in values or precision.gradients is not None:
-        return precision
-    return replace(precision, gradients=dtype(values[GRADIENTS]))
-
-
 class ExpressiblePlans:
     """The plans of one search that a target supports: its table, held against columns of plans."""
 
     def __init__(self, capability: Capability, scenario: Scenario) -> None:
         self._capability, self._scenario = capability, scenario
 
-    def keep(self, chunk: Chunk) -> Chunk:
+    def keep(self, chunk: PlanChunk) -> PlanChunk:
         """Those of a chunk's plans that can be expressed."""
         structure = chunk.grid.structure[chunk.cell]
         able = np.empty(len(structure), dtype=np.bool_)
@@ -249,11 +240,11 @@ class ExpressiblePlans:
             able[rows] = self._capability.supported(facts)
         return chunk if able.all() else chunk.taken(np.flatnonzero(able))
 
-    def can(self, entry: Entry) -> bool:
+    def can(self, entry: PricedEntry) -> bool:
         """Whether this very plan can be expressed."""
         return not self._capability.unsupported_decisions(replace(self._scenario, plan=entry.plan))
 
-    def plainest(self, entry: Entry) -> Entry:
+    def plainest(self, entry: PricedEntry) -> PricedEntry:
         """The entry without switches for ranks that are not there, where it can still be expressed."""
         switches, mesh = entry.plan.switches, entry.plan.mesh
         plain: JsonObject = {"cp_kind": "ring"} if mesh.cp == 1 else {}
@@ -262,7 +253,7 @@ class ExpressiblePlans:
         return plainer if plainer.plan != entry.plan and self.can(plainer) else entry
 
 
-def _of_structure(chunk: Chunk, structure: int) -> Scenario:
+def _of_structure(chunk: PlanChunk, structure: int) -> Scenario:
     """The scenario that a chunk's plans of one structure share, but for their sizes."""
     scenario = chunk.grid.scenarios[structure]
     plan = replace(
@@ -275,7 +266,7 @@ def _of_structure(chunk: Chunk, structure: int) -> Scenario:
     return replace(scenario, plan=plan)
 
 
-def _sizes(chunk: Chunk, rows: Index) -> PlanSizes:
+def _sizes(chunk: PlanChunk, rows: Index) -> PlanSizes:
     """The sizes of some of a chunk's plans, as columns."""
     cell = chunk.cell[rows]
     degrees: JsonObject = {

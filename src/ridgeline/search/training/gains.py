@@ -39,7 +39,7 @@ from ridgeline.search.choices import closest_chips, neighbours
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.target import ExportTarget
 from ridgeline.search.training.plan_search import Search, find_plan, kinds, predict_entries
-from ridgeline.search.training.shortlist import Entry
+from ridgeline.search.training.shortlist import PricedEntry
 from ridgeline.search.training.space import DEGREES, Pins, best_dispatch, space_of
 from ridgeline.sim import SHIPPED_RESIDUALS, Prediction, read_residuals
 
@@ -427,7 +427,7 @@ def target_gains(search: Search, winner: Prediction, go_on: GoOn = always) -> tu
 
 def _inexpressible_plans(
     search: Search, winner: Prediction, free: Search
-) -> Iterator[tuple[Entry, tuple[UnsupportedDecision, ...]]]:
+) -> Iterator[tuple[PricedEntry, tuple[UnsupportedDecision, ...]]]:
     """The fastest plan for each set of decisions; a set that holds a faster one's says nothing new."""
     told_paths: list[frozenset[str]] = []
     target = search.target

@@ -73,7 +73,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class PlanOutcome:
     """The best that was found on one system of one size under one engine, and the run it makes.
 
     table   the scenario as a file would say it, without its plan
@@ -118,12 +118,12 @@ def amount(prediction: Prediction, objective: str) -> float | None:
 NO_TABLE: JsonMapping = MappingProxyType({})
 
 
-def outcome(search: Search, goal: Goal, *, table: JsonMapping = NO_TABLE, given: bool = False) -> Outcome:
+def outcome(search: Search, goal: Goal, *, table: JsonMapping = NO_TABLE, given: bool = False) -> PlanOutcome:
     """The best plan of a search by the objective, and its run."""
     plans = rank_plans(search, goal, 1)
     best = plans[0] if plans else None
     run = run_of(best, goal) if best else None
-    return Outcome(search=search, best=best, run=run, table=MappingProxyType(dict(table)), given=given)
+    return PlanOutcome(search=search, best=best, run=run, table=MappingProxyType(dict(table)), given=given)
 
 
 def rank_plans(search: Search, goal: Goal, most: int) -> tuple[Prediction, ...]:
@@ -154,13 +154,13 @@ def run_of(prediction: Prediction, goal: Goal) -> Run | None:
     )
 
 
-def chosen(outcomes: Sequence[Outcome], goal: Goal) -> Outcome | None:
+def chosen(outcomes: Sequence[PlanOutcome], goal: Goal) -> PlanOutcome | None:
     """The outcome the goal prefers; None where none qualifies. Of equal ones the faster, then the first."""
     able = [outcome for outcome in outcomes if outcome.value(goal.objective) is not None]
     if goal.days is not None:
         able = [outcome for outcome in able if outcome.run is not None and outcome.run.days <= goal.days]
 
-    def order(outcome: Outcome) -> tuple[float, float]:
+    def order(outcome: PlanOutcome) -> tuple[float, float]:
         return outcome.value(goal.objective) or 0.0, outcome.value("time") or 0.0
 
     return min(able, key=order, default=None)
@@ -236,7 +236,7 @@ def usual_axes(systems: Iterable[System]) -> tuple[str, str]:
     return "time", "cost" if all(system.chip.price for system in some) else "chips"
 
 
-def scaling_efficiency(outcomes: Sequence[Outcome]) -> tuple[float | None, ...]:
+def scaling_efficiency(outcomes: Sequence[PlanOutcome]) -> tuple[float | None, ...]:
     """Tokens per second per chip over those of the same chip's smallest system that fits; None where nothing fits."""
     plans = [outcome.best for outcome in outcomes if outcome.best is not None]
     smallest: dict[str, Prediction] = {}

@@ -35,15 +35,15 @@ from ridgeline.search.training.expressible import ExpressiblePlans, expressible_
 from ridgeline.search.training.shortlist import (
     BestByChoice,
     BestWithMoreMemory,
-    Entry,
     Fastest,
     ParetoFront,
+    PricedEntry,
     first,
     in_order,
     least,
 )
 from ridgeline.search.training.space import NO_PINS, Pins, PinTable, Space, parts_of, space_of, widen_space
-from ridgeline.search.training.sweep import Chunk, DegreeGrid, Incumbent, chunks_of, priced_grids
+from ridgeline.search.training.sweep import DegreeGrid, Incumbent, PlanChunk, chunks_of, priced_grids
 from ridgeline.sim import (
     Prediction,
     capacity_of,
@@ -76,18 +76,18 @@ class SweepResult:
 
     considered: int
     feasible: int
-    best: tuple[Entry, ...]
-    frontier: tuple[Entry, ...]
-    nearest: Entry | None
+    best: tuple[PricedEntry, ...]
+    frontier: tuple[PricedEntry, ...]
+    nearest: PricedEntry | None
     faster: int
     complete: bool
-    by_choice: Mapping[str, tuple[Entry, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    with_more_memory: Mapping[float, Entry] = field(default_factory=lambda: MappingProxyType({}))
+    by_choice: Mapping[str, tuple[PricedEntry, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    with_more_memory: Mapping[float, PricedEntry] = field(default_factory=lambda: MappingProxyType({}))
     untold: int = 0
 
 
 def swept(
-    chunks: Iterable[Chunk], capacity: float, *, than_s: float = 0.0, progress: SweepProgress = silent,
+    chunks: Iterable[PlanChunk], capacity: float, *, than_s: float = 0.0, progress: SweepProgress = silent,
     expressible: ExpressiblePlans | None = None, incumbent: Incumbent | None = None,
 ) -> SweepResult:  # fmt: skip
     """The best of all chunks that a target can express, where one is given; of those until `progress` answers False.
@@ -97,7 +97,7 @@ def swept(
     fastest, front = Fastest(SHORTLIST), ParetoFront()
     by_choice, roomier = BestByChoice(), BestWithMoreMemory(capacity, MORE_MEMORY)
     considered = feasible = faster = untold = 0
-    nearest: Entry | None = None
+    nearest: PricedEntry | None = None
     complete = True
     for chunk in chunks:
         if not len(chunk.step_s):
@@ -231,7 +231,7 @@ def find_plan(
 def normalize_result(found: SweepResult, expressible: ExpressiblePlans) -> SweepResult:
     """What a sweep kept, in the plainest words that the target can express."""
 
-    def plain(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    def plain(entries: Iterable[PricedEntry]) -> tuple[PricedEntry, ...]:
         return tuple(expressible.plainest(entry) for entry in entries)
 
     axes = {axis: plain(some) for axis, some in found.by_choice.items()}
@@ -266,7 +266,7 @@ def place_layers(scenario: Scenario, pins: Pins) -> Scenario:
 def supported_chunks(
     cells: Iterable[DegreeGrid], scenario: Scenario, space: Space, pins: Pins = NO_PINS,
     incumbent: Incumbent | None = None,
-) -> Iterator[Chunk]:  # fmt: skip
+) -> Iterator[PlanChunk]:  # fmt: skip
     """The plans of a space that the engine is known to run, of the dp that is pinned.
 
     zero2 with several microbatches keeps its gradients whole until the last one, which is zero1, or reduces them after
@@ -291,13 +291,13 @@ def supported_chunks(
                 yield chunk if mask.all() else chunk.taken(np.flatnonzero(mask))
 
 
-def distinct(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+def distinct(entries: Iterable[PricedEntry]) -> tuple[PricedEntry, ...]:
     """The entries without those that take the same time and memory as an earlier one: a switch without effect."""
 
     def same(first: float, second: float) -> bool:
         return abs(first - second) <= SAME * abs(second)
 
-    distinct_entries: list[Entry] = []
+    distinct_entries: list[PricedEntry] = []
     for entry in entries:
         if not any(
             same(entry.step_s, item.step_s) and same(entry.peak_bytes, item.peak_bytes) for item in distinct_entries
@@ -307,7 +307,7 @@ def distinct(entries: Iterable[Entry]) -> tuple[Entry, ...]:
 
 
 def predict_entries(
-    scenario: Scenario, entries: Iterable[Entry], calibration: Calibration | None = None
+    scenario: Scenario, entries: Iterable[PricedEntry], calibration: Calibration | None = None
 ) -> tuple[Prediction, ...]:
     """Plans in full."""
     predictions = (predict(replace(scenario, plan=entry.plan), calibration) for entry in entries)
@@ -368,13 +368,13 @@ def kind_words(plan: Plan) -> str:
     return f"{' '.join(degrees) or 'data-parallel'}, {shard}, recompute {recompute_words(plan)}"
 
 
-def kinds(swept: SweepResult, most: int) -> tuple[Entry, ...]:
+def kinds(swept: SweepResult, most: int) -> tuple[PricedEntry, ...]:
     """The best plan of each kind among all that were kept, fastest first.
 
     The fastest plans of a space are often one plan at several numbers of chunks. The best plan of another kind than the
     winner's is exact, since it is the best at another choice along some axis, all of which the sweep kept.
     """
-    best: dict[Hashable, Entry] = {}
+    best: dict[Hashable, PricedEntry] = {}
     for entry in in_order((*swept.best, *(entry for entries in swept.by_choice.values() for entry in entries))):
         best.setdefault(kind_of(entry.plan), entry)
     return distinct(best.values())[:most]

@@ -37,7 +37,7 @@ from ridgeline.search.training.explain import (
 )
 from ridgeline.search.training.gains import OtherEngine, TargetGain, WhatIf, other_engines, target_gains, what_if, worth
 from ridgeline.search.training.objectives import (
-    Outcome,
+    PlanOutcome,
     Point,
     Run,
     amount,
@@ -101,8 +101,8 @@ class Recommendation(SearchAnswer):
     """
 
     request: PlanRequest
-    outcomes: tuple[Outcome, ...]
-    chosen: Outcome | None
+    outcomes: tuple[PlanOutcome, ...]
+    chosen: PlanOutcome | None
     reasons: Reasons | None
     skipped: tuple[str, ...]
     frontier_axes: tuple[str, str]
@@ -178,7 +178,7 @@ def recommend(
     return replace(result, reasons=_reasons(best, request, watch if complete else None, faster=not all_gains))
 
 
-def _outcome(request: PlanRequest, watch: Watch, case: TrainingCase) -> Outcome:
+def _outcome(request: PlanRequest, watch: Watch, case: TrainingCase) -> PlanOutcome:
     """What the search of one case found."""
     told = partial(Progress, phase="search", what=case.scenario.system.name)
     search = find_plan(
@@ -189,7 +189,7 @@ def _outcome(request: PlanRequest, watch: Watch, case: TrainingCase) -> Outcome:
     return outcome(search, request.goal, table=case.table, given=case.given)
 
 
-def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None, *, faster: bool) -> Reasons:
+def _reasons(best: PlanOutcome, request: PlanRequest, watch: Watch | None, *, faster: bool) -> Reasons:
     """The reasons for a plan; without anybody to watch those that take no time."""
     go_on = Stoppable(watch)
     search, small = best.search, request.goal.objective == "memory"
@@ -226,7 +226,7 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None, *, faster
     )
 
 
-def _assumption_notes(best: Outcome, winner: Prediction, *, given: bool) -> Iterable[str]:
+def _assumption_notes(best: PlanOutcome, winner: Prediction, *, given: bool) -> Iterable[str]:
     """Every assumption once: what was not given, what the numbers rest on, what the engine is not known to do."""
     notes: list[str] = [*winner.assumptions]
     origin = "given" if given else scenario_headroom(winner.scenario).origin
@@ -379,7 +379,7 @@ class ComparedSystem:
     efficiency   tokens/s/chip over that of the same chip's smallest system that fits
     """
 
-    outcome: Outcome
+    outcome: PlanOutcome
     chosen: bool
     efficiency: float | None
 
@@ -445,7 +445,7 @@ class PlanReport:
     """
 
     found: Recommendation
-    chosen: Outcome
+    chosen: PlanOutcome
     reasons: Reasons
     search: SearchSummary
 

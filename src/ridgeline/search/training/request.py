@@ -42,7 +42,7 @@ from ridgeline.search.training.objectives import (
     OBJECTIVES,
     Goal,
     Objective,
-    Outcome,
+    PlanOutcome,
     chosen,
     divisible_batch,
     pair,
@@ -198,8 +198,8 @@ class TrainingCase:
 
 
 def search_cases(
-    request: PlanRequest, search: Callable[[TrainingCase], Outcome], skipped: list[str]
-) -> Iterator[Outcome]:
+    request: PlanRequest, search: Callable[[TrainingCase], PlanOutcome], skipped: list[str]
+) -> Iterator[PlanOutcome]:
     """The outcome of every case of a request, one after the other; sizes that cannot be built are told in `skipped`.
 
     For the fewest chips sizes are searched upwards until the deadline is met, and then those just below that. A size
@@ -243,7 +243,7 @@ def _between(request: PlanRequest, ref: str, below: int, above: int) -> Iterator
 
 
 def _with_another_batch(
-    request: PlanRequest, ref: str, search: Callable[[TrainingCase], Outcome], sizes: tuple[int, int, int]
+    request: PlanRequest, ref: str, search: Callable[[TrainingCase], PlanOutcome], sizes: tuple[int, int, int]
 ) -> Iterator[str]:
     """The smallest size between two that meets the deadline with another global batch, below the fewest chips found."""
     below, above, fewest = sizes

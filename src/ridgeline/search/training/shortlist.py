@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from types import MappingProxyType
 
 import numpy as np
@@ -19,7 +19,7 @@ from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.records import dataclass
 from ridgeline.plan.plan import Plan
 from ridgeline.search.training.space import choice
-from ridgeline.search.training.sweep import Chunk, DegreeGrid
+from ridgeline.search.training.sweep import DegreeGrid, PlanChunk
 
 # axes of choices: in a chunk all plans share the first, the second differ by cell, the third by its structure
 SHARED = ("pp", "schedule", "shard", "offload")
@@ -28,7 +28,7 @@ BY_STRUCTURE = ("recompute", "precision", "switches")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class PricedEntry:
     """A plan the sweep priced: its step and the peak of its fullest rank."""
 
     plan: Plan
@@ -54,11 +54,11 @@ def unusual(plan: Plan) -> int:
     return sum(getattr(pair, name) != getattr(usual, name) for pair, usual in pairs for name in pair.__slots__)
 
 
-def in_order(entries: Iterable[Entry]) -> Iterator[Entry]:
+def in_order(entries: Iterable[PricedEntry]) -> Iterator[PricedEntry]:
     """The faster first, then the smaller, then the plainer, then the first in the alphabet.
 
-    >>> one, two = Entry(plan=Plan(), step_s=2.0, peak_bytes=1.0), Entry(plan=PLAIN, step_s=1.0, peak_bytes=1.0)
-    >>> [entry.step_s for entry in in_order([one, two])]
+    >>> entries = [PricedEntry(plan=Plan(), step_s=step_s, peak_bytes=1.0) for step_s in (2.0, 1.0)]
+    >>> [entry.step_s for entry in in_order(entries)]
     [1.0, 2.0]
     """
     for _, group in groupby(sorted(entries, key=lambda one: one.takes), key=lambda one: one.takes):
@@ -66,17 +66,19 @@ def in_order(entries: Iterable[Entry]) -> Iterator[Entry]:
         yield from equal if len(equal) == 1 else sorted(equal, key=lambda one: (unusual(one.plan), str(one.plan)))
 
 
-def first(*entries: Entry) -> Entry:
+def first(*entries: PricedEntry) -> PricedEntry:
     """The first in order."""
     return next(in_order(entries))
 
 
-def entry(chunk: Chunk, place: int) -> Entry:
+def entry(chunk: PlanChunk, place: int) -> PricedEntry:
     """One plan of a chunk."""
-    return Entry(plan=chunk.plan(place), step_s=float(chunk.step_s[place]), peak_bytes=float(chunk.peak_bytes[place]))
+    return PricedEntry(
+        plan=chunk.plan(place), step_s=float(chunk.step_s[place]), peak_bytes=float(chunk.peak_bytes[place])
+    )
 
 
-def least(chunk: Chunk, column: Array, then: Array) -> Entry:
+def least(chunk: PlanChunk, column: Array, then: Array) -> PricedEntry:
     """The plan with the least of one column, of equal ones that with the least of the other, then the first."""
     places = np.flatnonzero(column == column.min())
     places = places[then[places] == then[places].min()]
@@ -101,7 +103,7 @@ class Candidates:
     """Plans that may be in the answer while the space is swept, by chunk and place in it."""
 
     def __init__(self) -> None:
-        self._from: list[tuple[Chunk, int]] = []
+        self._from: list[tuple[PlanChunk, int]] = []
         self._step = np.zeros(0)
         self._peak = np.zeros(0)
 
@@ -110,7 +112,7 @@ class Candidates:
         """The fastest step so far."""
         return float(self._step.min()) if len(self._step) else float("inf")
 
-    def _add(self, chunk: Chunk, places: Index) -> None:
+    def _add(self, chunk: PlanChunk, places: Index) -> None:
         current = chunk.taken(places)
         self._from += [(current, place) for place in range(len(places))]
         self._step = np.concatenate([self._step, current.step_s])
@@ -134,7 +136,7 @@ class Candidates:
             order[before : before + len(equal)] = [names[id(item)] for item in in_order(item for item, _ in ties)]
         return order[:most]
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[PricedEntry, ...]:
         """The plans, best first."""
         return tuple(in_order(entry(*current) for current in self._from))
 
@@ -147,7 +149,7 @@ class Fastest(Candidates):
         self._most = most
         self._slowest = np.inf
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: PlanChunk) -> None:
         """Those of a chunk's plans that may be among them."""
         may = np.flatnonzero(chunk.step_s <= self._slowest)
         if len(may) > self._most:
@@ -163,7 +165,7 @@ class Fastest(Candidates):
         if len(self._step) == self._most:
             self._slowest = float(self._step.max())
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[PricedEntry, ...]:
         """The fastest, best first."""
         self._settle()
         return super().entries()
@@ -172,7 +174,7 @@ class Fastest(Candidates):
 class ParetoFront(Candidates):
     """The Pareto front of time and memory: plans that none dominates, fastest first; of equal ones one."""
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: PlanChunk) -> None:
         """Those of a chunk's plans that are on it."""
         may = np.flatnonzero(~self._dominated(chunk.step_s, chunk.peak_bytes))
         if len(may):
@@ -187,7 +189,7 @@ class ParetoFront(Candidates):
         rival = self._peak[place]
         return np.asarray((place >= 0) & ((rival < peak) | ((rival == peak) & (self._step[place] < step))))
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[PricedEntry, ...]:
         """The front, fastest first."""
         return tuple({(item.step_s, item.peak_bytes): item for item in reversed(super().entries())}.values())[::-1]
 
@@ -197,9 +199,9 @@ class BestWithMoreMemory:
 
     def __init__(self, capacity: float, factors: tuple[float, ...]) -> None:
         self._limits = {factor: capacity * factor for factor in factors}
-        self._best: dict[float, Entry] = {}
+        self._best: dict[float, PricedEntry] = {}
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: PlanChunk) -> None:
         """Look at all plans of a chunk."""
         for factor, limit in self._limits.items():
             bar = self._best[factor].step_s if factor in self._best else np.inf
@@ -209,7 +211,7 @@ class BestWithMoreMemory:
                 best = least(current, current.step_s, current.peak_bytes)
                 self._best[factor] = first(best, self._best.get(factor, best))
 
-    def entries(self) -> Mapping[float, Entry]:
+    def entries(self) -> Mapping[float, PricedEntry]:
         """The fastest by factor; nothing where none fits."""
         return MappingProxyType(self._best)
 
@@ -218,10 +220,10 @@ class BestByChoice:
     """The best plan at each choice of each axis while the space is swept."""
 
     def __init__(self) -> None:
-        self._shared: dict[tuple[str, object], Entry] = {}
+        self._shared: dict[tuple[str, object], PricedEntry] = {}
         self._cells: dict[int, _ByCell] = {}
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: PlanChunk) -> None:
         """The plans of a chunk that fit."""
         bars = {(axis, getattr(chunk, axis)): np.inf for axis in SHARED}
         bars |= {key: self._shared[key].step_s for key in bars if key in self._shared}
@@ -233,25 +235,23 @@ class BestByChoice:
             table = self._cells[id(chunk.grid)] = _ByCell(chunk.grid)
         table.add(chunk)
 
-    def entries(self) -> Mapping[str, tuple[Entry, ...]]:
+    def entries(self) -> Mapping[str, tuple[PricedEntry, ...]]:
         """By axis, the best plan at each of its choices, fastest first; axes with one choice are left out."""
-        found: dict[str, list[Entry]] = {}
-        for (axis, _), item in self._shared.items():
-            found.setdefault(axis, []).append(item)
-        for table in self._cells.values():
-            for axis, item in table.entries():
-                found.setdefault(axis, []).append(item)
-        best = {axis: _best_of(axis, some) for axis, some in found.items()}
+        entries: dict[str, list[PricedEntry]] = {}
+        shared = ((axis, item) for (axis, _), item in self._shared.items())
+        for axis, item in chain(shared, *(table.entries() for table in self._cells.values())):
+            entries.setdefault(axis, []).append(item)
+        best = {axis: _best_of(axis, some) for axis, some in entries.items()}
         return MappingProxyType({axis: some for axis, some in best.items() if len(some) > 1})
 
 
-def _best_of(axis: str, entries: list[Entry]) -> tuple[Entry, ...]:
+def _best_of(axis: str, entries: list[PricedEntry]) -> tuple[PricedEntry, ...]:
     """The fastest of each choice, fastest first."""
-    kept: list[Entry] = []
+    best: list[PricedEntry] = []
     for item in in_order(entries):
-        if all(choice(item.plan, axis) != choice(alternative.plan, axis) for alternative in kept):
-            kept.append(item)
-    return tuple(kept)
+        if all(choice(item.plan, axis) != choice(faster.plan, axis) for faster in best):
+            best.append(item)
+    return tuple(best)
 
 
 class _ByCell:
@@ -263,15 +263,13 @@ class _ByCell:
         self._step = np.full(many, np.inf)
         self._rest = np.full((3, many), np.inf)  # peak, dp, degree
         self._head = np.zeros(many, dtype=np.int64)
-        self._heads: list[Chunk] = []
+        self._heads: list[PlanChunk] = []
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: PlanChunk) -> None:
         """Plans of a chunk; no cell occurs twice in it, and those of a cell always come in the same order."""
-        catalog_entry, peak = self._step.take(chunk.cell), chunk.peak_bytes
-        better = np.flatnonzero(chunk.step_s <= catalog_entry)
-        better = better[
-            (chunk.step_s[better] < catalog_entry[better]) | (peak[better] < self._rest[0, chunk.cell[better]])
-        ]
+        best_s, peak = self._step.take(chunk.cell), chunk.peak_bytes
+        better = np.flatnonzero(chunk.step_s <= best_s)
+        better = better[(chunk.step_s[better] < best_s[better]) | (peak[better] < self._rest[0, chunk.cell[better]])]
         if not len(better):
             return
         at = chunk.cell[better]
@@ -280,22 +278,22 @@ class _ByCell:
         self._head[at] = len(self._heads)
         self._heads.append(chunk.taken(np.zeros(0, dtype=np.int64)))
 
-    def entries(self) -> Iterator[tuple[str, Entry]]:
+    def entries(self) -> Iterator[tuple[str, PricedEntry]]:
         """The best cell at each choice along each axis."""
-        catalog_entry = np.flatnonzero(np.isfinite(self._step))
+        priced = np.flatnonzero(np.isfinite(self._step))
         for axis in BY_CELL:
-            yield from self._best(axis, catalog_entry, np.asarray(getattr(self._cells.degrees, axis)))
+            yield from self._best(axis, priced, np.asarray(getattr(self._cells.degrees, axis)))
         for axis in BY_STRUCTURE:
-            yield from self._best(axis, catalog_entry, self._cells.structure)
+            yield from self._best(axis, priced, self._cells.structure)
 
-    def _best(self, axis: str, known: Index, column: Array | Index) -> Iterator[tuple[str, Entry]]:
+    def _best(self, axis: str, known: Index, column: Array | Index) -> Iterator[tuple[str, PricedEntry]]:
         for value in np.unique(column[known]):
             current = known[column[known] == value]
             current = current[self._step[current] == self._step[current].min()]
             current = current[self._rest[0, current] == self._rest[0, current].min()]
             yield axis, first(*(self._entry(int(cell)) for cell in current))
 
-    def _entry(self, cell: int) -> Entry:
+    def _entry(self, cell: int) -> PricedEntry:
         peak, dp, degree = self._rest[:, cell]
         item = replace(
             self._heads[self._head[cell]],

@@ -221,7 +221,7 @@ LAST_BITS = 12  # of a number's 52 that depend on where in a column it was worke
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class PlanChunk:
     """Plans that differ in their cells alone, with step times and peak memory."""
 
     grid: DegreeGrid
@@ -240,7 +240,7 @@ class Chunk:
         """Sequences of a microbatch, by plan."""
         return np.asarray(self.grid.degrees.microbatch)[self.cell]
 
-    def taken(self, places: Index) -> Chunk:
+    def taken(self, places: Index) -> PlanChunk:
         """Some of the plans."""
         columns = {name: getattr(self, name)[places] for name in ("cell", "dp", "degree", "step_s", "peak_bytes")}
         return replace(self, **columns)
@@ -293,7 +293,7 @@ class Incumbent:
     capacity_bytes: float
 
 
-def sweep(grid: DegreeGrid, space: Space, incumbent: Incumbent | None = None) -> Iterator[Chunk]:
+def sweep(grid: DegreeGrid, space: Space, incumbent: Incumbent | None = None) -> Iterator[PlanChunk]:
     """Every plan of a space on these cells, priced; plans that cannot run are left out.
 
     incumbent   plans that take as long as this or longer, or do not fit, are left out, too, where a bound shows it
@@ -469,7 +469,7 @@ class _ShardingChoice:
 
 def _schedule_rows(
     rows: _Rows, space: Space, pipeline: _Pipeline, incumbent: Incumbent | None, least_s: Array | None
-) -> Iterator[Chunk]:
+) -> Iterator[PlanChunk]:
     """The rows under one schedule, as far as it takes them."""
     model, placement, schedule = rows.model, pipeline.placement, pipeline.schedule
     able = list(_able(schedule, rows.pp, model.plans.microbatches))
@@ -503,7 +503,7 @@ def _schedule_rows(
                 continue
             if choice.same not in steps:
                 steps[choice.same] = round_digits(model.step_s(scheduled, end))
-            chunk = Chunk(
+            chunk = PlanChunk(
                 grid=rows.grid,
                 cell=rows.cell[own],
                 pp=rows.pp,
@@ -592,7 +592,7 @@ def _splits(space: Space, size: int, replicas: Array) -> NDArray[np.bool_]:
     return np.asarray((replicas % size == 0) & ((size < replicas) | (0 not in space.shard_degree)))
 
 
-def chunks_of(grids: Sequence[DegreeGrid], space: Space, incumbent: Incumbent | None = None) -> Iterator[Chunk]:
+def chunks_of(grids: Sequence[DegreeGrid], space: Space, incumbent: Incumbent | None = None) -> Iterator[PlanChunk]:
     """The plans of all grids."""
     for grid in grids:
         yield from sweep(grid, space, incumbent)

@@ -10,7 +10,7 @@ from ridgeline.plan.scenario_file import assemble
 from ridgeline.search.goodput import goodput
 from ridgeline.search.training.objectives import (
     Goal,
-    Outcome,
+    PlanOutcome,
     Point,
     amount,
     chosen,
@@ -173,4 +173,4 @@ def test_goals_that_cannot_be_met_are_told() -> None:
 
 
 def test_an_outcome_without_a_plan_has_no_value(eight: Search) -> None:
-    assert Outcome(search=eight, best=None).value("time") is None
+    assert PlanOutcome(search=eight, best=None).value("time") is None

@@ -11,9 +11,9 @@ import pytest
 
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.search.training.plan_search import SHORTLIST, Entry, SweepResult, find_plan, swept
+from ridgeline.search.training.plan_search import SHORTLIST, PricedEntry, SweepResult, find_plan, swept
 from ridgeline.search.training.space import space_of
-from ridgeline.search.training.sweep import Chunk, chunks_of, priced_grids
+from ridgeline.search.training.sweep import PlanChunk, chunks_of, priced_grids
 from ridgeline.sim.memory.peak import capacity_of
 from ridgeline.sim.predict_step import default_calibration
 
@@ -26,7 +26,7 @@ def built(model: str = "llama3-8b", system: str = "16xh100-sxm", **work: Any) ->
 
 
 @cache
-def chunks() -> tuple[Chunk, ...]:
+def chunks() -> tuple[PlanChunk, ...]:
     scenario = built()
     space = space_of(scenario, {"microbatch": (1, 2), "cp": (1, 2)})
     return tuple(chunks_of(priced_grids(scenario, space, default_calibration()), space))
@@ -43,7 +43,7 @@ def everything() -> list[tuple[float, float]]:
     return sorted(pair for pair in pairs if pair[1] <= capacity_of(built()))
 
 
-def figures(entries: tuple[Entry, ...]) -> list[tuple[float, float]]:
+def figures(entries: tuple[PricedEntry, ...]) -> list[tuple[float, float]]:
     return [(entry.step_s, entry.peak_bytes) for entry in entries]
 
 
@@ -95,7 +95,7 @@ def test_a_stopped_sweep_keeps_what_was_found() -> None:
 
 
 def test_an_interrupt_is_nobodys_answer() -> None:
-    def interrupted() -> Iterator[Chunk]:
+    def interrupted() -> Iterator[PlanChunk]:
         yield from chunks()[:3]
         raise KeyboardInterrupt
 

@@ -13,7 +13,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.search.training import sweep
 from ridgeline.search.training.plan_search import Search, find_plan
-from ridgeline.search.training.shortlist import Entry, entry, in_order
+from ridgeline.search.training.shortlist import PricedEntry, entry, in_order
 from ridgeline.search.training.space import choice, space_of
 from ridgeline.search.training.sweep import chunks_of, priced_grids
 from ridgeline.sim.memory.headroom import scenario_headroom
@@ -32,7 +32,7 @@ def base() -> Scenario:
 
 
 @pytest.fixture(scope="module")
-def every(base: Scenario) -> list[Entry]:
+def every(base: Scenario) -> list[PricedEntry]:
     """Every plan of the space that Megatron runs: beyond zero1 without stages, zero2 with one microbatch."""
 
     def runs(plan: Plan) -> bool:
@@ -40,7 +40,7 @@ def every(base: Scenario) -> list[Entry]:
         late = shard == "zero2" and TABLE["workload"]["global_batch"] > mesh.dp * plan.microbatch
         return not late and (mesh.pp == 1 or shard in ("none", "zero1"))
 
-    def all_plans() -> Iterator[Entry]:
+    def all_plans() -> Iterator[PricedEntry]:
         space = space_of(base)
         for chunk in chunks_of(priced_grids(base, space, default_calibration()), space):
             for place in range(len(chunk.step_s)):
@@ -56,7 +56,7 @@ def found(base: Scenario) -> Search:
     return find_plan(base)
 
 
-def test_counts_and_best(base: Scenario, every: list[Entry], found: Search) -> None:
+def test_counts_and_best(base: Scenario, every: list[PricedEntry], found: Search) -> None:
     limit = capacity_of(base) * (1 - scenario_headroom(base).share)
     fitting = sorted(one.step_s for one in every if one.peak_bytes <= limit)
     assert (found.swept.considered, found.swept.feasible) == (len(every), len(fitting))
@@ -64,7 +64,7 @@ def test_counts_and_best(base: Scenario, every: list[Entry], found: Search) -> N
     assert found.plans[0].step_time_s == pytest.approx(fitting[0], rel=1e-9)
 
 
-def test_headroom_is_kept_free(base: Scenario, every: list[Entry]) -> None:
+def test_headroom_is_kept_free(base: Scenario, every: list[PricedEntry]) -> None:
     for headroom in (0.0, 0.3):
         limit = capacity_of(base) * (1 - headroom)
         swept = find_plan(base, headroom=headroom).swept
@@ -72,7 +72,7 @@ def test_headroom_is_kept_free(base: Scenario, every: list[Entry]) -> None:
         assert all(one.peak_bytes <= limit for one in (*swept.best, *swept.frontier))
 
 
-def test_frontier(base: Scenario, every: list[Entry], found: Search) -> None:
+def test_frontier(base: Scenario, every: list[PricedEntry], found: Search) -> None:
     limit = capacity_of(base) * (1 - scenario_headroom(base).share)
     fitting = [one for one in every if one.peak_bytes <= limit]
     kept = {(one.step_s, one.peak_bytes) for one in found.swept.frontier}
@@ -86,16 +86,16 @@ def test_frontier(base: Scenario, every: list[Entry], found: Search) -> None:
 
 
 @pytest.mark.parametrize("axis", ["tp", "pp", "cp", "microbatch", "schedule", "shard", "recompute", "switches"])
-def test_the_best_of_every_family(base: Scenario, every: list[Entry], found: Search, axis: str) -> None:
+def test_the_best_of_every_family(base: Scenario, every: list[PricedEntry], found: Search, axis: str) -> None:
     limit = capacity_of(base) * (1 - scenario_headroom(base).share)
-    best: list[Entry] = []
+    best: list[PricedEntry] = []
     for one in sorted((one for one in every if one.peak_bytes <= limit), key=lambda one: one.step_s):
         if all(choice(one.plan, axis) != choice(other.plan, axis) for other in best):
             best.append(one)
     assert [one.step_s for one in found.swept.by_choice[axis]] == [one.step_s for one in best]
 
 
-def test_more_memory_is_answered_by_the_same_sweep(base: Scenario, every: list[Entry], found: Search) -> None:
+def test_more_memory_is_answered_by_the_same_sweep(base: Scenario, every: list[PricedEntry], found: Search) -> None:
     for factor in (1.25, 2.0):
         limit = capacity_of(base) * (1 - scenario_headroom(base).share) * factor
         assert found.swept.with_more_memory[factor].step_s == min(
@@ -103,13 +103,13 @@ def test_more_memory_is_answered_by_the_same_sweep(base: Scenario, every: list[E
         )
 
 
-def test_a_pinned_dp_leaves_only_its_plans(base: Scenario, every: list[Entry]) -> None:
+def test_a_pinned_dp_leaves_only_its_plans(base: Scenario, every: list[PricedEntry]) -> None:
     swept = find_plan(base, {"dp": (2,)}).swept
     assert swept.considered == sum(one.plan.mesh.dp == 2 for one in every)
     assert {one.plan.mesh.dp for one in swept.best} == {2}
 
 
-def test_faster_than_its_own_plan(base: Scenario, every: list[Entry]) -> None:
+def test_faster_than_its_own_plan(base: Scenario, every: list[PricedEntry]) -> None:
     limit = capacity_of(base) * (1 - scenario_headroom(base).share)
     usual = [one for one in every if one.peak_bytes <= limit and one.plan.switches == base.plan.switches]
     own = sorted(usual, key=lambda one: one.step_s)[17]  # a plan's own switches are kept by the search around it
@@ -172,6 +172,9 @@ def test_equal_plans_come_in_one_order_however_the_sweep_is_cut(
 def test_of_equal_plans_the_plainest_comes_first() -> None:
     plain, odd = Plan(), Plan(switches=Switches(sequence_parallel=False))
     odder = replace(odd, microbatch=2)
-    made = [Entry(plan=plan, step_s=1.0, peak_bytes=2.0) for plan in (odder, odd, plain)]
-    smaller, faster = Entry(plan=odder, step_s=1.0, peak_bytes=1.0), Entry(plan=odder, step_s=0.5, peak_bytes=9.0)
+    made = [PricedEntry(plan=plan, step_s=1.0, peak_bytes=2.0) for plan in (odder, odd, plain)]
+    smaller, faster = (
+        PricedEntry(plan=odder, step_s=1.0, peak_bytes=1.0),
+        PricedEntry(plan=odder, step_s=0.5, peak_bytes=9.0),
+    )
     assert list(in_order([*made, smaller, faster])) == [faster, smaller, *reversed(made)]
