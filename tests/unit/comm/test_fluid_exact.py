@@ -17,7 +17,7 @@ from ridgeline.comm.simulation import compiled, path_choice, simulate
 from ridgeline.comm.simulation.conditions import Conditions, parse_conditions
 from ridgeline.comm.simulation.fluid_exact import exact_arrivals, make_queues
 from ridgeline.comm.simulation.fluid_windows import max_min
-from ridgeline.comm.simulation.messages import Flows, Job, Run, needed_writes, port_of
+from ridgeline.comm.simulation.messages import FluidRun, Job, MessageFlows, needed_writes, port_of
 from ridgeline.comm.simulation.path_choice import _hash_connections
 from ridgeline.comm.topologies import topology
 
@@ -25,7 +25,7 @@ RATE, ALPHA = 50e9, 5e-7
 needs_core = pytest.mark.skipif(compiled.core() is None, reason="no C compiler")
 
 
-def plain(flows: Flows) -> np.ndarray:
+def plain(flows: MessageFlows) -> np.ndarray:
     """Arrivals, one event at a time: rates of all flows anew at each, everything in lists and dictionaries."""
     messages, needed = flows.messages, needed_writes(flows.messages)
     (ports, _), line = port_of(messages, flows.out)
@@ -78,13 +78,13 @@ def plain(flows: Flows) -> np.ndarray:
     return arrived
 
 
-def captured(jobs: list[Job], name: str, monkeypatch: pytest.MonkeyPatch, **asked: Any) -> Flows:
+def captured(jobs: list[Job], name: str, monkeypatch: pytest.MonkeyPatch, **asked: Any) -> MessageFlows:
     """The flows of a case as the simulator makes them."""
     graph, found = topology(name, RATE, ALPHA), []
 
-    def keep(flows: Flows, *_: object) -> Run:
+    def keep(flows: MessageFlows, *_: object) -> FluidRun:
         found.append(flows)
-        return Run(arrived_s=np.zeros(len(flows.messages)), moments=0)
+        return FluidRun(arrived_s=np.zeros(len(flows.messages)), moments=0)
 
     with monkeypatch.context() as patch:
         patch.setattr(simulate, "run", keep)
@@ -92,7 +92,7 @@ def captured(jobs: list[Job], name: str, monkeypatch: pytest.MonkeyPatch, **aske
     return found[0]
 
 
-def core_arrivals(flows: Flows) -> list[np.ndarray]:
+def core_arrivals(flows: MessageFlows) -> list[np.ndarray]:
     """By the general core, and by that of ports that take turns where it knows the case."""
     queues, turns = (make_queues(flows.messages, flows.out, turns=turns) for turns in (False, True))
     assert queues is not None

@@ -52,24 +52,24 @@ DEPENDENT = ("send", "recv")
 
 
 @dataclass(slots=True)
-class _Node:
+class _XmlNode:
     tag: str
     line: int
     attributes: dict[str, str]
-    children: list[_Node]
+    children: list[_XmlNode]
 
 
 def read_msccl(path: Path, text: bytes, profile: str = "") -> Program:
     """The program of an XML file; `profile` holds it against msccl's or RCCL's limits, else against the wider."""
     wrong = Wrong(str(path))
     root = _parse_xml(wrong, text)
-    return _Reader(wrong, root, profile or "msccl").program()
+    return _MscclReader(wrong, root, profile or "msccl").program()
 
 
-def _parse_xml(wrong: Wrong, text: bytes) -> _Node:
+def _parse_xml(wrong: Wrong, text: bytes) -> _XmlNode:
     parser = expat.ParserCreate()
-    stack: list[_Node] = []
-    roots: list[_Node] = []
+    stack: list[_XmlNode] = []
+    roots: list[_XmlNode] = []
     count = 0
 
     def start(tag: str, attributes: dict[str, str]) -> None:
@@ -81,7 +81,7 @@ def _parse_xml(wrong: Wrong, text: bytes) -> _Node:
             raise wrong(f"line {line}", f"<{tag[:40]}>", expected_text)
         if count > MOST_INSTRUCTIONS:
             raise wrong(f"line {line}", "more elements", f"at most {MOST_INSTRUCTIONS}")
-        node = _Node(tag, line, attributes, [])
+        node = _XmlNode(tag, line, attributes, [])
         (stack[-1].children if stack else roots).append(node)
         stack.append(node)
 
@@ -101,19 +101,19 @@ def _parse_xml(wrong: Wrong, text: bytes) -> _Node:
     return roots[0]
 
 
-class _Reader:
+class _MscclReader:
     """One file being read: numbers are within limits before anything is built."""
 
-    def __init__(self, wrong: Wrong, root: _Node, profile: str) -> None:
+    def __init__(self, wrong: Wrong, root: _XmlNode, profile: str) -> None:
         self.wrong, self.root, self.limits, self.profile = wrong, root, LIMITS[profile], profile
         self.moves = 0
 
-    def _number(self, node: _Node, name: str, least: int, most: int, default: int | None = None) -> int:
+    def _number(self, node: _XmlNode, name: str, least: int, most: int, default: int | None = None) -> int:
         if name not in node.attributes and default is not None:
             return default
         return whole_number(self.wrong, f"line {node.line}: {name}", node.attributes.get(name, ""), least, most)
 
-    def _word(self, node: _Node, name: str, known: tuple[str, ...]) -> str:
+    def _word(self, node: _XmlNode, name: str, known: tuple[str, ...]) -> str:
         word = node.attributes.get(name, "")
         if word not in known:
             raise self.wrong(f"line {node.line}: {name}", repr(word[:40]), f"one of {', '.join(known)}")
@@ -158,14 +158,14 @@ class _Reader:
             raise self.wrong("nchunksperloop", str(loop), f"a multiple of {n} ranks for {self.collective}")
         return {"allgather": (loop // n, loop), "reducescatter": (loop, loop // n)}.get(self.collective, (loop, loop))
 
-    def _modes(self, root: _Node) -> tuple[bool, ...]:
+    def _modes(self, root: _XmlNode) -> tuple[bool, ...]:
         inside = self._number(root, "inplace", 0, 1)
         outside = self._number(root, "outofplace", 0, 1, default=1 - inside)
         if not inside and not outside:
             raise self.wrong(f"line {root.line}", "neither inplace nor outofplace", "one of them")
         return tuple(mode for mode, is_allowed in ((True, inside), (False, outside)) if is_allowed)
 
-    def _gpu(self, node: _Node, rank: int, loop: int) -> tuple[tuple[Instruction, ...], ...]:
+    def _gpu(self, node: _XmlNode, rank: int, loop: int) -> tuple[tuple[Instruction, ...], ...]:
         buffer_chunks = {buffer: self._number(node, f"{buffer}_chunks", 0, MOST_CHUNKS) for buffer in "ios"}
         for buffer in "io":
             if buffer_chunks[buffer] not in (0, self.sizes[buffer]):
@@ -184,7 +184,7 @@ class _Reader:
         return tuple(blocks)
 
     def _block(
-        self, node: _Node, rank: int, index: int, peers: dict[tuple[str, int], set[int]]
+        self, node: _XmlNode, rank: int, index: int, peers: dict[tuple[str, int], set[int]]
     ) -> tuple[Instruction, ...]:
         channel = self._number(node, "chan", 0, self.channels - 1)
         ends = {side: self._number(node, side, -1, self.ranks - 1) for side in DEPENDENT}
@@ -218,7 +218,7 @@ class _Reader:
             instructions.append(self._step(step, rank, index, ends, channel))
         return tuple(instructions)
 
-    def _after(self, node: _Node, index: int) -> tuple[tuple[int, int], ...]:
+    def _after(self, node: _XmlNode, index: int) -> tuple[tuple[int, int], ...]:
         block = self._number(node, "depid", -1, len(self._lengths) - 1)
         self._number(node, "hasdep", 0, 1)
         if block < 0:
@@ -227,7 +227,7 @@ class _Reader:
             raise self.wrong(f"line {node.line}: depid", f"its own block {index}", "another block")
         return ((block, self._number(node, "deps", 0, self._lengths[block] - 1)),)
 
-    def _step(self, node: _Node, rank: int, index: int, ends: dict[str, int], channel: int) -> Instruction:
+    def _step(self, node: _XmlNode, rank: int, index: int, ends: dict[str, int], channel: int) -> Instruction:
         kind = self._word(node, "type", TYPES)
         after = self._after(node, index)
         if kind == "nop":
@@ -256,7 +256,7 @@ class _Reader:
             round=self._number(node, "round", 0, MOST_INSTRUCTIONS, default=-1),
         )  # fmt: skip
 
-    def _place(self, node: _Node, rank: int, side: str, count: int) -> Place:
+    def _place(self, node: _XmlNode, rank: int, side: str, count: int) -> Place:
         buffer = self._word(node, f"{side}buf", ("i", "o", "s"))
         return rank, buffer, self._number(node, f"{side}off", 0, self.sizes[buffer] - count)
 

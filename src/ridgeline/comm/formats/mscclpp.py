@@ -65,10 +65,10 @@ ChannelEnd = tuple[JsonValue, JsonValue]  # a peer and which of its channels; of
 
 def read_mscclpp(path: Path, plan: JsonObject) -> Program:
     """The program of a plan."""
-    return _Reader(Wrong(str(path)), plan).program()
+    return _PlanReader(Wrong(str(path)), plan).program()
 
 
-class _Reader:
+class _PlanReader:
     """One plan being read."""
 
     def __init__(self, wrong: Wrong, plan: JsonObject) -> None:

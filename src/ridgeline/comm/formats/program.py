@@ -155,7 +155,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ParserLimits:
     """What a parser allows: steps of a block, blocks of a rank, attributes that must be there."""
 
     steps: int
@@ -163,10 +163,10 @@ class Limits:
     needed: tuple[str, ...] = ()
 
 
-LIMITS: Mapping[str, Limits] = MappingProxyType(
+LIMITS: Mapping[str, ParserLimits] = MappingProxyType(
     {
-        "msccl": Limits(steps=256, blocks=216),
-        "rccl": Limits(steps=64, blocks=64, needed=("minBytes", "maxBytes", "outofplace")),
+        "msccl": ParserLimits(steps=256, blocks=216),
+        "rccl": ParserLimits(steps=64, blocks=64, needed=("minBytes", "maxBytes", "outofplace")),
     }
 )
 
@@ -251,7 +251,7 @@ def execute(program: Program) -> tuple[Algorithm, Verification]:
     first: _Transfers | None = None
     for in_place in program.in_place:
         for order in range(ORDERS):
-            run = _Run(program, in_place, order)
+            run = _ProgramRun(program, in_place, order)
             try:
                 problems += run.run()
             except _Stuck as stuck:
@@ -275,7 +275,7 @@ def _lift_algorithm(program: Program, made: _Transfers) -> Algorithm:
     return Algorithm(name=program.name, contract=program.contract(), nodes=program.ranks, steps=steps)
 
 
-class _Run:
+class _ProgramRun:
     """One execution in one order of blocks."""
 
     def __init__(self, program: Program, in_place: bool, order: int) -> None:

@@ -34,7 +34,7 @@ from ridgeline.core.arrays import Array, Index
 PIECES = (1, 4, 16, 64)  # chunks that follow each other through a tree
 MULTICAST_PIECES = 8
 Floor = Callable[[float], float]
-TrafficOf = Callable[[], list["Traffic"]]
+TrafficOf = Callable[[], list["RoundTraffic"]]
 
 
 def ring_order(graph: Graph) -> Index:
@@ -84,7 +84,7 @@ def line_gather(task: CollectiveTask, name: str) -> Iterator[Candidate]:
     if name in ("halving-doubling", "swing") and n & (n - 1):
         return
 
-    def traffic() -> list[Traffic]:
+    def traffic() -> list[RoundTraffic]:
         return line_traffic(order, name)
 
     floor, quick = _traffic_floor(task, traffic), _traffic_floor(task, traffic, quick=True)
@@ -158,7 +158,7 @@ def rings(task: CollectiveTask, name: str) -> Iterator[Candidate]:
     n, g = task.graph.ranks, task.graph.domain
     count = min(g, algorithms.MOST_RINGS)
 
-    def traffic() -> list[Traffic]:
+    def traffic() -> list[RoundTraffic]:
         return [row for k in range(count) for row in line_traffic(algorithms.exit_ring(n, g, k), "ring", count)]
 
     floor = _traffic_floor(task, traffic)
@@ -305,7 +305,7 @@ FEW_RANKS = 512  # the same on whole grids; up to it bounds of an all-to-all are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Traffic:
+class RoundTraffic:
     """Pairs that each send `share` of M in each of `times` rounds.
 
     exclusive   in rounds that nothing else is in
@@ -320,12 +320,12 @@ class Traffic:
     exclusive: bool = True
     chain: float = 0.0
 
-    def reverse(self) -> Traffic:
+    def reverse(self) -> RoundTraffic:
         """What the reversed algorithm sends."""
         return replace(self, source=self.target, target=self.source)
 
 
-def quick_floor(graph: Graph, traffic: Iterable[Traffic], size_bytes: float) -> float:
+def quick_floor(graph: Graph, traffic: Iterable[RoundTraffic], size_bytes: float) -> float:
     """A floor that needs no ways: bytes into and out of each rank, hops one after the other, bytes times hops."""
     rows = [part for part in traffic if len(part.source)]
     if graph.ranks < 2 or not rows:
@@ -334,7 +334,7 @@ def quick_floor(graph: Graph, traffic: Iterable[Traffic], size_bytes: float) -> 
     return least if not graph.direct or graph.ranks > MANY_RANKS else max(least, _volume(graph, rows, size_bytes))
 
 
-def floor_seconds(graph: Graph, traffic: Iterable[Traffic], size_bytes: float) -> float:
+def floor_seconds(graph: Graph, traffic: Iterable[RoundTraffic], size_bytes: float) -> float:
     """Seconds that no algorithm with this traffic beats."""
     if graph.ranks < 2:
         return 0.0
@@ -357,13 +357,13 @@ def floor_seconds(graph: Graph, traffic: Iterable[Traffic], size_bytes: float) -
     return max(float(total.max(initial=0.0)), _chain_floor(graph, rows, size_bytes))
 
 
-def _chain_floor(graph: Graph, rows: list[Traffic], size_bytes: float) -> float:
+def _chain_floor(graph: Graph, rows: list[RoundTraffic], size_bytes: float) -> float:
     """The hops that some chunk makes one after the other, each as quick as the quickest link."""
     rate, latency = float(graph.bytes_per_s.max()), float(graph.latency_s.min())
     return sum(part.chain * part.times * (part.share * size_bytes / rate + latency) for part in rows)
 
 
-def _own_links(graph: Graph, rows: list[Traffic], size_bytes: float) -> float:
+def _own_links(graph: Graph, rows: list[RoundTraffic], size_bytes: float) -> float:
     """What a rank sends and gets, over all its links."""
     out, into = np.zeros(graph.nodes), np.zeros(graph.nodes)
     for part in rows:
@@ -374,7 +374,7 @@ def _own_links(graph: Graph, rows: list[Traffic], size_bytes: float) -> float:
     return float(np.nanmax(spent[: graph.ranks], initial=0.0)) * size_bytes
 
 
-def _volume(graph: Graph, rows: list[Traffic], size_bytes: float) -> float:
+def _volume(graph: Graph, rows: list[RoundTraffic], size_bytes: float) -> float:
     """Bytes times hops over all links' rate."""
     far = _hops(graph)
     crossing_bytes = sum(part.times * part.share * float(far[part.source, part.target].sum()) for part in rows)
@@ -404,7 +404,7 @@ def _hops(graph: Graph) -> NDArray[np.float32]:
     return np.asarray(dijkstra(link_matrix(graph), unweighted=True, indices=np.arange(n))[:, :n], np.float32)
 
 
-def line_traffic(order: Index, pattern: str, parts: int = 1) -> list[Traffic]:
+def line_traffic(order: Index, pattern: str, parts: int = 1) -> list[RoundTraffic]:
     """An all-gather pattern over ranks in line (see `library.gathers`), with one of `parts` parts of the data."""
     n = len(order)
     share, exclusive = 1.0 / (n * parts), parts == 1
@@ -426,15 +426,15 @@ def line_traffic(order: Index, pattern: str, parts: int = 1) -> list[Traffic]:
     for step in range(rounds):  # halving-doubling and swing: the last exchange is with the nearest peer
         peer = place ^ (1 << step) if pattern == "halving-doubling" else place + sign * ((1 - (-2) ** (step + 1)) // 3)
         blocks = 1 << (rounds - 1 - step)
-        exchanges.append(Traffic(source=order, target=order[peer % n], share=share * blocks, exclusive=exclusive))
+        exchanges.append(RoundTraffic(source=order, target=order[peer % n], share=share * blocks, exclusive=exclusive))
     return exchanges
 
 
-def _shift_traffic(order: Index, shift: int, share: float, times: int, exclusive: bool) -> Traffic:
-    return Traffic(source=order, target=np.roll(order, -shift), share=share, times=times, exclusive=exclusive)
+def _shift_traffic(order: Index, shift: int, share: float, times: int, exclusive: bool) -> RoundTraffic:
+    return RoundTraffic(source=order, target=np.roll(order, -shift), share=share, times=times, exclusive=exclusive)
 
 
-def grid_traffic(grid: Index, axes: tuple[int, ...], parts: int) -> list[Traffic]:
+def grid_traffic(grid: Index, axes: tuple[int, ...], parts: int) -> list[RoundTraffic]:
     """Rings along one axis of a grid after the other; `parts` such go on at once, each with its part of the data."""
     blocks_held, phases = 1, []
     for axis in axes:
@@ -442,22 +442,22 @@ def grid_traffic(grid: Index, axes: tuple[int, ...], parts: int) -> list[Traffic
         onward = np.roll(grid, -1, axis=axis)
         share = blocks_held / (prod(grid.shape) * parts)
         phases.append(
-            Traffic(source=grid.ravel(), target=onward.ravel(), share=share, times=size - 1, exclusive=parts == 1)
+            RoundTraffic(source=grid.ravel(), target=onward.ravel(), share=share, times=size - 1, exclusive=parts == 1)
         )
         blocks_held *= size
     return phases
 
 
-def tree_traffic(parents: Sequence[Index]) -> list[Traffic]:
+def tree_traffic(parents: Sequence[Index]) -> list[RoundTraffic]:
     """Sums up and copies down each of some trees with its part of the vector."""
     upward = []
     for parent in parents:
         child = np.flatnonzero(parent >= 0)
-        upward.append(Traffic(source=child, target=parent[child], share=1 / len(parents), exclusive=False))
+        upward.append(RoundTraffic(source=child, target=parent[child], share=1 / len(parents), exclusive=False))
     return [*upward, *(part.reverse() for part in upward)]
 
 
-def bruck_traffic(n: int) -> list[Traffic]:
+def bruck_traffic(n: int) -> list[RoundTraffic]:
     """The all-to-all by the bits of the distance."""
     ranks, distance = np.arange(n), np.arange(n)
     steps = range((n - 1).bit_length())

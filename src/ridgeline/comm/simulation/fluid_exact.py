@@ -15,7 +15,7 @@ import numpy as np
 
 from ridgeline.comm.contract import Ints
 from ridgeline.comm.simulation.compiled import core
-from ridgeline.comm.simulation.messages import Flows, Messages, Run, port_of
+from ridgeline.comm.simulation.messages import FluidRun, MessageFlows, Messages, port_of
 from ridgeline.core.arrays import Array, Index
 
 SAME = 1e-9  # of how long a message takes: what ends within it ends at once
@@ -119,7 +119,7 @@ def _sent(messages: Messages, port: Index, line: Ints, *, waits: bool) -> tuple[
     return _Sent(*numbers, *(column.ctypes.data for column in columns)), columns
 
 
-class Prepared:
+class PreparedQueues:
     """The queues of one set of messages and ports, made when the first seed asks for them."""
 
     def __init__(self, messages: Messages, out: Index) -> None:
@@ -127,7 +127,7 @@ class Prepared:
         self.turns: Callable[[], Queues | None] = cache(lambda: make_queues(messages, out, turns=True))
 
 
-def exact_arrivals(flows: Flows, queues: Queues) -> Run | None:
+def exact_arrivals(flows: MessageFlows, queues: Queues) -> FluidRun | None:
     """Every message's arrival at max-min rates; None where rounding keeps rates from settling.
 
     In turns also where flows take several ways, or one of more shared links than that core knows.
@@ -147,10 +147,10 @@ def exact_arrivals(flows: Flows, queues: Queues) -> Run | None:
         raise MemoryError(f"{len(flows.messages):,} messages")
     if failure == 3:
         raise ValueError("messages wait for chunks that never come")
-    return None if failure else Run(arrived_s=arrival_s, moments=int(counters[0]))
+    return None if failure else FluidRun(arrived_s=arrival_s, moments=int(counters[0]))
 
 
-def _network(flows: Flows, queues: Queues) -> tuple[_Network, tuple[np.ndarray, ...]]:
+def _network(flows: MessageFlows, queues: Queues) -> tuple[_Network, tuple[np.ndarray, ...]]:
     """What the core reads of one seed, and the arrays that it points into."""
     messages = flows.messages
     opens = flows.start_s[messages.job[queues.begins]] + flows.late_s[messages.connection[queues.begins]]
@@ -165,7 +165,7 @@ def _network(flows: Flows, queues: Queues) -> tuple[_Network, tuple[np.ndarray, 
     ), arrays  # fmt: skip
 
 
-def senders_share(flows: Flows) -> bool | None:
+def senders_share(flows: MessageFlows) -> bool | None:
     """Whether connections that leave by different ports share a link; None where there is no core."""
     library = core()
     if library is None:

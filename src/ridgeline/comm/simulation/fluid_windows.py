@@ -19,10 +19,10 @@ from __future__ import annotations
 import numpy as np
 
 from ridgeline.comm.simulation.conditions import Sharing
-from ridgeline.comm.simulation.fluid_exact import Prepared, exact_arrivals, senders_share
+from ridgeline.comm.simulation.fluid_exact import PreparedQueues, exact_arrivals, senders_share
 from ridgeline.comm.simulation.messages import (
-    Flows,
-    Run,
+    FluidRun,
+    MessageFlows,
     by_rounds,
     by_shared_rounds,
     jobs_in_step,
@@ -87,7 +87,9 @@ CROWDED, SOME = 32, 20_000  # messages that a port sends at once, in all: each e
 REMEMBERED = 512  # sets of flows whose rates are kept
 
 
-def run(flows: Flows, window: float | None = None, sharing: Sharing = "auto", core: Prepared | None = None) -> Run:
+def run(
+    flows: MessageFlows, window: float | None = None, sharing: Sharing = "auto", core: PreparedQueues | None = None
+) -> FluidRun:
     """Simulate to the end: exactly where nothing is shared, and by the compiled core where that can be had.
 
     Without it, and for very many messages all at once, from moment to moment in windows, or by rounds, which gives the
@@ -95,7 +97,7 @@ def run(flows: Flows, window: float | None = None, sharing: Sharing = "auto", co
     """
     messages = flows.messages
     if not len(messages):
-        return Run(arrived_s=np.zeros(0), moments=0)
+        return FluidRun(arrived_s=np.zeros(0), moments=0)
     unshared_run = None if senders_share(flows) else by_rounds(flows)
     if unshared_run is not None:
         return unshared_run
@@ -126,7 +128,7 @@ class _Fluid:
     A group is what a port sends in one round; groups of a port follow each other.
     """
 
-    def __init__(self, flows: Flows, window: float) -> None:
+    def __init__(self, flows: MessageFlows, window: float) -> None:
         messages, self.flows = flows.messages, flows
         (pair_port, _), line = port_of(messages, flows.out)
         self.port, self.chunks = pair_port[line], np.diff(messages.first)
@@ -151,7 +153,7 @@ class _Fluid:
         self.known: dict[bytes, Array] = {}
         self.moments, self.now = 0, 0.0
 
-    def run(self) -> Run:
+    def run(self) -> FluidRun:
         messages = self.flows.messages
         first = np.flatnonzero(np.append(True, self.group_port[1:] != self.group_port[:-1]))  # groups, one a port
         begun = self.order[self.group_first[first]]
@@ -168,7 +170,9 @@ class _Fluid:
             self.moments += 1
         if len(self.waiting):
             raise ValueError(f"{len(self.waiting)} messages wait for chunks that never come")
-        return Run(arrived_s=self.arrived_s, moments=self.moments, method="exact" if self.alone.all() else "windows")
+        return FluidRun(
+            arrived_s=self.arrived_s, moments=self.moments, method="exact" if self.alone.all() else "windows"
+        )
 
     def _open_groups(self, groups: Index) -> None:
         low = self.group_first[groups]

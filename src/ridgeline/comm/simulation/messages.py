@@ -164,7 +164,7 @@ Method = Literal["exact", "windows", "rounds"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Flows:
+class MessageFlows:
     """What is simulated: messages, the way and the delay of each connection, rates of links, when ports open.
 
     rates     of the graph's links and of what caps ranks; the last entry is infinite and stands for none
@@ -182,7 +182,7 @@ class Flows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Run:
+class FluidRun:
     """When each message arrived, in the order of `Messages`, how many moments were looked at, and how.
 
     method   exact: at max-min rates from moment to moment, or where nothing is shared; windows: what ends within a part
@@ -208,7 +208,7 @@ def port_of(messages: Messages, out: Index) -> tuple[Index, Ints]:
     return np.stack([port, connection]), line
 
 
-def unshared_rates(flows: Flows) -> tuple[Mask, Array]:
+def unshared_rates(flows: MessageFlows) -> tuple[Mask, Array]:
     """Connections that share no link with another port's, and the rate each connection has by itself."""
     links, none = flows.ways.links, len(flows.rates) - 1
     link_rate, share = flows.rates[links], flows.ways.share
@@ -225,7 +225,7 @@ def unshared_rates(flows: Flows) -> tuple[Mask, Array]:
     return is_alone, np.asarray(link_rate.min(axis=1), np.float64)
 
 
-def by_rounds(flows: Flows) -> Run | None:
+def by_rounds(flows: MessageFlows) -> FluidRun | None:
     """Every message's arrival where no link is shared; None where one is, or a port sends two at once.
 
     arrives = max(its chunks are there, its port is free) + latency + bytes / rate
@@ -245,7 +245,7 @@ def by_rounds(flows: Flows) -> Run | None:
     lasts = messages.size_bytes / rate[messages.connection] + flows.delay_s[messages.connection]
     rounds = [slice(first, last) for first, last in pairwise(cuts.tolist())]
     arrival_s = _arrivals(messages, port, free, rounds, lambda rows: lasts[rows])
-    return Run(arrived_s=arrival_s, moments=len(rounds))
+    return FluidRun(arrived_s=arrival_s, moments=len(rounds))
 
 
 def _arrivals(
@@ -273,7 +273,7 @@ def _arrivals(
 ALIKE = 1e-9  # relative difference of sizes and starts that counts as none
 
 
-def jobs_in_step(flows: Flows) -> bool:
+def jobs_in_step(flows: MessageFlows) -> bool:
     """Whether all jobs go through their rounds together: one, or several of as many rounds, bytes and one start."""
     messages = flows.messages
     jobs = len(flows.start_s)
@@ -285,7 +285,7 @@ def jobs_in_step(flows: Flows) -> bool:
     return all(np.ptp(column) <= ALIKE * np.abs(column).max() for column in (size, rounds, flows.start_s))
 
 
-def by_shared_rounds(flows: Flows) -> Run:
+def by_shared_rounds(flows: MessageFlows) -> FluidRun:
     """Every message's arrival, rounds of all jobs side by side."""
     messages = flows.messages
     (ports, connection), line = port_of(flows.messages, flows.out)
@@ -294,11 +294,11 @@ def by_shared_rounds(flows: Flows) -> Run:
     free[ports] = flows.late_s[connection] + float(flows.start_s[0])
     rounds = _Rounds(flows)
     if len(rounds.cuts) == 2:  # nothing that arrives is sent on
-        return Run(arrived_s=free[port] + rounds.lasts(slice(None)), moments=1, method="rounds")
+        return FluidRun(arrived_s=free[port] + rounds.lasts(slice(None)), moments=1, method="rounds")
     order, cuts = rounds.order, pairwise(rounds.cuts.tolist())
     rows = [slice(low, high) if order is None else order[low:high] for low, high in cuts]
     arrival_s = _arrivals(messages, port, free, rows, rounds.lasts)
-    return Run(arrived_s=arrival_s, moments=len(rounds.known), method="rounds")
+    return FluidRun(arrived_s=arrival_s, moments=len(rounds.known), method="rounds")
 
 
 class _Rounds:
@@ -307,7 +307,7 @@ class _Rounds:
     order   of messages by round, None where they stand so
     """
 
-    def __init__(self, flows: Flows) -> None:
+    def __init__(self, flows: MessageFlows) -> None:
         self.flows, messages = flows, flows.messages
         self.order = np.argsort(messages.round, kind="stable") if len(flows.start_s) > 1 else None
         turn = messages.round if self.order is None else messages.round[self.order]

@@ -11,9 +11,9 @@ import numpy as np
 from ridgeline.comm.graph import Graph, LinkLoad, refusal
 from ridgeline.comm.routes import PathTable
 from ridgeline.comm.simulation.conditions import LEFT, Conditions, link_rates
-from ridgeline.comm.simulation.fluid_exact import Prepared
+from ridgeline.comm.simulation.fluid_exact import PreparedQueues
 from ridgeline.comm.simulation.fluid_windows import run
-from ridgeline.comm.simulation.messages import Flows, Job, Messages, Method, messages_of
+from ridgeline.comm.simulation.messages import Job, MessageFlows, Messages, Method, messages_of
 from ridgeline.comm.simulation.path_choice import Ways, ways
 from ridgeline.comm.topologies import split_spines
 from ridgeline.core.arrays import Array, Index
@@ -30,7 +30,7 @@ class Simulated:
     arrived_s    of each message; messages are what a rank sends another in one round
     link_bytes   that crossed each link of the graph; `link_rates` what the conditions left of it
     transfers    chunks that crossed from one node to another; `moments` at which rates were looked at again
-    method       exact, windows or rounds, see `unshared.Run`
+    method       exact, windows or rounds, see `messages.FluidRun`
     """
 
     seconds: float
@@ -70,7 +70,7 @@ def over_seeds(
     sent = messages_of(jobs, graph.nodes)
     between = (sent.sources, sent.targets, sent.channels)
     table = None if asked.paths == "shortest" else PathTable(graph, sent.targets) if len(sent) else None
-    core = Prepared(sent, sent.sources)
+    core = PreparedQueues(sent, sent.sources)
     by_way = np.bincount(sent.connection, sent.size_bytes, len(sent.sources)).astype(np.float64)
     before: tuple[bytes, Simulated] | None = None
     for seed in seeds:
@@ -88,7 +88,7 @@ def _simulate_ways(
     jobs: Sequence[Job],
     graph: Graph,
     asked: Conditions,
-    what: tuple[Messages, Array, Prepared],
+    what: tuple[Messages, Array, PreparedQueues],
     found: Ways,
     window: float | None,
 ) -> Simulated:
@@ -102,7 +102,7 @@ def _simulate_ways(
         late[rank] = seconds
     for rank, factor in asked.slower.items():
         slow[rank] = factor
-    flows = Flows(
+    flows = MessageFlows(
         messages=sent,
         ways=capped_ways[0],
         rates=capped_ways[1],
@@ -111,7 +111,7 @@ def _simulate_ways(
         start_s=start,
         late_s=late[sent.sources],
     )
-    done = run(flows, window, asked.sharing, Prepared(sent, flows.out) if graph.direct else core)
+    done = run(flows, window, asked.sharing, PreparedQueues(sent, flows.out) if graph.direct else core)
     ends = np.zeros(len(jobs))
     if len(jobs) == 1:
         ends[0] = done.arrived_s.max(initial=0.0)
