@@ -196,17 +196,12 @@ def _slot(field: Field[object], hint: TypeHint) -> _Slot:
             core, optional = options[0], True
             continue
         expands = tuple(mark.expand for mark in marks if isinstance(mark, Via))
-        return _Slot(
-            field.name, hint, core, marks, expands, optional, flat(hint), keyed_union(hint), _is_required(field)
-        )
+        is_required = field.default is MISSING and field.default_factory is MISSING
+        return _Slot(field.name, hint, core, marks, expands, optional, flat(hint), keyed_union(hint), is_required)
 
 
 def _join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
-
-
-def _is_required(field: Field[object]) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
 
 
 class _Decoder:

@@ -34,7 +34,7 @@ def gpt2(cfg: Config) -> ModelSpec:
 
 
 def gptj(cfg: Config) -> ModelSpec:
-    """GPT-J: attention and mlp side by side after one norm; biases in the mlp and the head only."""
+    """GPT-J, CodeGen: attention and mlp side by side after one norm; biases in the mlp and the head only."""
     _ignore_summary(cfg)
     hidden = hidden_size(cfg)
     ffn = mlp(cfg, "n_inner", "activation_function", 4 * hidden, gated=False, bias=True)
@@ -163,17 +163,9 @@ def gpt_bigcode(cfg: Config) -> ModelSpec:
     spec = gpt2(cfg)
     if not cfg.flag("multi_query"):
         return spec
-    return replace(spec, blocks=tuple(replace(block, mixer=_single(block)) for block in spec.blocks))
-
-
-def _single(block: Block) -> Attention | None:
-    mixer = block.mixer
-    return replace(mixer, kv_heads=1) if isinstance(mixer, Attention) else None
-
-
-def codegen(cfg: Config) -> ModelSpec:
-    """CodeGen: GPT-J under its own name."""
-    return gptj(cfg)
+    mixers = [block.mixer for block in spec.blocks if isinstance(block.mixer, Attention)]
+    single = [replace(mixer, kv_heads=1) for mixer in mixers]
+    return replace(spec, blocks=tuple(replace(b, mixer=m) for b, m in zip(spec.blocks, single, strict=True)))
 
 
 def openai_gpt(cfg: Config) -> ModelSpec:

@@ -77,7 +77,8 @@ class Config:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= BIGGEST
         if is_number and value == int(value) and value >= least:
             return int(value)
-        return self._bad_count(key, value, least)
+        self.bad(key, value, f"a whole number from {least} to 2^53")
+        return least
 
     def size(self, keys: Keys, null: int | None = None) -> int:
         """A whole number that may be 0."""
@@ -269,10 +270,6 @@ class Config:
             return null
         self.bad(key, None, "a value", f"missing key {key!r}: add it")
         return instead
-
-    def _bad_count(self, key: str, value: object, least: int) -> int:
-        self.bad(key, value, f"a whole number from {least} to 2^53")
-        return least
 
 
 def quote_value(value: object) -> str:

@@ -15,7 +15,7 @@ TEXT: Mapping[str, Reader] = MappingProxyType(
         "bamba": hybrid.bamba,
         "biogpt": classic.biogpt,
         "bloom": classic.bloom,
-        "codegen": classic.codegen,
+        "codegen": classic.gptj,
         "deepseek_v2": latent.deepseek,
         "deepseek_v3": latent.deepseek,
         "deepseek_v32": latent.deepseek_v32,

@@ -302,12 +302,9 @@ def as_processed(spec: ModelSpec, folder: Path) -> ModelSpec:
     vision = spec.vision
     if vision is None:
         return spec
-    return replace(spec, vision=_with_limits(vision, _table(folder / IMAGES), _table(folder / VIDEO)))
-
-
-def _with_limits(vision: Vision, images: JsonMapping, video: JsonMapping) -> Vision:
-    image_sizing = _with_sizes(vision.sizing, images, IMAGES)
-    return replace(vision, sizing=image_sizing, video=_with_sizes(vision.video, video, VIDEO) if vision.video else None)
+    sizing = _with_sizes(vision.sizing, _table(folder / IMAGES), IMAGES)
+    video = _with_sizes(vision.video, _table(folder / VIDEO), VIDEO) if vision.video else None
+    return replace(spec, vision=replace(vision, sizing=sizing, video=video))
 
 
 def _with_sizes(own: Sizing, table: JsonMapping, file: str) -> Sizing:
