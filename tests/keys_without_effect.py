@@ -1,6 +1,6 @@
 """Which keys of a family its reader passes over, and why: no value of them moves a prediction.
 
-`keys.toml` of `models.hf` holds those of every family. A test changes every other key that a reader knows and fails where
+`hf/keys.toml` holds those of every family. A test changes every other key that a reader knows and fails where
 nothing moves, and holds these lists against what readers pass over, both ways.
 """
 
