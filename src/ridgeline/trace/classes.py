@@ -258,7 +258,7 @@ def classify(timeline: Timeline, rules: Rules | None = None) -> Timeline:
         id, is_settled[row] = matcher(timeline.names[name], timeline.kinds[kind], timeline.streams[stream])
         class_codes[row] = code[id]
     open_ = np.flatnonzero(~is_settled[place] & (timeline.launch >= 0) & timeline.of_kind(KERNEL))
-    open_ = open_[~timeline.named(GRAPH, timeline.launch[open_])]
+    open_ = open_[~timeline.match_names(GRAPH, timeline.launch[open_])]
     class_ = class_codes[place]
     if len(open_):
         _by_ops(timeline, rules, code, (open_, class_))

@@ -466,7 +466,7 @@ class Timeline:
         """One number per stream of a process, or thread of a host, of each of these rows."""
         return self.process[rows].astype(np.int64) * max(1, len(self.streams)) + self.stream[rows]
 
-    def named(self, pattern: re.Pattern[str], rows: NDArray[np.integer] | slice = slice(None)) -> Mask:
+    def match_names(self, pattern: re.Pattern[str], rows: NDArray[np.integer] | slice = slice(None)) -> Mask:
         """Which of these rows have a name in which a pattern is found; of long names the beginning is searched."""
         codes = self.name[rows]
         matching = np.zeros(max(1, len(self.names)), np.bool_)

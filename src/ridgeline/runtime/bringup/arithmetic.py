@@ -149,7 +149,7 @@ class Draw:
             noise = torch.complex(noise, self.uniform(x.shape))
         return x + UNIT[dtype] * units * scale.nan_to_num(posinf=0.0, neginf=0.0) * noise
 
-    def summed(self, y: Tensor, scale: Tensor, terms: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    def round_sum(self, y: Tensor, scale: Tensor, terms: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A sum of so many terms, accumulated in a format in any order.
 
             error ~ u sqrt(terms) scale / 2        scale = the larger of sqrt(sum of squares) and |sum|
@@ -191,7 +191,7 @@ class Draw:
         if self.source is None:
             return y
         scale = (a.square() @ b.square()).sqrt()
-        noisy = self.summed(y, scale, a.shape[-1])
+        noisy = self.round_sum(y, scale, a.shape[-1])
         if self.unit.cuts_off:
             steps = max(1.0, a.shape[-1] / self.unit.step)
             lost = UNIT[torch.float32] * max(steps * 2 / 3, 2 * steps**0.5) * torch.maximum(scale, y.abs())

@@ -61,7 +61,9 @@ def attention_backward(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs)
     scores = _scores(draw, q, keys, mask, causal, kwargs.get("scale"))
     p = _weights(draw, scores, lse)
     d_p = draw.product(g, values.mT)
-    delta = draw.summed((g * out).sum(-1, keepdim=True), (g * out).square().sum(-1, keepdim=True).sqrt(), q.shape[-1])
+    delta = draw.round_sum(
+        (g * out).sum(-1, keepdim=True), (g * out).square().sum(-1, keepdim=True).sqrt(), q.shape[-1]
+    )
     if draw.number % 2:
         delta = (p * d_p).sum(-1, keepdim=True)  # the same sum by the weights
     d_s = draw.stored(draw.off(p * (d_p - delta), p * (d_p.abs() + delta.abs()), units=2.0))
@@ -120,7 +122,7 @@ def softmax(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs
     y = func(*args, **kwargs)
     top = x.amax(dim, keepdim=True)
     distances = (x - torch.where(top.isinf(), torch.zeros_like(top), top)).abs()
-    row = draw.rounded(draw.summed(ones := torch.ones_like(top), ones, x.shape[dim] if x.dim() else 1), units=4.0)
+    row = draw.rounded(draw.round_sum(ones := torch.ones_like(top), ones, x.shape[dim] if x.dim() else 1), units=4.0)
     row = draw.off(row, torch.logsumexp(x, dim, keepdim=True).abs())  # exp(x - log-sum): the sum has its own rounding
     y = draw.tilt_towards(draw.off(y, y * distances, units=2.0), y * distances)
     return [draw.common(draw.rounded(y * row, units=4.0), 2.0)]
@@ -133,7 +135,7 @@ def log_softmax(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Out
     lse = torch.logsumexp(x, dim, keepdim=True)
     row = draw.stored(lse) - lse
     size = x.abs() + lse.abs() + 1
-    row = draw.summed(row, torch.ones_like(lse), x.shape[dim])
+    row = draw.round_sum(row, torch.ones_like(lse), x.shape[dim])
     return [draw.off(y, size, units=2.0) + draw.off(torch.zeros_like(lse), lse.abs() + 1, units=2.0) + row]
 
 
@@ -226,7 +228,7 @@ def row_sum(draw: Draw, x: Tensor, dims: tuple[int, ...]) -> Tensor:
     terms = 1
     for dim in dims:
         terms *= x.shape[dim]
-    return draw.summed(x.sum(dims, keepdim=True), x.square().sum(dims, keepdim=True).sqrt(), terms)
+    return draw.round_sum(x.sum(dims, keepdim=True), x.square().sum(dims, keepdim=True).sqrt(), terms)
 
 
 def two_parts(draw: Draw, first: Tensor, second: Tensor) -> Tensor:
@@ -380,7 +382,7 @@ def reduction(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outpu
     y, squares = func(*args, **kwargs), func(args[0].square(), *args[1:], **kwargs)
     terms = max(1, args[0].numel() // max(1, y.numel()))
     scale = (squares / terms if name_of(func) == "mean" else squares).sqrt()  # a few large terms decide, not the many
-    return [draw.common(draw.summed(y, scale, terms))]
+    return [draw.common(draw.round_sum(y, scale, terms))]
 
 
 def scan(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
@@ -440,7 +442,7 @@ def nll(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
     """The mean or sum of picked log-probabilities, and the weight they have."""
     y, weight = func(*args, **kwargs)
     rows = args[0].shape[0] if args[0].dim() > 1 else 1
-    return [draw.common(draw.summed(y, y.abs(), rows)) if y.dim() == 0 else y, weight]
+    return [draw.common(draw.round_sum(y, y.abs(), rows)) if y.dim() == 0 else y, weight]
 
 
 def scatter(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:

@@ -234,7 +234,7 @@ class Repeat(OpMode):
         self.reordered: set[str] = set()
         self.races: list[WrongCall] = []
 
-    def again(self) -> None:
+    def restart_positions(self) -> None:
         """The next run begins."""
         self.number, self.recording = 0, False
 
@@ -286,7 +286,7 @@ def repeat_runs(session: Session) -> Determinism:
             optimizer = adamw(subject)
             torch.manual_seed(0)
             if run:
-                mode.again()
+                mode.restart_positions()
             stop = mode.modules.follow(subject.module)
             with mode:
                 mode.modules.phase = "forward"

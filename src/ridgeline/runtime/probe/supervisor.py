@@ -144,7 +144,7 @@ class Run:
         self.ready = self.ready or answer["ready"]
         return child
 
-    def wanted(self, case: Case) -> bool:
+    def is_wanted(self, case: Case) -> bool:
         """Whether a case is still to be taken and worth trying."""
         family = (case.kernel.op, case.kernel.impl, case.kernel.dtype)
         hopeless = self.successes[family] == 0 and self.failures[family] >= REFUSALS
@@ -182,7 +182,7 @@ def supervise(
         for measured_cases, case in enumerate(planned_cases):
             if time.monotonic() - began > settings.minutes * 60:
                 break
-            if not run.wanted(case):
+            if not run.is_wanted(case):
                 continue
             watch(measured_cases, len(planned_cases), case)
             child = child or run.open()

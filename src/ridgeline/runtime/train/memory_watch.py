@@ -64,12 +64,12 @@ class _Live(TorchDispatchMode):  # type: ignore[misc]
         sizes = [(storage, storage.nbytes(), phase) for storage, phase in self.live.items()]
         total = sum(size for _, size, _ in sizes)
         if total > self.peak * NEXT:
-            kinds = self._known()
+            kinds = self._known_kinds()
             self.peak, self.by_kind = total, dict.fromkeys(KINDS, 0)
             for storage, size, phase in sizes:
                 self.by_kind[kinds.get(storage._cdata, phase)] += size
 
-    def _known(self) -> dict[int, str]:
+    def _known_kinds(self) -> dict[int, str]:
         """Storages that have an owner, by kind; a weight that is its own master is a weight."""
         kinds: dict[int, str] = {}
         weight_kind = "temporary" if self.assembly.blueprint.plan.sharding.shard == "zero3" else "weights"

@@ -293,7 +293,7 @@ def _finalists(candidates: Sequence[FleetCandidate]) -> list[FleetCandidate]:
     """The first candidates of different kinds, for whole fleets."""
     finalists: list[FleetCandidate] = []
     for candidate in candidates:
-        peers = [finalist for finalist in finalists if finalist.disaggregated == candidate.disaggregated]
+        peers = [finalist for finalist in finalists if finalist.is_disaggregated == candidate.is_disaggregated]
         if len(peers) < FINALISTS - 1 and all(finalist.meshes != candidate.meshes for finalist in peers):
             finalists.append(candidate)
     return finalists[:FINALISTS]

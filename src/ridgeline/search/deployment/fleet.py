@@ -48,7 +48,7 @@ class FleetCandidate:
         return [shape.mesh for shape in self.shapes]
 
     @property
-    def disaggregated(self) -> bool:
+    def is_disaggregated(self) -> bool:
         return len(self.capacities) > 1
 
     @property
@@ -63,7 +63,7 @@ class FleetCandidate:
     @property
     def words(self) -> str:
         """`3 x tp=2, bf16`, or `2 prefill x tp=2 + 4 decode x tp=1, bf16`."""
-        if not self.disaggregated:
+        if not self.is_disaggregated:
             return f"{self.replicas[0]} x {shape_words(self.shapes[0])}"
         first, second = (shape_words(shape).split(", ") for shape in self.shapes)
         remainder = ", ".join(second[1:])
@@ -71,7 +71,7 @@ class FleetCandidate:
 
     def scenario(self, base: Scenario, router: str) -> Scenario:
         """The deployment on the chips of a scenario."""
-        if not self.disaggregated:
+        if not self.is_disaggregated:
             scenario = self.shapes[0].scenario(base, self.replicas[0])
         else:
             first, second = self.shapes
@@ -202,12 +202,12 @@ class _FleetCheck:
     goal: Goal = "cost"
     replicas: tuple[int, ...] | None = None
 
-    def allowed(self, candidate: FleetCandidate) -> bool:
+    def is_allowed(self, candidate: FleetCandidate) -> bool:
         return is_allowed(candidate, self.bench.base.system.chips, self.replicas)
 
     def passing(self, candidate: FleetCandidate | None, rate: float, *, whole: bool) -> Verified | None:
         """A fleet at a rate, if it is allowed and keeps the objective; given up as soon as it does not."""
-        if candidate is None or not self.allowed(candidate):
+        if candidate is None or not self.is_allowed(candidate):
             return None
         try:
             fleet = self.run(candidate, rate, whole=whole, give_up=self.bench.objective)
@@ -221,7 +221,7 @@ class _FleetCheck:
         """A fleet at a rate, under all requests or the busiest part."""
         bench = self.bench
         scenario = candidate.scenario(bench.base, router_of(bench.base, bench.load))
-        roles: tuple[Role, ...] = ("prefill", "decode") if candidate.disaggregated else ("both",)
+        roles: tuple[Role, ...] = ("prefill", "decode") if candidate.is_disaggregated else ("both",)
         instances = tuple(
             replace(bench.instance(shape), role=role, count=many)
             for shape, role, many in zip(candidate.shapes, roles, candidate.replicas, strict=True)
@@ -284,7 +284,7 @@ def _under_all(check: _FleetCheck, fleet: Verified) -> Verified | None:
     if check.goal == "goodput":
         return _lower_rate(check, fleet.candidate, fleet.rate, whole=True)
     rate = check.bench.load.rate
-    fewer = None if fleet.candidate.disaggregated else _smaller(fleet.candidate)
+    fewer = None if fleet.candidate.is_disaggregated else _smaller(fleet.candidate)
     if (passing := check.passing(fewer, rate, whole=True)) is not None:
         return passing
     whole_fleet = check.run(fleet.candidate, rate, whole=True)
@@ -305,7 +305,7 @@ def _grow(check: _FleetCheck, fleet: Verified, *, whole: bool) -> Verified:
     """With replicas added until the objective holds or the chips are used up."""
     for _ in range(MOST_TRIES):
         more = _larger(fleet)
-        attempt = check.run(more, fleet.rate, whole=whole) if check.allowed(more) else None
+        attempt = check.run(more, fleet.rate, whole=whole) if check.is_allowed(more) else None
         if attempt is None or attempt.met:
             return attempt or fleet
         fleet = attempt
@@ -324,7 +324,7 @@ def _smaller(candidate: FleetCandidate) -> FleetCandidate | None:
 def _larger(fleet: Verified) -> FleetCandidate:
     """One replica more, or a twentieth; of the pool whose limit is missed most."""
     place = 0
-    if fleet.candidate.disaggregated:
+    if fleet.candidate.is_disaggregated:
         over = {name: item.found / item.limit for name, item in fleet.prediction.kept.items()}
         place = int(max(over, key=lambda name: over[name], default="tpot") != "ttft")
     counts = enumerate(fleet.candidate.replicas)

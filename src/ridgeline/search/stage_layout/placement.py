@@ -420,7 +420,7 @@ class LayoutSearch:
         layers, policy = one.layers, self.policies[self.policies != one.policy[0]]
         layers = np.repeat(layers, len(policy), axis=0)
         if move:
-            moved = self._moved(one, step_s)
+            moved = self._moved_layers(one, step_s)
             layers, policy = (
                 np.concatenate([layers, moved]),
                 np.concatenate([policy, np.repeat(one.policy, len(moved))]),
@@ -428,7 +428,7 @@ class LayoutSearch:
         shifted = [] if self.alike else [self._shift_layers(one)]
         return join_layouts([one, *shifted, self.least(layers, policy)])
 
-    def _moved(self, one: Layouts, step_s: float) -> Index:
+    def _moved_layers(self, one: Layouts, step_s: float) -> Index:
         """Placements with one layer on another rank, or at an end instead of between, that may have a shorter step.
 
         Of a rank's inner stages the one with most layers gives, the one with fewest takes: schedules see their sum. At

@@ -176,12 +176,12 @@ class ParetoFront(Candidates):
 
     def add(self, chunk: PlanChunk) -> None:
         """Those of a chunk's plans that are on it."""
-        may = np.flatnonzero(~self._dominated(chunk.step_s, chunk.peak_bytes))
+        may = np.flatnonzero(~self._is_dominated(chunk.step_s, chunk.peak_bytes))
         if len(may):
             self._add(chunk, may[pareto_front(chunk.step_s[may], chunk.peak_bytes[may])])
             self._take(pareto_front(self._step, self._peak))
 
-    def _dominated(self, step: Array, peak: Array) -> Mask:
+    def _is_dominated(self, step: Array, peak: Array) -> Mask:
         """Whether a plan on the front dominates each of these: at least as good in one and better in the other."""
         if not len(self._step):
             return np.zeros(len(step), dtype=np.bool_)

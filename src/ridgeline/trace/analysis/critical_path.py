@@ -133,7 +133,7 @@ class CriticalPaths:
 
 def critical_path(graph: Graph) -> CriticalPaths | None:
     """The critical path; None where nothing counts."""
-    work = graph.points.counted
+    work = graph.points.counted_rows
     if not len(work):
         return None
     walk = _walk(graph, int(graph.points.end(work)[np.argmax(graph.at[graph.points.end(work)])]))
@@ -289,7 +289,7 @@ def _parts(kind: type[P], tally: Tally[tuple[str, str]], length: int) -> tuple[P
 
 def _slack(graph: Graph) -> Longs:
     """How much later each point could have been without the last work ending later."""
-    work = graph.points.counted
+    work = graph.points.counted_rows
     ends = graph.points.end(work)
     bounds = np.full(len(graph.at), 2**62, np.int64)  # what the host does after the last work holds nobody up
     bounds[ends] = graph.at[ends].max(initial=0)

@@ -191,7 +191,7 @@ def _refilling(line: Timeline, waiting: Cover, call: Codes, work: Rows) -> Mask:
 
 def _cover_of_names(line: Timeline, pattern: re.Pattern[str], chosen: Mask) -> Cover:
     rows = np.flatnonzero(chosen)
-    rows = rows[line.named(pattern, rows)]
+    rows = rows[line.match_names(pattern, rows)]
     return cover(line.start_ns[rows], line.end_ns[rows])
 
 
@@ -297,7 +297,7 @@ def _of_chip(line: Timeline, process: int, rows: Rows) -> Launches:
     cost = (end_ns - start_ns)[calls]
     delay = np.maximum(start_ns[launched_rows[first]] - start_ns[calls], 0)
     depth = queue_depth(start_ns[line.launch[launched_rows]], start_ns[launched_rows])
-    replays, launching = line.named(GRAPH, calls), line.launch[launched_rows]
+    replays, launching = line.match_names(GRAPH, calls), line.launch[launched_rows]
     length = (end_ns - start_ns)[rows]
     return Launches(
         process=line.processes[process],
@@ -312,7 +312,7 @@ def _of_chip(line: Timeline, process: int, rows: Rows) -> Launches:
         queue_depth=float(depth.mean()),
         empty_queue=float((depth == 0).mean()),
         graph_replays=int(replays.sum()),
-        graph_spans=int(line.named(GRAPH, launching).sum()),
+        graph_spans=int(line.match_names(GRAPH, launching).sum()),
         short_spans=int((length < SHORT_NS).sum()),
         short_ns=int(length[length < SHORT_NS].sum()),
     )

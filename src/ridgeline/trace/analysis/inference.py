@@ -205,7 +205,7 @@ def _sums(requests: int, told: Sequence[int]) -> Lengths:
 def _steps(
     line: Timeline, counted: Mask, rows: Rows, lengths: Sequence[tuple[Lengths, Lengths]]
 ) -> Iterator[EngineStep]:
-    graphs = line.named(GRAPH)
+    graphs = line.match_names(GRAPH)
     launched_rows = np.flatnonzero(counted & (line.launch >= 0))
     at, rank = line.start_ns[line.launch[launched_rows]], line.rank[launched_rows]
     order = np.argsort(at, kind="stable")
@@ -382,16 +382,16 @@ class _Pricing:
         tokens, model = self.step.tokens, self.model
         if id == "norm" and after in ("qkv", "q", "k", "v"):
             width = model.query if place == 0 else model.keys
-            return self._moved("query or key norm", width, 2)
+            return self._stream_kernel("query or key norm", width, 2)
         streams = {
             "norm": ("norm", model.hidden, 4),
             "rope": ("rope", model.query + model.keys, 2),
             "kernel-copy": ("cache write", 2 * model.keys, 2) if re.search(r"cache|store_kv|set_kv", name) else None,
             "elementwise": ("activation", 3 * model.ffn // model.tp, 1) if after in ("gate-up", "up") else None,
         }.get(id)
-        return self._moved(*streams) if streams is not None and tokens and streams[1] else None
+        return self._stream_kernel(*streams) if streams is not None and tokens and streams[1] else None
 
-    def _moved(self, label: str, width: int, times: float) -> tuple[str, str, Kernel]:
+    def _stream_kernel(self, label: str, width: int, times: float) -> tuple[str, str, Kernel]:
         tokens = self.step.tokens
         return label, f"{tokens}x{width}", stream_kernel(tokens * width * ACTS * times, "bf16")
 
@@ -472,8 +472,8 @@ class Capture:
 def captures(line: Timeline) -> tuple[Capture, ...]:
     """The graphs that were captured while a timeline was recorded."""
     calls = np.flatnonzero(line.of_kind(RUNTIME))
-    begins, ends = calls[line.named(BEGIN, calls)], calls[line.named(END, calls)]
-    launching = calls[line.named(LAUNCHES, calls) & ~line.named(GRAPH, calls)]
+    begins, ends = calls[line.match_names(BEGIN, calls)], calls[line.match_names(END, calls)]
+    launching = calls[line.match_names(LAUNCHES, calls) & ~line.match_names(GRAPH, calls)]
     if not len(begins) or not len(ends):
         return _whole_capture(line, launching)
     above = parents(line)
@@ -527,7 +527,7 @@ def replayed_spans(
     if not known:
         return ()
     launched_rows = np.flatnonzero(counted & (line.launch >= 0))
-    launched_rows = launched_rows[line.named(GRAPH, line.launch[launched_rows])]
+    launched_rows = launched_rows[line.match_names(GRAPH, line.launch[launched_rows])]
     spans: list[PricedSpan] = []
     for call in np.unique(line.launch[launched_rows]).tolist():
         rows = launched_rows[line.launch[launched_rows] == call]

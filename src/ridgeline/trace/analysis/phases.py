@@ -100,7 +100,7 @@ def phases(line: Timeline, rows: Rows) -> Bytes:
 
 def _by_names(line: Timeline, rows: Rows, found: Bytes) -> Bytes:
     """Where the host shows no backward pass, kernels whose names say it; without any host, the others are forward."""
-    by_name = line.named(BY_NAME, rows) & line.of_kind(KERNEL)[rows]
+    by_name = line.match_names(BY_NAME, rows) & line.of_kind(KERNEL)[rows]
     if not by_name.any():
         return found
     open_ = np.isin(found, (FORWARD, OTHER))
@@ -120,7 +120,7 @@ def phases_at(line: Timeline, rank: int, times: Longs) -> Bytes:
         return _scheduled_phases(line, rank, times)
     phase_at = np.full(len(times), FORWARD, np.int8)
     for phase, pattern in reversed(NAMED):
-        rows = np.flatnonzero(line.named(pattern) & line.of_kind(HOST, ANNOTATION, PYTHON) & (line.rank == rank))
+        rows = np.flatnonzero(line.match_names(pattern) & line.of_kind(HOST, ANNOTATION, PYTHON) & (line.rank == rank))
         if len(rows):
             phase_at[covered_ns(cover(line.start_ns[rows], line.end_ns[rows]), times, times + 1) > 0] = phase
     return phase_at
@@ -137,7 +137,7 @@ def _scheduled_phases(line: Timeline, rank: int, times: Longs) -> Bytes:
 
 def _inside(line: Timeline, rows: NDArray[np.integer], pattern: re.Pattern[str]) -> Mask:
     """Which rows start inside a host span of that name on their own thread, or in an annotation of their rank."""
-    named_rows = np.flatnonzero(line.named(pattern) & line.of_kind(HOST, ANNOTATION, PYTHON))
+    named_rows = np.flatnonzero(line.match_names(pattern) & line.of_kind(HOST, ANNOTATION, PYTHON))
     mask = np.zeros(len(rows), np.bool_)
     if not len(named_rows):
         return mask
@@ -278,7 +278,7 @@ class Patterns:
     layouts: Rows = field(default_factory=_none)
     optimizer: Rows = field(default_factory=_none)
 
-    def claimed(self, line: Timeline) -> Mask:
+    def claimed_rows(self, line: Timeline) -> Mask:
         """Which rows a pattern explains."""
         mask = np.zeros(len(line), np.bool_)
         for rows in (self.attention, self.layouts, self.optimizer):
@@ -345,14 +345,14 @@ def _widen_block(at: int, step: int, given: tuple[Longs, Mask]) -> int:
 
 
 def _layouts(line: Timeline, counted: Mask) -> Rows:
-    rows = np.flatnonzero(counted & line.of_kind(KERNEL) & line.named(LAYOUT))
-    return rows if (counted & line.of_class("convolution") & ~line.named(LAYOUT)).any() else _none()
+    rows = np.flatnonzero(counted & line.of_kind(KERNEL) & line.match_names(LAYOUT))
+    return rows if (counted & line.of_class("convolution") & ~line.match_names(LAYOUT)).any() else _none()
 
 
 def _optimizer(line: Timeline, counted: Mask, steps: int) -> Rows:
     markers = ((ANNOTATION, STEPS), (PYTHON, OPTIM))
     some = [(np.flatnonzero(line.of_kind(kind)), pattern) for kind, pattern in markers]
-    marks = np.concatenate([rows[line.named(pattern, rows)] for rows, pattern in some])
+    marks = np.concatenate([rows[line.match_names(pattern, rows)] for rows, pattern in some])
     rows = np.flatnonzero(counted & (line.launch >= 0) & line.of_kind(KERNEL))
     if not len(marks) or not len(rows):
         return _none()

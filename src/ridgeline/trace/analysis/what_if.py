@@ -245,7 +245,7 @@ def _meaning(asked: Question) -> str:
 def chosen_rows(graph: Graph, rules: Rules, asked: Question) -> Rows:
     """The spans of work a question is about: by class, by group, or by name when there is a * in it."""
     line = graph.line
-    work = graph.points.counted
+    work = graph.points.counted_rows
     if asked.form == "no launch gaps":
         return work
     present = sorted({line.classes[code] or "host" for code in np.unique(line.class_[work]).tolist()})
@@ -392,8 +392,8 @@ def fuse_chains(
 
 def span_ns(graph: Graph, at: Longs) -> int:
     """From the first start to the last end of counted work, mean over chips."""
-    points, process = graph.points, graph.line.process[graph.points.counted]
-    chips = [points.counted[process == chip] for chip in np.unique(process).tolist()]
+    points, process = graph.points, graph.line.process[graph.points.counted_rows]
+    chips = [points.counted_rows[process == chip] for chip in np.unique(process).tolist()]
     spans = [int(at[points.end(rows)].max()) - int(at[points.start(rows)].min()) for rows in chips]
     return round(float(np.mean(spans or [0])))
 

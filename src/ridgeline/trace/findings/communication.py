@@ -45,7 +45,7 @@ def exposed_communication(facts: Facts) -> Iterator[Finding]:
         fits = min(1.0, room / max(1, lost))
         call_ns = np.maximum(1, line.end_ns[talk.rows[kind_rows]] - talk.arrived[kind_rows])
         kept_share = np.clip(1 - fits * exposed_times[kind_rows] / call_ns, 0.0, 1.0)
-        replayed_gain = facts.replayed(scale_rows, talk.rows[kind_rows], kept_share)
+        replayed_gain = facts.replay_gain(scale_rows, talk.rows[kind_rows], kept_share)
         order = talk.rows[kind_rows][np.argsort(-exposed_times[kind_rows], kind="stable")]
         same = facts.software.framework == "pytorch" and _beside_compute(facts, talk.rows[kind_rows])
         stream = "; all on the stream that computes, where nothing can hide it" if same else ""
@@ -117,7 +117,7 @@ def slow_links(facts: Facts) -> Iterator[Finding]:
     lost = facts.union_ns(rows)
     if not facts.worth(lost):
         return
-    replayed_gain = facts.replayed(scale_rows, rows, kept_share)
+    replayed_gain = facts.replay_gain(scale_rows, rows, kept_share)
     worst = max(slow, key=lambda one: one.total_ns)
     waits = f"; ranks wait {worst.wait_ns / max(1, worst.total_ns):.0%} of its time for the last to come"
     waits = waits if worst.matched else "; waiting for other ranks may be in it"
@@ -161,7 +161,7 @@ def small_collectives(facts: Facts) -> Iterator[Finding]:
             continue
         between_layers = _between_layers(facts, rows)
         kept_share = _at_once(facts, talk, small_rows) if between_layers else _in_buckets(facts, talk, small_rows)
-        replayed_gain = facts.replayed(scale_rows, rows, np.full(len(rows), kept_share))
+        replayed_gain = facts.replay_gain(scale_rows, rows, np.full(len(rows), kept_share))
         size = float(np.median(talk.payload[small_rows]))
         size_text = f" of {size / 1e3:,.0f} kB" if size else ""
         what = "small collectives between kernels that wait for them" if between_layers else "unbucketed reductions"
@@ -240,7 +240,7 @@ def _of_direction(facts: Facts, way: str, rows: Rows) -> Iterator[Finding]:
     lost = int(exposed_ns.sum())
     if not facts.worth(lost):
         return
-    pageable = line.named(PAGEABLE, rows)
+    pageable = line.match_names(PAGEABLE, rows)
     blocking = float(line.durations_ns(rows[pageable]).sum()) > 0.5 * float(line.durations_ns(rows).sum())
     time = np.maximum(1, line.durations_ns(rows))
     inside = way in ("device to device", "fill")
@@ -249,7 +249,7 @@ def _of_direction(facts: Facts, way: str, rows: Rows) -> Iterator[Finding]:
     fits = 1.0 if inside else min(1.0, room / max(1.0, float(remaining_ns.sum())))
     kept_share = np.clip(np.minimum(1.0, needed_ns / time) - fits * remaining_ns / time, 0.0, 1.0)
     formula = lost if inside else min(lost, float((time * (1 - kept_share)).sum()))
-    replayed_gain = facts.replayed(scale_rows, rows, kept_share)
+    replayed_gain = facts.replay_gain(scale_rows, rows, kept_share)
     memory = "pageable" if blocking else "pinned" if way in ("host to device", "device to host") else ""
     bound = "" if inside or fits >= 1 else f"; compute could hide {fits:.0%} of them"
     yield facts.finding(
@@ -319,7 +319,7 @@ def uneven_ranks(facts: Facts) -> Iterator[Finding]:
         return
     rows = np.flatnonzero(facts.group(COMPUTE) & facts.line.rows(slowest.process))
     factor = slowest.times.compute_ns / max(1.0, mean)
-    replayed_gain = _balanced_ns(facts) if facts.ranks.pairs else facts.replayed(faster, rows, factor)
+    replayed_gain = _balanced_ns(facts) if facts.ranks.pairs else facts.replay_gain(faster, rows, factor)
     experts = any(size.name == "alltoall" for size in facts.sizes)
     yield facts.finding(
         f"uneven ranks: rank {slowest.rank} computes {factor - 1:.0%} longer than the others "
@@ -338,7 +338,7 @@ def _balanced_ns(facts: Facts) -> int | None:
     share = np.ones(len(line.processes))
     for row in chips:
         share[line.processes.index(row.process)] = mean / max(1, row.times.compute_ns)
-    return facts.replayed(scale_rows, rows, share[line.process[rows]])
+    return facts.replay_gain(scale_rows, rows, share[line.process[rows]])
 
 
 def moving_imbalance(facts: Facts) -> Iterator[Finding]:
@@ -350,7 +350,7 @@ def moving_imbalance(facts: Facts) -> Iterator[Finding]:
     lost = float((slowest_ns - between.compute_ns.mean(axis=1)).sum()) * len(facts.parts.chips)
     if not facts.worth(lost):
         return
-    replayed_gain = facts.replayed(scale_rows, between.rows, between.shares)
+    replayed_gain = facts.replay_gain(scale_rows, between.rows, between.shares)
     last = between.compute_ns.argmax(axis=1)
     worst = between.rows[(between.rank == last[between.at]) & (between.compute_ns.max(axis=1)[between.at] > 0)]
     experts = any(size.name == "alltoall" for size in facts.sizes)
@@ -401,7 +401,7 @@ def late_ranks(facts: Facts) -> Iterator[Finding]:
         arrival.rows[arrival.ranks.index(first.rank)] for arrival in facts.ranks.arrivals if arrival.last == first.rank
     ]
     cause, share = _idle_of(facts, first.rank)
-    replayed_gain = facts.replayed(no_launch_gaps, (first.rank,))
+    replayed_gain = facts.replay_gain(no_launch_gaps, (first.rank,))
     gap = facts.gap(np.flatnonzero(facts.line.rank[facts.gaps.ended] == first.rank)) if share > 0 else None
     idle_text = f"; meanwhile its chip idles for {cause}{_doing(gap)}" if share > 0 else ""
     finding = facts.finding(
@@ -451,7 +451,7 @@ def late_in_turn(facts: Facts) -> Iterator[Finding]:
     parts = [
         arrival.rows[arrival.ranks.index(arrival.last)] for arrival in facts.ranks.arrivals if arrival.last in ranks
     ]
-    replayed_gain = facts.replayed(no_launch_gaps, tuple(ranks))
+    replayed_gain = facts.replay_gain(no_launch_gaps, tuple(ranks))
     rank_names = ", ".join(str(straggler.rank) for straggler in late[:6])
     yield facts.finding(
         f"late ranks in turn: ranks {rank_names} come last to {sum(straggler.last for straggler in late):,} of "

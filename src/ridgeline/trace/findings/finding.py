@@ -212,7 +212,7 @@ class Facts:
         """Whether so much time, of all chips together, is worth a finding, and a replay."""
         return lost_ns >= LEAST * self.span_ns
 
-    def replayed(
+    def replay_gain(
         self, change: Callable[Concatenate[GraphChange, P], GraphChange], *given: P.args, **named: P.kwargs
     ) -> int | None:
         """Nanoseconds of all chips together that a change of the timeline saves; None without a replay."""

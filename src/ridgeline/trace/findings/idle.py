@@ -60,7 +60,7 @@ def launches_late(facts: Facts) -> Iterator[Finding]:
     lost = facts.gaps.total_ns(places)
     if not facts.worth(lost):
         return
-    replayed_gain = facts.replayed(no_launch_gaps)
+    replayed_gain = facts.replay_gain(no_launch_gaps)
     gain = Gain(lost - REPLAY_GAP_NS * len(places), replayed_gain)
     longest = facts.gaps.length[places[0]] / 1000
     under = scopes(facts.line, *_start(facts, places))
@@ -84,7 +84,7 @@ def pauses(facts: Facts) -> Iterator[Finding]:
     activity_text, name = _host_activity_text(facts, places)
     first = _first_uses(facts, places)
     activity_text += f"; {first:.0%} of it before the first use of a kernel" if first > FIRST else ""
-    gain = Gain(lost, facts.replayed(no_launch_gaps))
+    gain = Gain(lost, facts.replay_gain(no_launch_gaps))
     action = _cure(facts, name) if name else facts.software.says("stacks")
     if first > FIRST:
         action = "kernels are loaded at their first use: warm up before measuring; it is no part of a steady step"
@@ -131,7 +131,7 @@ def _in_graphs(facts: Facts, places: Rows) -> float:
     """The share of some gaps that lie between two spans of one replayed graph."""
     line = facts.line
     end_rows = facts.gaps.ended[places]
-    replays = line.named(GRAPH, np.maximum(line.launch[end_rows], 0)) & (line.launch[end_rows] >= 0)
+    replays = line.match_names(GRAPH, np.maximum(line.launch[end_rows], 0)) & (line.launch[end_rows] >= 0)
     inside = np.zeros(len(places), np.bool_)
     for at in np.flatnonzero(replays).tolist():
         row = int(end_rows[at])
@@ -179,7 +179,7 @@ def waits(facts: Facts) -> Iterator[Finding]:
 def _wait_places(facts: Facts, places: Rows) -> tuple[str, list[int]]:
     """The call that most of some gaps lie behind, in words, and the calls before the longest of them."""
     line, above = facts.line, parents(facts.line)
-    rows = np.flatnonzero(line.of_kind(RUNTIME, SYNC) & line.named(WAITS))
+    rows = np.flatnonzero(line.of_kind(RUNTIME, SYNC) & line.match_names(WAITS))
     rows = rows[np.argsort(line.end_ns[rows], kind="stable")]
     if not len(rows):
         return "", []
@@ -198,7 +198,7 @@ def _wait_places(facts: Facts, places: Rows) -> tuple[str, list[int]]:
 
 def _without_waits(facts: Facts, most_ns: int) -> tuple[Gain, float | None]:
     """The middle of what a replay without waits gives and what a host ahead of the chip would; the first as a share."""
-    least, without_gaps = facts.replayed(no_waits), facts.replayed(no_launch_gaps)
+    least, without_gaps = facts.replay_gain(no_waits), facts.replay_gain(no_launch_gaps)
     if least is None or without_gaps is None:
         return Gain(most_ns), None
     limit_ns = min(most_ns, without_gaps)
@@ -265,7 +265,9 @@ def start_up(facts: Facts) -> Iterator[Finding]:
         return
     line = facts.line
     python = np.flatnonzero(line.of_kind(PYTHON))
-    calls = np.union1d(np.flatnonzero(line.named(BEGINS) & ~line.of_kind(PYTHON)), python[line.named(COMPILES, python)])
+    calls = np.union1d(
+        np.flatnonzero(line.match_names(BEGINS) & ~line.of_kind(PYTHON)), python[line.match_names(COMPILES, python)]
+    )
     start, end = _start(facts, places)
     kind = _kinds(facts, calls)
     times = (
@@ -289,7 +291,7 @@ def _kinds(facts: Facts, calls: Rows) -> Longs:
         for name in line.names
     ]
     kind = np.array(names)[line.name[calls]]
-    frees = line.named(re.compile("free", re.IGNORECASE), calls) & (line.durations_ns(calls) > CONTEXT_NS)
+    frees = line.match_names(re.compile("free", re.IGNORECASE), calls) & (line.durations_ns(calls) > CONTEXT_NS)
     return np.where(frees, len(STARTS) - 1, kind)
 
 
@@ -361,7 +363,7 @@ def outlier_steps(facts: Facts) -> Iterator[Finding]:
     if part > 0.6 * over and why in CAUSES:
         return
     factor = took / max(1.0, usual * len(chosen))
-    replayed_gain = facts.replayed(faster, work, factor) if why not in CAUSES else None
+    replayed_gain = facts.replay_gain(faster, work, factor) if why not in CAUSES else None
     numbers = ", ".join(map(str, chosen[:5]))
     finding = facts.finding(
         f"outlier steps: {numbers} of {len(steps)} took {factor:.1f} times the median"

@@ -138,7 +138,7 @@ def slow_traffic(facts: Facts) -> Iterator[Finding]:
 
 def _unclaimed_rates(facts: Facts) -> list[OpRate]:
     """Rates that no pattern explains, and that are not of products which belong on the matrix unit."""
-    claimed_rows = np.flatnonzero(facts.patterns.claimed(facts.line))
+    claimed_rows = np.flatnonzero(facts.patterns.claimed_rows(facts.line))
     ops = ops_of(facts.line, np.concatenate([claimed_rows, _fp32_rows(facts)]))
     return [rate for rate in facts.rates if rate.rows[0] not in ops]
 
@@ -163,7 +163,7 @@ def _above(facts: Facts, classes: tuple[str, ...], rates: list[OpRate]) -> tuple
     gain = total - sum((rate.roof_ns or 0.0) / rate.reachable for rate in rates)
     class_ns = sum(row.total_ns for row in facts.parts.classes if row.id in classes) or total
     work = np.flatnonzero(facts.of_class(*classes))
-    return total, roof, Gain(gain, facts.replayed(faster, work, class_ns / max(1.0, class_ns - gain)))
+    return total, roof, Gain(gain, facts.replay_gain(faster, work, class_ns / max(1.0, class_ns - gain)))
 
 
 def _name(chip: Chip | None) -> str:
@@ -245,7 +245,7 @@ def without_matrix_unit(facts: Facts) -> Iterator[Finding]:
     if not facts.worth(lost):
         return
     factor = _faster_on_matrix_unit(facts)
-    replayed_gain = facts.replayed(faster, rows, factor)
+    replayed_gain = facts.replay_gain(faster, rows, factor)
     gain = Gain(lost * (1 - 1 / factor), replayed_gain)
     software = facts.software
     if software.vendor == "amd":
@@ -293,7 +293,7 @@ def unfused_attention(facts: Facts) -> Iterator[Finding]:
     total = float(line.durations_ns(patterns.attention).sum())
     fused_ns = min(total, _fused_ns(facts))
     kept_share = np.full(len(patterns.attention), fused_ns / max(1.0, total))
-    replayed_gain = facts.replayed(scale_rows, patterns.attention, kept_share)
+    replayed_gain = facts.replay_gain(scale_rows, patterns.attention, kept_share)
     odd = _odd_scores(facts)
     yield facts.finding(
         f"attention of {len(patterns.attention) / max(1, patterns.blocks):.0f} kernels each, unfused: products, "
@@ -342,7 +342,7 @@ def layout_changes(facts: Facts) -> Iterator[Finding]:
     lost = facts.union_ns(rows)
     if not facts.worth(lost):
         return
-    replayed_gain = facts.replayed(scale_rows, rows, np.zeros(len(rows)))
+    replayed_gain = facts.replay_gain(scale_rows, rows, np.zeros(len(rows)))
     yield facts.finding(
         f"layout changes around convolutions: {len(rows):,} kernels turn NCHW into NHWC and back",
         facts.longest(rows), lost, Gain(lost, replayed_gain), facts.software.says("layout"),
@@ -358,7 +358,7 @@ def fusible_chains(facts: Facts) -> Iterator[Finding]:
     """
     line = facts.line
     lost = gain = count = 0
-    claimed_rows = facts.patterns.claimed(line)
+    claimed_rows = facts.patterns.claimed_rows(line)
     best: list[tuple[int, int]] = []
     members = []
     tracks = line.tracks()
@@ -375,7 +375,7 @@ def fusible_chains(facts: Facts) -> Iterator[Finding]:
         best += list(zip((extent - longest)[many].tolist(), rows[first[many]].tolist(), strict=True))
     if facts.worth(lost):
         chains = np.concatenate(members)
-        replayed_gain = facts.replayed(fuse_chains, chains, True, unknown_sizes, reduction_passes)
+        replayed_gain = facts.replay_gain(fuse_chains, chains, True, unknown_sizes, reduction_passes)
         kernels = sum(map(len, members))
         yield facts.finding(
             f"{count:,} chains of {kernels / count:.1f} kernels bound by memory that follow each other",
@@ -435,7 +435,7 @@ def unfused_optimizer(facts: Facts) -> Iterator[Finding]:
     def pass_ns(chain_rows: Rows) -> Longs:
         return np.maximum(1, (line.durations_ns(chain_rows) * ONE_PASS).astype(np.int64))
 
-    gain = Gain(lost - kept_ns, facts.replayed(fuse_chains, rows, False, pass_ns))
+    gain = Gain(lost - kept_ns, facts.replay_gain(fuse_chains, rows, False, pass_ns))
     idle = int(facts.gaps.length[np.isin(facts.gaps.ended, rows)].sum()) / lost
     slow = f"; {min(1.0, idle):.0%} of its time the chip waits for the next launch" if idle > LAUNCH_BOUND else ""
     yield facts.finding(

@@ -90,7 +90,7 @@ class Points:
         return points
 
     @property
-    def counted(self) -> Rows:
+    def counted_rows(self) -> Rows:
         """Rows of work, or, without a device, of host ops."""
         return self.work if len(self.work) else self.calls
 
@@ -107,7 +107,7 @@ def points_of(line: Timeline, counted: Mask, shift: Longs, talks: Rows) -> Point
     work = np.flatnonzero(counted & line.is_work)
     if len(work):
         launch = line.launch[work]
-        calls = np.flatnonzero(line.mask(launch[launch >= 0]) | (line.of_kind(RUNTIME) & line.named(WAITS)))
+        calls = np.flatnonzero(line.mask(launch[launch >= 0]) | (line.of_kind(RUNTIME) & line.match_names(WAITS)))
     else:
         calls = np.flatnonzero(counted & line.of_kind(HOST))
     rows = np.union1d(work, calls)
@@ -166,7 +166,7 @@ def host_waits(line: Timeline, work: NDArray[np.integer]) -> HostWaits:
     if not len(launched_rows):
         return HostWaits()
     calls = line.of_kind(RUNTIME)
-    calls &= ~line.named(PASSIVE)
+    calls &= ~line.match_names(PASSIVE)
     active = np.flatnonzero(calls | line.of_kind(HOST))
     tracks, launch_tracks = line.tracks(active), line.tracks(line.launch[launched_rows])
     waits: list[tuple[int, int, int, int]] = []
@@ -317,7 +317,7 @@ def _ended_before(points: Points, rows: Rows, start: Longs, end: Longs) -> Longs
 def _by_calls(points: Points, rows: Rows) -> Edges:
     """The first span launched behind a wait call waits for the last span launched elsewhere before that call."""
     line = points.line
-    waits = np.flatnonzero(line.of_kind(RUNTIME) & line.named(EVENT_WAIT) & (line.rank == line.rank[rows[0]]))
+    waits = np.flatnonzero(line.of_kind(RUNTIME) & line.match_names(EVENT_WAIT) & (line.rank == line.rank[rows[0]]))
     launched_rows = rows[line.launch[rows] >= 0]
     src, dst = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     if len(waits) and len(launched_rows):
@@ -436,7 +436,7 @@ def sync_edges(points: Points) -> Iterator[Edges]:
     line, calls = points.line, points.calls
     if not len(points.work) or not len(calls):
         return
-    waits, device_waits = line.named(WAITS, calls), line.named(DEVICE_WAIT, calls)
+    waits, device_waits = line.match_names(WAITS, calls), line.match_names(DEVICE_WAIT, calls)
     for chosen, kind in ((waits & device_waits, DEVICE_SYNC), (waits & ~device_waits, SYNC)):
         yield _after_last(points, calls[chosen], kind)
     launched_rows = points.work[line.launch[points.work] >= 0]
@@ -454,7 +454,7 @@ def _blocking(points: Points, copies: Rows) -> Mask:
     call = points.line.launch[copies]
     begun, copy_end = points.at[points.start(copies)], points.at[points.end(copies)]
     remaining_ns = copy_end - points.at[points.end(call)]
-    staged_copies = points.line.named(PAGEABLE, copies) & (remaining_ns * 10 <= copy_end - begun)
+    staged_copies = points.line.match_names(PAGEABLE, copies) & (remaining_ns * 10 <= copy_end - begun)
     return np.asarray((remaining_ns <= 0) | staged_copies)
 
 

@@ -101,7 +101,7 @@ class Dialect:
         rank = {name: place for place, name in enumerate(in_order)}
         return tuple(rank.get(name, 0) for name in processes)
 
-    def applied(self, kind: Codes, track: Codes, name: Codes, found: ChromeColumns, table: list[str]) -> Codes:
+    def apply_rules(self, kind: Codes, track: Codes, name: Codes, found: ChromeColumns, table: list[str]) -> Codes:
         """The kinds, with what this dialect knows better."""
         if self.kinds:
             codes = [table.index(self.kinds[track]) if track in self.kinds else -9 for track in found.tracks]

@@ -135,14 +135,14 @@ WORDS = {
 
 def name_collectives(line: Timeline) -> Timeline:
     """The timeline with a record for every communication kernel whose launch stands inside a span that names it."""
-    kernels = np.flatnonzero(line.of_kind(KERNEL) & (line.launch >= 0) & line.named(KERNELS))
+    kernels = np.flatnonzero(line.of_kind(KERNEL) & (line.launch >= 0) & line.match_names(KERNELS))
     kernels = kernels[line.detail.collective.at(kernels) < 0]
     if not len(kernels):
         return line
     host = line.of_kind(HOST, ANNOTATION)
     detail = line.detail
     for pattern in (SPAN, OP):
-        spans = np.flatnonzero(host & line.named(pattern))
+        spans = np.flatnonzero(host & line.match_names(pattern))
         enclosing = _enclosing_spans(line, kernels, spans)
         detail = _record_collectives(line, detail, kernels[enclosing >= 0], enclosing[enclosing >= 0], pattern)
         kernels = kernels[enclosing < 0]

@@ -232,7 +232,7 @@ class Finish:
         if annotation.any():
             device = np.array([self._is_device(pid) for pid, _ in tracks])[track]
             kind[annotation & device] = table.index(MARKER)
-        return tuple(table), self.dialect.applied(kind, track, name, self.gathered, table)
+        return tuple(table), self.dialect.apply_rules(kind, track, name, self.gathered, table)
 
     def _name_open(self, words: list[str], category: Layers, device: Mask) -> None:
         for code in np.unique(category).tolist():

@@ -150,7 +150,7 @@ class Rounding(OpMode):
 
     def see(self, func: OpOverload, args: Args, kwargs: Kwargs) -> object:
         if self.draw.source is not None and not is_view(func) and not func._schema.is_mutable:
-            args, kwargs = tree_map(self._taken, (args, kwargs))
+            args, kwargs = tree_map(self._move_value, (args, kwargs))
         result = func(*args, **kwargs)
         if self.draw.source is not None and has_contract(func) and not func._schema.is_mutable:
             drawn = contract_of(func)(self.draw, func, args, kwargs)
@@ -160,7 +160,7 @@ class Rounding(OpMode):
         self.made |= {id(x): x for x in tree_leaves(result) if isinstance(x, Tensor)}
         return result
 
-    def _taken(self, value: object) -> object:
+    def _move_value(self, value: object) -> object:
         if isinstance(value, Tensor) and value.is_floating_point() and id(value) in self.made:
             return self.draw.stored(value)
         return value
