@@ -102,12 +102,12 @@ def bringup(
     target = target_of(_require_model(model))
     faults = Path(CORPUS) if faults is None and fault else faults
     options: JsonObject = {"seed": seed, "tell": unheard if json else _aloud, "faults": faults or ""}
-    held = _profile_of(profile, save_fingerprint, faults is not None)
-    options |= {"allow": allowances(allow or []), "stored": _stored_fingerprint(held)}
+    device_profile = _profile_of(profile, save_fingerprint, faults is not None)
+    options |= {"allow": allowances(allow or []), "stored": _stored_fingerprint(device_profile)}
     names = fault_names(faults, fault) if faults is not None else []
     if not names:
         folder = folder_of(repros, target, device)
-        options |= {"rates": _rates(chip, held), "graph_breaks": graph_breaks}
+        options |= {"rates": _rates(chip, device_profile), "graph_breaks": graph_breaks}
         found = _save_fingerprint(library(target, device, folder=folder, **options), profile, save_fingerprint)
         _hand_over(found, html, report, json)
         raise typer.Exit(0 if found.right else 1)
@@ -138,9 +138,9 @@ def _outputs(html: Path | None, output: Path | None) -> tuple[Path | None, Path 
 
 def _require_model(model: str) -> str:
     if not model:
-        expected = "a model to bring up, or --msprobe FOLDER"
+        expectation = "a model to bring up, or --msprobe FOLDER"
         todo = "`ridgeline show models` lists them"
-        raise InputError(Problem(path="MODEL", given="none", expected=expected, todo=todo))
+        raise InputError(Problem(path="MODEL", given="none", expected=expectation, todo=todo))
     return model
 
 
@@ -150,9 +150,9 @@ def _judge_dump(folder: Path, model: str, html: Path | None, output: Path | None
 
     if model:
         raise InputError(Problem(path="MODEL", given=repr(model), expected="none beside --msprobe"))
-    found = bringup_msprobe(folder, tell=unheard if json else _aloud)
-    _hand_over(found, html, output, json)
-    raise typer.Exit(0 if found.right else 1)
+    answer = bringup_msprobe(folder, tell=unheard if json else _aloud)
+    _hand_over(answer, html, output, json)
+    raise typer.Exit(0 if answer.right else 1)
 
 
 def _aloud(line: str) -> None:
@@ -165,9 +165,9 @@ def _profile_of(path: Path | None, save: bool, faulted: bool) -> Profile | None:
     from ridgeline.cost import read_profile, refuse_stored
 
     if save and (path is None or faulted):
-        given = "no --profile" if path is None else "a fault, whose arithmetic is not the device's"
+        given_text = "no --profile" if path is None else "a fault, whose arithmetic is not the device's"
         todo = "write a profile with `ridgeline characterize -o FILE`, and give it without faults"
-        raise InputError(Problem(path="--save-fingerprint", given=given, expected="--profile FILE", todo=todo))
+        raise InputError(Problem(path="--save-fingerprint", given=given_text, expected="--profile FILE", todo=todo))
     profile = None if path is None else read_profile(path)
     if save and path is not None and profile is not None:
         refuse_stored(profile, path)

@@ -74,9 +74,9 @@ def validate(
         answer(_fit_requests(table, anchor or ()), json)
         return
     if calibration is not None or anchor:
-        given = "--calibration" if calibration is not None else "--anchor"
+        given_text = "--calibration" if calibration is not None else "--anchor"
         todo = "rows are held against the shipped parameters; `predict --anchor` shows yours"
-        raise InputError(Problem(path=given, given="no --next", expected="--next SCENARIO", todo=todo))
+        raise InputError(Problem(path=given_text, given="no --next", expected="--next SCENARIO", todo=todo))
     if table is not None and is_recording(table):
         answer(replay_recording(table), json)
         return
@@ -200,15 +200,15 @@ def _fit_own(runs: Sequence[str], output: Path | None, json: bool) -> None:
 
     check_outputs(output)
     with _progress() as tell:
-        found = fit_with(*runs, progress=tell)
+        fits = fit_with(*runs, progress=tell)
     if output is not None:
-        write_calibration(found, output)
+        write_calibration(fits, output)
     if json:
-        print_json(found)
+        print_json(fits)
         return
-    say(fit_with_text(found))
+    say(fit_with_text(fits))
     if output is not None:
-        say(f"{output}: {len(found.calibration.offsets)} offsets; use it with `--calibration {output}`")
+        say(f"{output}: {len(fits.calibration.offsets)} offsets; use it with `--calibration {output}`")
 
 
 def _fit_collectives(json: bool, *, write: bool) -> None:
@@ -218,16 +218,21 @@ def _fit_collectives(json: bool, *, write: bool) -> None:
     from ridgeline.cost import SHIPPED_LIBRARY_TIMES as SHIPPED
 
     with _progress() as tell:
-        found = fit_collectives(progress=tell)
+        fits = fit_collectives(progress=tell)
     if write:
-        write_collectives(found)
+        write_collectives(fits)
         say(f"wrote {SHIPPED}", err=True)
     if json:
         print_json(
-            {"kind": "library times", "mape": in_sample(found), "all": dict(found.values), "without": dict(found.folds)}
+            {
+                "kind": "library times",
+                "mape": in_sample(fits),
+                "all": dict(fits.values),
+                "without": dict(fits.folds),
+            }
         )
         return
-    for name, value in found.values.items():
+    for name, value in fits.values.items():
         say(f"{name:24} {value:9.4g}")
 
 
@@ -266,9 +271,9 @@ def _refit(quick: bool, root: Path | None) -> dict[str, object]:
     from ridgeline.report.accuracy import write_tables
 
     with _progress() as tell:
-        found = refit(quick=quick, progress=tell)
+        fits = refit(quick=quick, progress=tell)
     if root is not None:
-        write_parameters(found)
-        for path in write_tables(found.accuracy, root):
+        write_parameters(fits)
+        for path in write_tables(fits.accuracy, root):
             say(f"wrote {path.relative_to(root)}", err=True)
-    return found.accuracy
+    return fits.accuracy

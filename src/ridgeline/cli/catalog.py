@@ -169,8 +169,8 @@ def _capture_model(model: str) -> ModelSpec:
     path = Path(model)
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file():
-        expected = "a config.json, its folder, or module:function"
-        raise InputError(Problem(path="MODEL", given=model[:80], expected=expected))
+        expectation = "a config.json, its folder, or module:function"
+        raise InputError(Problem(path="MODEL", given=model[:80], expected=expectation))
     return capture_config(dict(read_table(file).data), READERS, id=file.resolve().parent.name)
 
 

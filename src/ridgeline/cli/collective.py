@@ -141,8 +141,8 @@ def collective(
         return
     if what == "run":
         if file is None:
-            expected = "a collective after run, as allreduce"
-            raise InputError(Problem(path="COLLECTIVE", given="nothing", expected=expected))
+            expectation = "a collective after run, as allreduce"
+            raise InputError(Problem(path="COLLECTIVE", given="nothing", expected=expectation))
         run = ridgeline.collective_run(
             str(file), ranks=ranks, backend=backend, sizes=sizes, algorithm=algorithm, synthesize=synthesize,
             topology=topology, without=without or (), root=root, timeout_s=timeout,
@@ -250,8 +250,8 @@ def _verify(file: Path | None, network: _FileNetwork, json: bool) -> None:
     if file is None:
         raise InputError(Problem(path="FILE", given="nothing", expected="a file after verify"))
     if network.profile not in ("", "msccl", "rccl"):
-        expected = "--to rccl or msccl: whose limits an XML file is held against"
-        raise InputError(Problem(path="--to", given=f"verify --to {network.profile}", expected=expected))
+        expectation = "--to rccl or msccl: whose limits an XML file is held against"
+        raise InputError(Problem(path="--to", given=f"verify --to {network.profile}", expected=expectation))
     if network.picture is not None:
         refuse_unknown_picture(network.picture)
     content = read_collective(file, network.profile)

@@ -55,17 +55,17 @@ def export(
     nothing is written and the exit code is 1.
     """
     built = ridgeline.read_scenario(scenario, settings or ())
-    found = ridgeline.export(built, to=to, launcher=launcher, job=_variables(job or [], "--job"))
-    refused = found.check is not None and found.check.refuses and not allow_misfit
+    exported_files = ridgeline.export(built, to=to, launcher=launcher, job=_variables(job or [], "--job"))
+    refused = exported_files.check is not None and exported_files.check.refuses and not allow_misfit
     if output is not None and not refused:
-        _write(output, found, force)
+        _write(output, exported_files, force)
     if json:
-        print_json(found)
+        print_json(exported_files)
     elif refused:
-        for line in _refusal(found):
+        for line in _refusal(exported_files):
             say(line, err=True)
     else:
-        _tell(found, output)
+        _tell(exported_files, output)
     if refused:
         raise typer.Exit(MISFIT)
 
@@ -89,15 +89,15 @@ def _refusal(found: Export) -> Iterator[str]:
 
     check = found.check
     assert check is not None
-    told = {"misfit": "no longer fit in memory", "unreadable": "describe no run that can be predicted"}
+    outcome_words = {"misfit": "no longer fit in memory", "unreadable": "describe no run that can be predicted"}
     slower = f"are {check.change:.1%} slower" if check.change is not None else ""
-    yield f"refused: the {found.target} files {told.get(check.verdict, slower)}; nothing was written"
+    yield f"refused: the {found.target} files {outcome_words.get(check.verdict, slower)}; nothing was written"
     yield from (f"  {line}" for line in check_lines(check))
     for lost in check.causes[:MOST]:
         yield _one_line(f"  because {lost.path} = {plain(lost.value)}: {lost.why}")
-    known = {lost.path for lost in check.causes}
-    for one in [differ for differ in check.differs if differ.path not in known][:MOST]:
-        yield _one_line(f"  differs {one.path}: planned {plain(one.planned)}, written {plain(one.written)}")
+    lost_paths = {lost.path for lost in check.causes}
+    for item in [differ for differ in check.differs if differ.path not in lost_paths][:MOST]:
+        yield _one_line(f"  differs {item.path}: planned {plain(item.planned)}, written {plain(item.written)}")
     yield "  choose a plan or a target that carries these, or add --allow-misfit"
 
 
@@ -105,11 +105,11 @@ def lost_lines(found: Export) -> Iterator[str]:
     """A line for each reason, with the decisions it costs."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for part in found.lost:
-        told = "yours" if part.yours else "lost"
-        reasons.setdefault((told, part.why), []).append(f"{part.path} = {plain(part.value)}")
-    for (told, why), parts in reasons.items():
+        fate = "yours" if part.yours else "lost"
+        reasons.setdefault((fate, part.why), []).append(f"{part.path} = {plain(part.value)}")
+    for (fate, why), parts in reasons.items():
         rest = f", and {len(parts) - MOST} more (LEDGER.md lists them)" if len(parts) > MOST else ""
-        yield _one_line(f"{told} {', '.join(parts[:MOST])}{rest}: {why}")
+        yield _one_line(f"{fate} {', '.join(parts[:MOST])}{rest}: {why}")
 
 
 Source = Annotated[
@@ -146,22 +146,22 @@ def import_run(
     """Read a run's configuration into a scenario that `ridgeline predict` takes; say what could not be read."""
     from ridgeline.core.encode import toml_text
 
-    found = ridgeline.import_run(
+    imported_run = ridgeline.import_run(
         source, target=target, system=system, model=model, seq=_tokens(seq), arguments=arguments or (),
         environment=_variables(environment or []),
     )  # fmt: skip
-    _refuse_incomplete(found)
-    text = _notes(found) + toml_text(found.settings)
+    _refuse_incomplete(imported_run)
+    text = _notes(imported_run) + toml_text(imported_run.settings)
     if output is not None:
         _refuse_existing([output], force)
         write_text(output, text)
     if json:
-        print_json(found)
+        print_json(imported_run)
         return
     say(f"wrote {output}" if output is not None else text, nl=output is not None)
-    for note in found.assumptions:
+    for note in imported_run.assumptions:
         say(f"assumed {_one_line(note)}", err=True)
-    for line in _unread(found):
+    for line in _unread(imported_run):
         say(line, err=True)
 
 
@@ -177,13 +177,13 @@ def _tokens(given: str | None) -> int | None:
 
 def _variables(given: list[str], option: str = "--env") -> dict[str, str]:
     """`NAME=VALUE` words as a table."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for word in given:
         name, equals, value = word.partition("=")
         if not equals or not name.isidentifier():
             raise InputError(Problem(path=option, given=word[:60], expected="NAME=VALUE"))
-        found[name] = value
-    return found
+        variables[name] = value
+    return variables
 
 
 def _unread(found: Imported) -> Iterator[str]:
@@ -208,8 +208,8 @@ def _refuse_incomplete(found: Imported) -> None:
     if lacks:
         nothing = f"nothing in the {found.target} files"
         strange = [f"{one.value}, which no model of the catalog is" for one in found.unread if one.option == "model"]
-        given = {"--model": strange[0] if strange else nothing, "--on": nothing}
-        raise InputError([Problem(path=at, given=given[at], expected=want, todo=todo) for at, want, todo in lacks])
+        texts = {"--model": strange[0] if strange else nothing, "--on": nothing}
+        raise InputError([Problem(path=at, given=texts[at], expected=want, todo=todo) for at, want, todo in lacks])
 
 
 def _by_reason(found: Imported) -> dict[str, list[str]]:
@@ -236,10 +236,10 @@ def _write(folder: Path, found: Export, force: bool) -> None:
 def _refuse_existing(paths: list[Path], force: bool) -> None:
     there = [path for path in paths if os.path.exists(path)]
     if there and not force:
-        expected = "files that do not exist yet"
+        expectation = "files that do not exist yet"
         todo = "choose another place, or add --force"
         raise InputError(
-            [Problem(path="--output", given=f"{path}, which exists", expected=expected, todo=todo) for path in there]
+            [Problem(path="--output", given=f"{path}, which exists", expected=expectation, todo=todo) for path in there]
         )
 
 

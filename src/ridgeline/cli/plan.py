@@ -225,8 +225,8 @@ def _plan_training(
     request = request if used is None else replace(request, calibration=used)
     with _watching("plan") as watch:
         lists_all = out.json or out.html is not None
-        found = recommend(request, watch, all_gains=lists_all, on_best=None if out.json else watch.print_best)
-    _tell(found, watch.took(), out)
+        answer = recommend(request, watch, all_gains=lists_all, on_best=None if out.json else watch.print_best)
+    _tell(answer, watch.took(), out)
 
 
 def _tell(found: Recommendation, took: SearchTime, out: PlanOut) -> None:
@@ -306,8 +306,8 @@ def _writable(*paths: Path | None) -> None:
     for path in filter(None, paths):
         _make_folder(path.parent, path)
         if path.is_dir() or not os.access(path.parent, os.W_OK):
-            given = "a folder" if path.is_dir() else "a folder that cannot be written"
-            raise InputError(Problem(path=str(path), given=given, expected="a file to write", todo="choose another"))
+            text = "a folder" if path.is_dir() else "a folder that cannot be written"
+            raise InputError(Problem(path=str(path), given=text, expected="a file to write", todo="choose another"))
 
 
 def refuse_filled(folder: Path | None, force: bool) -> None:
@@ -316,19 +316,19 @@ def refuse_filled(folder: Path | None, force: bool) -> None:
         return
     _make_folder(folder, folder)
     if not os.access(folder, os.W_OK):
-        given = "a folder that cannot be written"
-        raise InputError(Problem(path=str(folder), given=given, expected="one that can", todo="choose another"))
+        text = "a folder that cannot be written"
+        raise InputError(Problem(path=str(folder), given=text, expected="one that can", todo="choose another"))
     if any(folder.iterdir()) and not force:
-        given, todo = f"{folder}, which holds files", "choose another, or add --force"
-        raise InputError(Problem(path="--output", given=given, expected="an empty folder", todo=todo))
+        text, todo = f"{folder}, which holds files", "choose another, or add --force"
+        raise InputError(Problem(path="--output", given=text, expected="an empty folder", todo=todo))
 
 
 def _make_folder(folder: Path, path: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as wrong:
-        given = wrong.strerror or str(wrong)
-        raise InputError(Problem(path=str(path), given=given, expected="a folder that can be made")) from None
+        text = wrong.strerror or str(wrong)
+        raise InputError(Problem(path=str(path), given=text, expected="a folder that can be made")) from None
 
 
 def _write_plan(out: PlanOut, scenario: Scenario, text: str) -> list[str]:

@@ -62,9 +62,9 @@ def problems_of(wrong: BaseException) -> list[Problem]:
     if isinstance(wrong, InputError):
         return list(wrong.problems) or [Problem(path="", given=str(wrong), expected="")]
     if isinstance(wrong, MissingNumber):
-        expected = f"a quantity in {wrong.unit}" if wrong.unit else "a number"
+        want = f"a quantity in {wrong.unit}" if wrong.unit else "a number"
         todo = str(wrong).partition("; ")[2]
-        return [Problem(path=wrong.path, given=f"{wrong.owner} without it", expected=expected, todo=todo)]
+        return [Problem(path=wrong.path, given=f"{wrong.owner} without it", expected=want, todo=todo)]
     if isinstance(wrong, USAGE):
         message = getattr(wrong, "format_message", lambda: str(wrong))()
         return [Problem(path="", given=message.rstrip("."), expected="options as `ridgeline VERB --help` lists them")]
@@ -73,21 +73,21 @@ def problems_of(wrong: BaseException) -> list[Problem]:
     if isinstance(wrong, MemoryError):
         todo = "ask for less at once, or use a larger machine"
         return [Problem(path="memory", given="none left", expected="enough for the answer", todo=todo)]
-    given = f"{type(wrong).__name__}: {' '.join(str(wrong).split())[:300]}"
+    given_text = f"{type(wrong).__name__}: {' '.join(str(wrong).split())[:300]}"
     todo = f"please report it, with what {TRACEBACK}=1 prints"
-    return [Problem(path="", given=given, expected="an answer: this is a mistake in Ridgeline", todo=todo)]
+    return [Problem(path="", given=given_text, expected="an answer: this is a mistake in Ridgeline", todo=todo)]
 
 
 def _unreachable(wrong: OSError) -> Problem:
     where = os.fsdecode(wrong.filename) if isinstance(wrong.filename, (str, bytes)) else "standard output"
     shown = where if len(where) <= 200 else where[:197] + "..."
-    expected = "a file that can be read and written" if where != "standard output" else "a place with room to write"
-    return Problem(path=shown, given=wrong.strerror or type(wrong).__name__, expected=expected, todo="choose another")
+    want = "a file that can be read and written" if where != "standard output" else "a place with room to write"
+    return Problem(path=shown, given=wrong.strerror or type(wrong).__name__, expected=want, todo="choose another")
 
 
 def _lines(wrong: BaseException) -> list[str]:
-    whole = [str(wrong)] if isinstance(wrong, RidgelineError) else [str(problem) for problem in problems_of(wrong)]
-    return [part for line in whole for part in line.splitlines()] or [type(wrong).__name__]
+    messages = [str(wrong)] if isinstance(wrong, RidgelineError) else [str(problem) for problem in problems_of(wrong)]
+    return [part for line in messages for part in line.splitlines()] or [type(wrong).__name__]
 
 
 def _complain(lines: Sequence[str]) -> None:

@@ -117,8 +117,8 @@ def run(
     if sbatch is not None:
         _write_sbatch(sbatch, built, (str(scenario), *_words(options, device, settings or ())), json)
         return
-    expected = None if verify else api.expected_step(built)
-    with _live(options, expected, json) as (tell, note):
+    expected_step = None if verify else api.expected_step(built)
+    with _live(options, expected_step, json) as (tell, note):
         outcome = ridgeline.run(built, options, tell=tell, note=note)
     if outcome is None:  # rank 0 speaks for all
         return
@@ -248,11 +248,11 @@ def characterize(
         return
     groups = [part.strip() for part in (only or "").split(",") if part.strip()]
     with progress_bar("measuring") as tell:
-        measured = ridgeline.characterize(
+        device_profile = ridgeline.characterize(
             device, minutes=minutes, output=output, resume=resume, only=groups, chip=chip, imports=imports or (),
             backend=backend, seed=seed, progress=tell,
         )  # fmt: skip
-    answer(measured, json)
+    answer(device_profile, json)
 
 
 def _write_standalone(path: Path, json: bool) -> None:

@@ -300,8 +300,8 @@ def _explain_requests(path: Path, settings: Sequence[str], calibration: Path | N
     """A scenario without a trace: requests under load explain themselves."""
     scenario = ridgeline.read_scenario(path, settings)
     if scenario.workload.kind != "serve":
-        given, expected = f"no trace of a {scenario.workload.kind} scenario", "a trace to compare it with"
-        raise InputError(Problem(path="TRACE", given=given, expected=expected))
+        given_text, expectation = f"no trace of a {scenario.workload.kind} scenario", "a trace to compare it with"
+        raise InputError(Problem(path="TRACE", given=given_text, expected=expectation))
     priced = api.priced_of(calibration)
     answer(ridgeline.why_slow(predict_samples(scenario, priced), priced), json)
 
@@ -361,8 +361,8 @@ def _pour(source: BinaryIO, target: BinaryIO, path: Path, room: int) -> None:
     while chunk := source.read(CHUNK):
         room -= len(chunk)
         if room < 0:
-            given, todo = "more than half of the free space holds", "set TMPDIR, or name a file"
-            raise _refuse(path, given, "a smaller trace", todo)
+            given_text, todo = "more than half of the free space holds", "set TMPDIR, or name a file"
+            raise _refuse(path, given_text, "a smaller trace", todo)
         target.write(chunk)
 
 

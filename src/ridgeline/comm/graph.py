@@ -158,8 +158,8 @@ def _links_between(graph: Graph, text: str, ends: list[int]) -> Mask:
     hit: Mask = tail & head if len(ends) > 1 else tail | head
     if not hit.any():
         linked = ", ".join(map(str, graph.head[graph.tail == ends[0]][:8]))
-        given, todo = f"{text}, which {graph.name} does not have", f"node {ends[0]} is linked to {linked}"
-        raise wrong_graph(given, "a link of it", todo)
+        given_text, todo = f"{text}, which {graph.name} does not have", f"node {ends[0]} is linked to {linked}"
+        raise wrong_graph(given_text, "a link of it", todo)
     return hit
 
 

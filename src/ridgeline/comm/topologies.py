@@ -71,9 +71,9 @@ def topology(text: str, bytes_per_s: float, latency_s: float = 0.0, outer_bytes_
         raise wrong_graph(repr(text), f"sides of at least 1 and at most {MOST_RANKS} ranks")
     if not bytes_per_s > 0:
         raise wrong_graph(f"a link of {bytes_per_s} B/s", "a rate above 0", 'give --link "50 GB/s"')
-    count, expected = _SIZES.get(kind, (len(sizes), ""))
+    count, expectation = _SIZES.get(kind, (len(sizes), ""))
     if len(sizes) != count:
-        raise wrong_graph(text, expected)
+        raise wrong_graph(text, expectation)
     return _MAKERS[kind](_Shape(text, sizes, bytes_per_s, latency_s, outer_bytes_per_s or bytes_per_s))
 
 

@@ -314,8 +314,8 @@ def _without_outputs(ops: tuple[Op, ...], mixer: SublayerOps, ffn: SublayerOps) 
     Weights of experts are multiplied with what experts return, so their outputs are read.
     """
     last = ffn.forward or mixer.forward
-    product = next((place for place in range(len(last) - 1, -1, -1) if isinstance(last[place], MatMul)), 0)
-    return ops[: len(ops) - (len(last) - product)]
+    item = next((place for place in range(len(last) - 1, -1, -1) if isinstance(last[place], MatMul)), 0)
+    return ops[: len(ops) - (len(last) - item)]
 
 
 def _alternate(ops: tuple[Op, ...]) -> tuple[Op, ...]:
@@ -356,11 +356,18 @@ def lower_captured(ctx: LoweringContext, part: Captured) -> SublayerOps:
     everything that is bound by memory. Nothing of it is split over tensor ranks: each runs it whole, on its own tokens
     where sequence parallelism deals them."""
     products = [
-        matmul(ctx, f"captured {one.label}", ctx.split_tokens * one.rows, one.outputs, one.inputs, one.groups)
-        for one in part.products
+        matmul(
+            ctx,
+            f"captured {item.label}",
+            ctx.split_tokens * item.rows,
+            item.outputs,
+            item.inputs,
+            item.groups,
+        )
+        for item in part.products
     ]
-    weight_products = [op for op, one in zip(products, part.products, strict=True) if one.weights]
-    between = [op for op, one in zip(products, part.products, strict=True) if not one.weights]
+    weight_products = [op for op, item in zip(products, part.products, strict=True) if item.weights]
+    between = [op for op, item in zip(products, part.products, strict=True) if not item.weights]
     core, core_back = _captured_core(ctx, part)
     elements = ctx.split_tokens * part.streams
     pointwise_ops = [stream(ctx, "captured pointwise", elements, WRITTEN, part.kernels)] if part.streams else []

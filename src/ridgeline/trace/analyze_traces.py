@@ -253,8 +253,8 @@ def _behind_graphs(
     """The model, and what spans without an op of their own compute, by the capture of their graph, else by it."""
     paths = [file.path for file in files_of([Path(capture)])] if capture is not None else []
     known_captures = [capture for path in paths for capture in captures(read_timeline(path))] or captures(line)
-    found = replayed_spans(line, counted, known_captures, engine)
+    replay = replayed_spans(line, counted, known_captures, engine)
     sizes = model(line, engine) if callable(model) else model
-    priced_rows = {span.row for span in found}
+    priced_rows = {span.row for span in replay}
     more = priced_spans(line, counted, engine, sizes) if sizes is not None else ()
-    return sizes if more else None, (*found, *(span for span in more if span.row not in priced_rows))
+    return sizes if more else None, (*replay, *(span for span in more if span.row not in priced_rows))

@@ -173,12 +173,12 @@ def _answer_query(base: sqlite3.Connection, sql: str, limit: int, seconds: float
     base.set_progress_handler(lambda: int(time.monotonic() > until), CHECKED)
     try:
         cursor = base.execute(sql)
-        found = cursor.fetchmany(limit + 1)
+        records = cursor.fetchmany(limit + 1)
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError) as wrong:
         raise _refuse_query(sql, str(wrong), time.monotonic() > until, seconds) from None
     columns = tuple(str(column[0]) for column in cursor.description or ())
-    rows = tuple(tuple(value.hex() if isinstance(value, bytes) else value for value in row) for row in found[:limit])
-    return QueryAnswer(sql=sql, columns=columns, rows=rows, truncated=len(found) > limit)
+    rows = tuple(tuple(value.hex() if isinstance(value, bytes) else value for value in row) for row in records[:limit])
+    return QueryAnswer(sql=sql, columns=columns, rows=rows, truncated=len(records) > limit)
 
 
 def _authorize(action: int, _first: str | None, second: str | None, *_: object) -> int:

@@ -192,8 +192,8 @@ def chosen_option(name: str, system: System, size_bytes: float, library: Library
 def _refuse_unknown(library: str, name: str) -> None:
     if library not in LIBRARIES:
         raise InputError(not_among("--library", library, LIBRARIES))
-    known = MODELS[library][1]
-    if name in known:
+    model = MODELS[library][1]
+    if name in model:
         return
     if name == "alltoall":
         raise refusal(
@@ -202,7 +202,7 @@ def _refuse_unknown(library: str, name: str) -> None:
             "a collective with algorithms",
             todo="leave --library out: it is grouped sends, there is nothing to choose",
         )
-    raise InputError(not_among("collective", name, known))
+    raise InputError(not_among("collective", name, model))
 
 
 def _why(options: Sequence[Option]) -> tuple[str, ...]:

@@ -54,12 +54,12 @@ def _serve(
     quick: Floor = no_floor, exact: bool = False,
 ) -> Candidate:  # fmt: skip
     """An all-gather itself, or the reduce-scatter or all-reduce that is made of it."""
-    made = {
+    candidates = {
         "reducescatter": lambda: reversed_algorithm(make()),
         "allreduce": lambda: algorithms.reduce_then_gather(make()),
     }.get(task.collective, make)
     steps *= 2 if task.collective == "allreduce" else 1
-    return Candidate(name=name, steps=steps, make=made, floor=floor, quick=quick, exact=exact)
+    return Candidate(name=name, steps=steps, make=candidates, floor=floor, quick=quick, exact=exact)
 
 
 def _traffic_floor(task: CollectiveTask, make: TrafficOf, *, quick: bool = False) -> Floor:

@@ -238,8 +238,8 @@ def benchmark_seconds(questions: Sequence[CollectiveQuestion]) -> Array:
     """
     seconds = np.zeros(len(questions))
     is_described = np.array([describes(question.system) for question in questions], np.bool_)
-    described = [question for question, known in zip(questions, is_described, strict=True) if known]
-    other = [question for question, known in zip(questions, is_described, strict=True) if not known]
+    described = [question for question, is_known in zip(questions, is_described, strict=True) if is_known]
+    other = [question for question, is_known in zip(questions, is_described, strict=True) if not is_known]
     if described:
         seconds[is_described] = library_seconds(question_columns(described), shipped_parameters().values)
     seconds[~is_described] = bare_link_seconds(other)

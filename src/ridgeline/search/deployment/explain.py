@@ -175,21 +175,21 @@ def _too_strict(search: DeploymentSearch, bounds: list[ReplicaBound], where: str
     alone = f"TTFT {format_quantity(nearest.ttft_s, 's')}, TPOT {format_quantity(nearest.tpot_s, 's')}"
     expectation = f"at least what a request takes alone on {where}: {alone} ({shape_words(nearest.shape)})"
     todo = f"the nearest objective that can be met, where requests hardly meet: {_limit_words(wanted)}"
-    given = f"{_limit_words(limits)} at p{objective.percentile:g}"
-    return Problem(path="objective", given=given, expected=expectation, todo=todo)
+    given_text = f"{_limit_words(limits)} at p{objective.percentile:g}"
+    return Problem(path="objective", given=given_text, expected=expectation, todo=todo)
 
 
 def _too_much(search: DeploymentSearch, able: list[ReplicaBound], where: str) -> Problem:
     """Requests that the chips cannot hold within the objective: what they keep, and what would hold them."""
     chips, objective = search.scenario.system.chips, search.bench.objective
     simulated = [replica for replica in search.capacities if replica.role == "both" and replica.shape.chips <= chips]
-    rated = [replica for replica in simulated if replica.rate]
+    rated_replicas = [replica for replica in simulated if replica.rate]
     helps = []
-    if rated:
-        best = max(rated, key=lambda replica: replica.rate * (chips // replica.shape.chips))
+    if rated_replicas:
+        best = max(rated_replicas, key=lambda replica: replica.rate * (chips // replica.shape.chips))
         maximum, need = fullest(best, chips), fewest((best,), search.rate)
         helps += [f"send at most {maximum.rate:.3g} requests/s", f"use about {need.chips} chips ({need.words})"]
-    if limits := _nearest_objective(search, rated or simulated):
+    if limits := _nearest_objective(search, rated_replicas or simulated):
         helps.append(f"the nearest objective that {where} keeps at this load: {_limit_words(limits)}")
     got = f"{search.rate:.3g} requests/s under {_limit_words(objective.limits)} at p{objective.percentile:g}"
     expectation = f"what {chips} chips of {where} can hold ({len(able)} kinds of replica tried or bounded)"

@@ -204,9 +204,9 @@ def _aggregated_candidates(work: _DeploymentWork, able: Sequence[ReplicaBound]) 
     capacities: list[Capacity] = []
     tuned: Shape | None = None
     for bound in sorted(_by_mesh(able), key=lambda bound: _fewest_chips(work, bound))[:MESHES]:
-        rated = [replica for replica in capacities if replica.rate]
-        dear = _dear(work, bound, rated)
-        if dear and bound.tpot_s >= min(work.bounds[replica.shape].tpot_s for replica in rated):
+        rated_replicas = [replica for replica in capacities if replica.rate]
+        dear = _dear(work, bound, rated_replicas)
+        if dear and bound.tpot_s >= min(work.bounds[replica.shape].tpot_s for replica in rated_replicas):
             continue  # not chosen, and no user is served faster: no point of the frontier either
         if not work.go_on(f"one replica of {shape_words(bound.shape)}"):
             break
@@ -214,11 +214,11 @@ def _aggregated_candidates(work: _DeploymentWork, able: Sequence[ReplicaBound]) 
             tuned = _tune_settings(work, bound, ("tokens",)).shape
         shape = replace(bound.shape, knobs=tuned.knobs)  # settings that proved good elsewhere
         capacities.append(work.capacity(work.bound(shape), rough=dear))
-    rated = sorted(
+    rated_replicas = sorted(
         (replica for replica in capacities if replica.rate),
         key=lambda replica: order(work.fleet(replica), work.goal, work.rate),
     )
-    for replica in rated[:TURNED]:
+    for replica in rated_replicas[:TURNED]:
         if work.go_on(f"settings of {shape_words(replica.shape)}"):
             _tune_settings(work, work.bounds[replica.shape], ("tokens", "seqs", "precision", "speculation", "prefix"))
     return [work.fleet(replica) for replica in work.capacities.values() if replica.rate and replica.role == "both"]
@@ -274,8 +274,8 @@ def _pool_candidates(work: _DeploymentWork, able: Sequence[ReplicaBound]) -> Ite
     """
     if not work.go_on("prefill and decode apart") or not able:
         return
-    rated = [replica for replica in work.capacities.values() if replica.rate]
-    best = max(rated, key=lambda replica: replica.rate_per_chip) if rated else able[0]
+    rated_replicas = [replica for replica in work.capacities.values() if replica.rate]
+    best = max(rated_replicas, key=lambda replica: replica.rate_per_chip) if rated_replicas else able[0]
     formats = best.shape.precision
     peers = _by_mesh(bound for bound in able if bound.shape.precision == formats and bound.shape.chips < work.chips)
     prefill = sorted(peers, key=lambda bound: -bound.prefill_rate / bound.shape.chips)[:POOLED]

@@ -206,7 +206,7 @@ class DeploymentRequest(SearchRequest):
                 pins |= pinned_table({key.strip()[5:]: parse_value(text)})
         engines = tuple(str(item) for item in pins.pop("engine", ()))
         engines = (options["engine"],) if options.get("engine") else engines
-        rated = _workload(table, options, problems)
+        workload_table = _workload(table, options, problems)
         systems = named_systems(options, table, problems)
         if problems:
             raise InputError(problems)
@@ -217,7 +217,7 @@ class DeploymentRequest(SearchRequest):
             engines=engines,
             plan=MappingProxyType(fixed),
             pins=MappingProxyType(searched),
-            goal=named_goal(options, "cost" if rated else "goodput", GOALS),
+            goal=named_goal(options, "cost" if workload_table else "goodput", GOALS),
         )
 
 
@@ -237,7 +237,7 @@ def _workload(table: JsonObject, options: DeploymentOptions, problems: list[Prob
     trace, rate = options.get("requests"), options.get("rate")
     if rate is not None and not 0 < rate < float("inf"):
         problems.append(Problem(path="--rate", given=f"{rate:g}", expected="requests per second, above 0"))
-    rated = bool(work) or trace is not None or rate is not None
+    has_rate = bool(work) or trace is not None or rate is not None
     if trace is not None:
         work = {key: value for key, value in work.items() if key not in ("isl", "osl", "lengths", "range_ratio")}
         work["arrivals"] = {"kind": "trace", "file": str(trace), **({"rate": rate} if rate else {})}
@@ -260,7 +260,7 @@ def _workload(table: JsonObject, options: DeploymentOptions, problems: list[Prob
     percentile = options.get("percentile")
     limits = {"percentile": PERCENTILE, **limits, **({"percentile": percentile} if percentile is not None else {})}
     table["workload"] = {"kind": "serve", **work, "objective": limits}
-    return rated
+    return has_rate
 
 
 def _has_trace(work: JsonMapping) -> bool:

@@ -110,7 +110,7 @@ def _order(table: LayoutTable) -> Index:
     """Blocks of the layers in the order in which ranks hold them: that of the model where a rank holds one stage."""
     end = np.cumsum(default_placement(table.scenario.model, table.virtual_stages))
     start = np.concatenate([[0], end[:-1]])
-    places = [np.arange(start[stage], end[stage]) for own in table.stages for stage in own]
+    places = [np.arange(start[stage], end[stage]) for stage_places in table.stages for stage in stage_places]
     order: Index = table.model.blocks.order[np.concatenate(places)]
     return order
 

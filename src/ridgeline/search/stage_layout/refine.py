@@ -252,7 +252,7 @@ def _shortest(recompute: Recompute, layers: Sequence[int], recomputed: Sequence[
     if not any(recomputed) and not ends:
         return Recompute(kind=recompute.rest, parts=recompute.parts)
     for most in range(max(recomputed) + 1):
-        if all(min(most, stage) == again for stage, again in zip(layers, recomputed, strict=True)):
+        if all(min(most, stage) == count for stage, count in zip(layers, recomputed, strict=True)):
             return replace(recompute, layers=most)
     return replace(recompute, layers=tuple(recomputed))
 
@@ -273,12 +273,15 @@ def _change_words(before: Scenario, after: Scenario) -> str:
 
 def _recompute_words(scenario: Scenario) -> str:
     recompute, placement = scenario.plan.recompute, scenario.placement
-    again, layers = sum(recompute.layers_of(stage, layers) for stage, layers in enumerate(placement)), sum(placement)
+    count, layers = (
+        sum(recompute.layers_of(stage, layers) for stage, layers in enumerate(placement)),
+        sum(placement),
+    )
     names = {"none": "nothing", "full": "everything", "selective": "+".join(recompute.parts)}
-    others = f", {names[recompute.rest]} in the others" if recompute.rest != "none" and again < layers else ""
+    others = f", {names[recompute.rest]} in the others" if recompute.rest != "none" and count < layers else ""
     if recompute.kind == "none" and not recompute.blocks:
         return "nothing" + others
-    return f"{names[recompute.kind]} in {again} of {layers} layers{others}"
+    return f"{names[recompute.kind]} in {count} of {layers} layers{others}"
 
 
 GAINS = 0.001  # of a step: less than this is not worth stages that differ

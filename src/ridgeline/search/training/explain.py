@@ -356,8 +356,8 @@ def _helps(search: Search, go_on: GoOn) -> Iterator[str]:
 
 def _fits(search: Search, scenario: Scenario, pins: Pins, *, with_target: bool = True) -> bool:
     target = search.target if with_target else None
-    again = find_plan(scenario, pins, most=1, headroom=search.headroom, calibration=search.calibration, target=target)
-    return bool(again.swept.feasible)
+    result = find_plan(scenario, pins, most=1, headroom=search.headroom, calibration=search.calibration, target=target)
+    return bool(result.swept.feasible)
 
 
 def _impossible_degrees(search: Search) -> tuple[Problem, ...]:

@@ -129,10 +129,10 @@ def what_if(search: Search, winner: Prediction, go_on: GoOn = always, *, faster:
         # a step of the changed scenario that is as good for each chip as the winner
         below_s = work.sequences * work.seq / chips / winner.tokens_per_s_per_chip if faster else inf
         target = None if is_feature(idea.kind) else search.target
-        again = _search_again(search, idea.scenario, idea.pins, partial(go_on, idea.what), target, below_s)
-        if not again.swept.complete:
+        repeated_search = _search_again(search, idea.scenario, idea.pins, partial(go_on, idea.what), target, below_s)
+        if not repeated_search.swept.complete:
             break
-        for plan in again.plans:
+        for plan in repeated_search.plans:
             lost = search.target and search.target.unsupported_decisions(plan.scenario)
             note = f", which {search.target.id} cannot express" if search.target and lost else ""
             changes.append(
@@ -239,7 +239,7 @@ def _features(search: Search, winner: Prediction, start: _Idea) -> Iterator[_Ide
     """Switches thrown where that would hide or shorten something: communication that is exposed and could overlap,
     kernels that the host issues and that CUDA graphs would replay, experts that DeepEP would send a token once to."""
     engine, own, resolved = search.scenario.engine, winner.scenario.plan.switches, resolve(winner.scenario)
-    known, nvidia = engine.supports.features, search.scenario.system.chip.vendor == "NVIDIA"
+    features, nvidia = engine.supports.features, search.scenario.system.chip.vendor == "NVIDIA"
     kind = own.sequence_parallel, own.cp_kind
     peers = [peer for peer in search.space.switches if (peer.sequence_parallel, peer.cp_kind) == kind] or [own]
 
@@ -252,7 +252,7 @@ def _features(search: Search, winner: Prediction, start: _Idea) -> Iterator[_Ide
         if not resolved.overlap[word] and word not in own.overlap and _share(winner, part) >= WORTH:
             overlapped = [replace(peer, overlap=MappingProxyType({**peer.overlap, word: True})) for peer in peers]
             what, how = f"overlap of {word}", f"overlap.{word}=true"
-            yield throw(f"overlap.{word}", what, how, overlapped, is_known=word in known.overlaps)
+            yield throw(f"overlap.{word}", what, how, overlapped, is_known=word in features.overlaps)
     issued = resolved.graph == "none" and resolved.launch in ("eager", "compiled")
     if nvidia and issued and winner.bounds.get("host", 0.0) / winner.step_time_s >= WORTH:
         for graph in GRAPHS:
@@ -263,10 +263,10 @@ def _features(search: Search, winner: Prediction, start: _Idea) -> Iterator[_Ide
                 replace(peer, graph=graph, overlap=MappingProxyType(overlap))
                 for peer, overlap in zip(peers, overlaps, strict=True)
             ]
-            yield throw("graph", f"{graph} CUDA graphs", f"graph={graph}", graphed, is_known=graph in known.graph)
+            yield throw("graph", f"{graph} CUDA graphs", f"graph={graph}", graphed, is_known=graph in features.graph)
     if nvidia and resolved.moe_dispatch == "all-to-all" and _share(winner, "ep") >= WORTH:
         dispatched = [replace(peer, moe_dispatch="deepep") for peer in peers]
-        what, is_known = "experts reached by DeepEP", "deepep" in known.moe_dispatch
+        what, is_known = "experts reached by DeepEP", "deepep" in features.moe_dispatch
         yield throw("moe_dispatch", what, "moe_dispatch=deepep", dispatched, is_known=is_known)
 
 
@@ -336,12 +336,12 @@ def other_engines(
             _coarse(search, scenario, winner.scenario.plan),
             partial(go_on, f"what {engine.id} would gain"),
         )
-        again = _search_again(search, scenario, pins, go_on_with, target, below_s)
-        if not again.swept.complete:
+        repeated_search = _search_again(search, scenario, pins, go_on_with, target, below_s)
+        if not repeated_search.swept.complete:
             break
-        if again.plans and not unsupported_decisions(again.plans[0].scenario):
+        if repeated_search.plans and not unsupported_decisions(repeated_search.plans[0].scenario):
             how = f"--engine {engine.id}" if target or not search.target else f"another target, --engine {engine.id}"
-            engines.append(OtherEngine(engine=engine, prediction=again.plans[0], winner=winner, how=how))
+            engines.append(OtherEngine(engine=engine, prediction=repeated_search.plans[0], winner=winner, how=how))
     return most_first(engines)
 
 

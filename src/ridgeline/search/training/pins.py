@@ -76,8 +76,8 @@ def pin_settings(
             pins[key] = (value,) if key == "placement" else listed_values(value)
     for key, values in pins.items():
         if not 1 <= len(values) <= MOST_CHOICES:
-            given, expectation = f"{len(values)} choices", f"1 to {MOST_CHOICES} choices"
-            problems.append(Problem(path=f"plan.{key}", given=given, expected=expectation, where=source))
+            given_text, expectation = f"{len(values)} choices", f"1 to {MOST_CHOICES} choices"
+            problems.append(Problem(path=f"plan.{key}", given=given_text, expected=expectation, where=source))
     unknown = [id for id in pins.get("engine", ()) if not isinstance(id, str) or id not in ENGINES]
     problems += [replace(not_among("plan.engine", str(id), ENGINES), where=source) for id in unknown]
     return PinSettings(values=MappingProxyType(pins), source=MappingProxyType(dict.fromkeys(pins, source)))
@@ -195,8 +195,8 @@ def _counts(setting: _Setting) -> Choices:
         inside = sizes_within(bounds, space_sizes, setting.scenario.system.chips)
         if not inside:
             words = ", ".join(map(str, space_sizes)) or "any"
-            given = "{}..{}".format(*bounds)
-            setting.refuse(given, f"a range with a choice in it; tried otherwise: {words}", "widen it")
+            given_text = "{}..{}".format(*bounds)
+            setting.refuse(given_text, f"a range with a choice in it; tried otherwise: {words}", "widen it")
         sizes += inside
     return tuple(dict.fromkeys(sizes))
 

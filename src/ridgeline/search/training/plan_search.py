@@ -205,8 +205,8 @@ def find_plan(
             expressible = ExpressiblePlans(target.capability, scenario) if target else None
             incumbent = Incumbent(step_s=below_s, capacity_bytes=capacity) if np.isfinite(below_s) else None
             chunks = supported_chunks(grids, scenario, space, pin_values, incumbent)
-            own = None if incumbent else predict(scenario, used)
-            step_s = own.step_time_s if isinstance(own, Prediction) else 0.0  # faster plans are counted
+            own_step = None if incumbent else predict(scenario, used)
+            step_s = own_step.step_time_s if isinstance(own_step, Prediction) else 0.0  # faster plans are counted
             result = swept(
                 chunks, capacity, than_s=step_s, progress=progress, expressible=expressible, incumbent=incumbent
             )

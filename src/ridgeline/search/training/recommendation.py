@@ -180,10 +180,10 @@ def recommend(
 
 def _outcome(request: PlanRequest, watch: Watch, case: TrainingCase) -> PlanOutcome:
     """What the search of one case found."""
-    told = partial(Progress, phase="search", what=case.scenario.system.name)
+    report_progress = partial(Progress, phase="search", what=case.scenario.system.name)
     search = find_plan(
         case.scenario, case.pins, most=request.top, headroom=request.headroom, calibration=request.calibration,
-        progress=lambda priced, best_s: watch(told(priced=priced, best_s=best_s)), given=case.given,
+        progress=lambda priced, best_s: watch(report_progress(priced=priced, best_s=best_s)), given=case.given,
         target=request.target,
     )  # fmt: skip
     return outcome(search, request.goal, table=case.table, given=case.given)

@@ -170,12 +170,12 @@ def _with(scenario: Scenario, **degrees: Any) -> Scenario:
 def _structure(scenario: Scenario, degrees: Array, price: Callable[..., PlanModel]) -> _Structure:
     """One structure lowered with arrays for sizes, and priced."""
     tp, cp, ep, etp, microbatch = degrees.T
-    one, plans = lowering_context(scenario), plan_columns([_with(scenario)])
+    context_of_scenario, plans = lowering_context(scenario), plan_columns([_with(scenario)])
     split = scenario.plan.switches.sequence_parallel is not False
     context = replace(
-        one,
+        context_of_scenario,
         degrees=Degrees(tp=tp, cp=cp, ep=ep, etp=etp, microbatch=microbatch),
-        resolved=replace(one.resolved, sequence_parallel=split),
+        resolved=replace(context_of_scenario.resolved, sequence_parallel=split),
     )
     return _Structure(
         scenario=scenario,
@@ -484,17 +484,17 @@ def _schedule_rows(
     choices = _sharding_choices(rows, space, placement)
     ends: list[EndOfStep] = []
     sends = None
-    for own in able:
-        columns = plans.at(own)
-        moving = model.transient(placement, columns, own)
-        peaks = [round_digits(model.peak_bytes(moving, choice.state, own)) for choice in choices]
+    for rows_of_chunk in able:
+        columns = plans.at(rows_of_chunk)
+        moving = model.transient(placement, columns, rows_of_chunk)
+        peaks = [round_digits(model.peak_bytes(moving, choice.state, rows_of_chunk)) for choice in choices]
         if incumbent is not None and least_s is not None:
             fits = np.minimum.reduce(peaks) <= incumbent.capacity_bytes
-            if not (fits & (least_s[own] < incumbent.step_s)).any():
+            if not (fits & (least_s[rows_of_chunk] < incumbent.step_s)).any():
                 continue
         ends = ends or model.ends(placement, [choice.plans for choice in choices], [choice.same for choice in choices])
         sends = sends or model.sends(plans)
-        scheduled = model.scheduled(placement, columns, sends, own)
+        scheduled = model.scheduled(placement, columns, sends, rows_of_chunk)
         steps: dict[int, Array] = {}
         for choice, end, peak in zip(choices, ends, peaks, strict=True):
             degree = choice.degree.take(scheduled.group)
@@ -505,9 +505,9 @@ def _schedule_rows(
                 steps[choice.same] = round_digits(model.step_s(scheduled, end))
             chunk = PlanChunk(
                 grid=rows.grid,
-                cell=rows.cell[own],
+                cell=rows.cell[rows_of_chunk],
                 pp=rows.pp,
-                dp=rows.dp[own],
+                dp=rows.dp[rows_of_chunk],
                 schedule=schedule,
                 offload=rows.offload,
                 shard=choice.shard,

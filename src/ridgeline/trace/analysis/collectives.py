@@ -149,14 +149,14 @@ def payload_bytes(one: RecordedCollective) -> int:
 
 def talk_of(line: Timeline, rows: Rows, matched: MatchedCollectives) -> Talk:
     """What each of these communication spans is."""
-    told = line.detail.collective.at(rows)
+    places = line.detail.collective.at(rows)
     names = {code: plain(line.names[code]) for code in np.unique(line.name[rows]).tolist()}
     records = [
         (plain(collective.name), payload_bytes(collective), collective.group_size)
         for collective in line.detail.collectives
     ]
     kind, payload, group = [], np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
-    for at, (row, place) in enumerate(zip(rows.tolist(), told.tolist(), strict=True)):
+    for at, (row, place) in enumerate(zip(rows.tolist(), places.tolist(), strict=True)):
         word = ""
         if place >= 0:
             word, payload[at], group[at] = records[place]

@@ -73,8 +73,8 @@ def library_op_kernel(op: str, shape: RecordedShape) -> Kernel | None:
     if kind is None:
         return None
     operands = [(dims, type_) for dims, type_ in zip(shape.dims, shape.types, strict=False) if dims]
-    known = [operand for operand in operands if operand[1] in PROFILED_TYPES]
-    tensors = [(dims, of) for dims, of in known if all(isinstance(dim, int) for dim in dims) and prod(dims) > 0]
+    inputs = [operand for operand in operands if operand[1] in PROFILED_TYPES]
+    tensors = [(dims, of) for dims, of in inputs if all(isinstance(dim, int) for dim in dims) and prod(dims) > 0]
     if not tensors:
         return None
     if kind == "product":

@@ -168,8 +168,8 @@ def parse(text: str) -> Question:
     if faster:
         factor = float(faster["factor"])
         if not LEAST <= factor <= MOST:
-            expected = f"a factor from {LEAST:g} to {MOST:g}"
-            raise InputError(Problem(path="--what-if", given=repr(text), expected=expected))
+            expectation = f"a factor from {LEAST:g} to {MOST:g}"
+            raise InputError(Problem(path="--what-if", given=repr(text), expected=expectation))
         return Question(text=words, form="faster", what=_names(faster["what"]), factor=factor)
     what = object_text or words
     close = near(words, ["no launch gaps", f"overlap {what}", f"fuse {what}", f"{words} x2"], 1)

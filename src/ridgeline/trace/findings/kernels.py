@@ -396,8 +396,8 @@ def _chains(facts: Facts, rows: Rows, small: Mask) -> tuple[Longs, Longs, Longs,
     np.maximum.at(longest, chain, end - start)
     first = np.searchsorted(chain, np.arange(count))
     last = np.searchsorted(chain, np.arange(count), side="right") - 1
-    again = reduction_passes(facts.line, rows, end - start)
-    return chain, first, last, longest + further_passes(chain, again, count)
+    repeats = reduction_passes(facts.line, rows, end - start)
+    return chain, first, last, longest + further_passes(chain, repeats, count)
 
 
 def _repeated_kernels(facts: Facts, rows: Rows) -> Mask:

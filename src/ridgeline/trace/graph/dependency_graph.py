@@ -194,9 +194,9 @@ def _followed_rows(line: Timeline, counted: Mask) -> tuple[Mask, str]:
     rows = np.flatnonzero(counted)
     if len(rows) <= FOLLOWED:
         return counted, ""
-    kept, first = rows[-FOLLOWED:], int(line.step[rows[-FOLLOWED - 1]])
-    later = kept[line.step[kept] > first]
-    chosen = later if len(later) else kept
+    last_rows, first = rows[-FOLLOWED:], int(line.step[rows[-FOLLOWED - 1]])
+    later = last_rows[line.step[last_rows] > first]
+    chosen = later if len(later) else last_rows
     steps = f", steps {int(line.step[later].min())} to {int(line.step[later].max())}" if len(later) else ""
     return line.mask(chosen), (
         f"dependencies are followed for the last {len(chosen):,} of {len(rows):,} spans of work{steps}: "

@@ -150,8 +150,8 @@ class Finish:
         self._tell(fate, cut)
         if not len(start):
             raise _no_spans(self.source, fate, columns)
-        told = self.facts.get("baseTimeNanoseconds")
-        base = told if isinstance(told, int) and 0 <= told < LARGEST else 0
+        base_ns = self.facts.get("baseTimeNanoseconds")
+        base = base_ns if isinstance(base_ns, int) and 0 <= base_ns < LARGEST else 0
         return TracePart(
             start_ns=start + base,
             duration_ns=duration,

@@ -318,8 +318,8 @@ def _processes(export: NsysExport) -> tuple[list[tuple[int, int]], list[str], tu
     ranks = [*range(len(order)), *(rank[home[pid]] if pid in home else 0 for pid in hosts)]
     process_codes = np.zeros(len(met) + len(hosts), np.int32)
     for place, chip in enumerate(met):  # waits are told of a device the process does no work on: its own chip is meant
-        own = chip if chip in rank else home.get(chip[0], order[0] if order else chip)
-        process_codes[place] = rank.get(own, 0)
+        home_chip = chip if chip in rank else home.get(chip[0], order[0] if order else chip)
+        process_codes[place] = rank.get(home_chip, 0)
     for place in range(len(hosts)):
         process_codes[-1 - place] = len(order) + place
     if not order:  # a file without work: only hosts

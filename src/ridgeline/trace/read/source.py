@@ -183,9 +183,9 @@ def what_it_is(path: Path, head: bytes) -> tuple[str, str]:
     ('a report of Nsight Systems', 'nsys export --type sqlite FILE')
     """
     endings, beginnings = _formats()["endings"].items(), _formats()["beginnings"].items()
-    known = [entry for ending, entry in endings if path.name.lower().endswith(ending)]
-    known += [entry for pattern, entry in beginnings if re.match(pattern.encode("latin-1"), head)]
-    what, todo = known[0] if known else ("", "")
+    entries = [entry for ending, entry in endings if path.name.lower().endswith(ending)]
+    entries += [entry for pattern, entry in beginnings if re.match(pattern.encode("latin-1"), head)]
+    what, todo = entries[0] if entries else ("", "")
     return what, todo
 
 
