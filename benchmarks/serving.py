@@ -27,9 +27,8 @@ from ridgeline.serving.engine.sglang_prefill import SglangSettings
 from ridgeline.serving.engine.step import Policy
 from ridgeline.serving.engine.tensorrt_llm import TensorrtLlmScheduler, TensorrtLlmSettings
 from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings
-from ridgeline.serving.fleet.event_loop import simulate
-from ridgeline.serving.fleet.fleet_loop import simulate_fleet
-from ridgeline.serving.load.arrivals import at_times, gamma_times
+from ridgeline.serving.fleet import simulate, simulate_fleet
+from ridgeline.serving.load import at_times, gamma_times
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import Served, serving_metrics
 from ridgeline.serving.step_cost import LinearStepCost

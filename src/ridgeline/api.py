@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from ridgeline.plan.scenario import Scenario
     from ridgeline.runtime import Numerics, Options, RunOutcome, StepRow, Verification
     from ridgeline.search import DeploymentAnswer, DeploymentOptions, PlanOptions, PlanRequest, Recommendation, Watch
-    from ridgeline.serving.bench_result import BenchReport
-    from ridgeline.serving.deployment import Priced
-    from ridgeline.serving.serving_prediction import ServingPrediction
+    from ridgeline.serving import BenchReport, Priced, ServingPrediction
     from ridgeline.sim.phase_prediction import PhasePrediction
     from ridgeline.sim.prediction import Impossible, Prediction
     from ridgeline.sim.roofline import Roofline
@@ -104,7 +102,7 @@ def predict(
         )
     kind = scenario.workload.kind
     if kind == "serve":
-        from ridgeline.serving.serving_prediction import predict_serving
+        from ridgeline.serving import predict_serving
 
         return predict_serving(scenario, priced_of(calibration, anchor, profile, scenario), progress=progress)
     used = calibration_of(calibration, anchor, profile)
@@ -154,8 +152,7 @@ def priced_of(
 
     scenario   whose deployment the log is of, where one is known: its scheduler is that of a log that names none
     """
-    from ridgeline.serving.deployment import Priced
-    from ridgeline.serving.load.request_log import is_request_log, read_request_log
+    from ridgeline.serving import Priced, is_request_log, read_request_log
 
     runs = [str(anchor)] if isinstance(anchor, (str, Path)) else [str(run) for run in anchor]
     logs = [run for run in runs if is_request_log(Path(run))]
@@ -370,7 +367,7 @@ def analyze(
     Results of a load generator are a BenchReport, a table of hardware counters alone is a CounterFile, and a record of
     PyTorch's allocator is a MemoryRecord.
     """
-    from ridgeline.serving.served_model import likely_model, served_model
+    from ridgeline.serving import likely_model, served_model
     from ridgeline.trace import analyze as library
 
     files = [Path(trace) for trace in traces if isinstance(trace, (str, Path))]
@@ -386,7 +383,7 @@ def analyze(
 
 def _without_timeline(files: Sequence[Path]) -> BenchReport | CounterFile | MemoryRecord | None:
     """What files hold that are no traces: results of a load generator, kernel counters or an allocator's record."""
-    from ridgeline.serving.bench_result import BenchReport, analyze_bench, is_bench_result, read_bench_runs
+    from ridgeline.serving import BenchReport, analyze_bench, is_bench_result, read_bench_runs
     from ridgeline.trace import read_untimed
 
     if all(map(is_bench_result, files)):

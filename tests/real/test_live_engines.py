@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.serving.replay.recording import read_recording, replay
+from ridgeline.serving.replay import read_recording, replay
 
 VLLM, SGLANG = os.environ.get("RIDGELINE_VLLM", ""), os.environ.get("RIDGELINE_SGLANG", "")
 SEED = int(os.environ.get("RIDGELINE_SEED", "1"))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.serving.replay.recording import read_recording, replay
+from ridgeline.serving.replay import read_recording, replay
 
 VLLM = os.environ.get("RIDGELINE_VLLM", "")
 CASES = 40

@@ -99,13 +99,14 @@ INTERIOR = {
         ("events", "roofline", "network_contention"),
     ),
     "serving": (
-        ("request", "served_model", "step_cost", "closed_batch"),
-        ("engine", "load"),
-        ("served",),
+        ("request", "step_cost", "batch_steps", "trace_model"),
+        ("engine", "request_files"),
+        ("load", "served"),
+        ("replica", "bench_result"),
         ("fleet",),
-        ("bench_result", "replay", "deployment"),
+        ("replay", "deployment"),
         ("serving_prediction",),
-        ("why_slow",),
+        ("slow_requests",),
     ),
     "search": (
         ("progress", "target", "choices", "interruptions"),
@@ -133,6 +134,7 @@ DOORS = {
     "trace": {"sim", "serving", "calibrate", "report", "cli"},
     "runtime": {"calibrate", "search", "targets", "report", "cli", "api.py"},
     "cost": {"sim", "serving", "search", "targets", "report", "cli", "calibrate"},
+    "serving": {"search", "calibrate", "targets", "report", "cli", "api.py"},
 }
 """Rooms that others enter through their `__init__` alone, and who does."""
 SIDE_DOORS = {
@@ -231,14 +233,17 @@ def test_rooms_with_a_door_are_entered_through_it(path: Path) -> None:
 
 
 def test_a_door_opens_to_what_it_names() -> None:
-    from ridgeline import comm, cost, runtime, sim
+    from ridgeline import comm, cost, runtime, serving, sim
 
     sides = [import_module(f"ridgeline.{room}.{side}") for room, names in SIDE_DOORS.items() for side in names]
-    assert all(getattr(room, name) is not None for room in (comm, cost, runtime, sim, *sides) for name in room.__all__)
+    assert all(
+        getattr(room, name) is not None for room in (comm, cost, runtime, serving, sim, *sides) for name in room.__all__
+    )
     assert len(sim.__all__) <= 48
     assert len(cost.__all__) <= 35
     assert len(comm.__all__) <= 30
     assert len(runtime.__all__) <= 55
+    assert len(serving.__all__) <= 50
 
 
 def test_the_door_of_runtime_loads_no_torch() -> None:

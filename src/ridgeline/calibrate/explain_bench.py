@@ -24,14 +24,22 @@ from ridgeline.calibrate.request_log import LogErrors, fit_request_log, schedule
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.serve import Serve
-from ridgeline.serving.bench_result import BenchRun
-from ridgeline.serving.deployment import Instance, Priced, instances_of, unservable
-from ridgeline.serving.load.arrivals import closed_loop
-from ridgeline.serving.load.load import load_of
-from ridgeline.serving.load.request_log import RequestLog
-from ridgeline.serving.request import Request, plain_request
-from ridgeline.serving.serving_prediction import FRONT_END_S, served_by
-from ridgeline.serving.step_cost import LinearStepCost, StepCost
+from ridgeline.serving import (
+    FRONT_END_S,
+    BenchRun,
+    Instance,
+    LinearStepCost,
+    Priced,
+    Request,
+    RequestLog,
+    StepCost,
+    closed_loop,
+    instances_of,
+    load_of,
+    plain_request,
+    served_by,
+    unservable,
+)
 
 METRICS = ("ttft", "tpot", "e2e")
 Figures = Mapping[str, float]

@@ -44,7 +44,7 @@ from ridgeline.cost.fitting import SHIPPED_SERVING, Owner
 from ridgeline.cost.pricing import SERVING_PARAMETERS
 from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.plan.serving_settings import BARE
-from ridgeline.serving.closed_batch import ClosedBatch, Limits, closed_batch
+from ridgeline.serving import ClosedBatch, Limits, closed_batch
 from ridgeline.sim import (
     PRODUCTS,
     SIDE_BY_SIDE,

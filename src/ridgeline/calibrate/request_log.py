@@ -17,13 +17,18 @@ from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.errors import MissingNumber
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
-from ridgeline.serving.deployment import Priced, Settings, instances_of
-from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings, vllm_rules
-from ridgeline.serving.fleet.event_loop import collector_paused
-from ridgeline.serving.fleet.lockstep import Lockstep, Ranks
-from ridgeline.serving.fleet.replica import Replica
-from ridgeline.serving.load.request_log import RequestLog
-from ridgeline.serving.step_cost import LinearStepCost
+from ridgeline.serving import (
+    LinearStepCost,
+    Priced,
+    RequestLog,
+    Settings,
+    VllmScheduler,
+    VllmSettings,
+    collector_paused,
+    instances_of,
+    replica_of,
+    vllm_rules,
+)
 
 NUMBERS = ("step_s", "decode_s", "kv_token_s", "prefill_token_s", "attention_pair_s")
 START = np.array([0.36, 1.5e-3, 2.4e-6, 1.5e-3, 1.5e-8])  # of the numbers, in units of the log's median TPOT
@@ -118,7 +123,7 @@ def simulate_log(log: RequestLog, cost: LinearStepCost) -> tuple[Array, Array]:
         rules=vllm_rules(log.version),
     )
     schedulers = [VllmScheduler(settings) for _ in range(log.ranks)]
-    engine = Replica(schedulers[0], cost) if log.ranks == 1 else Lockstep(Ranks(schedulers), cost)
+    engine = replica_of(schedulers, cost)
     for request in log.requests:
         engine.add(request, request.arrival_s)
     with collector_paused():

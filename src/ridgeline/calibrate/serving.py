@@ -32,11 +32,17 @@ from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.scenario_file import scenario as scenario_of
 from ridgeline.plan.serve import Poisson, Serve
-from ridgeline.serving.deployment import Priced, instances_of, unservable
-from ridgeline.serving.load.load import load_of
-from ridgeline.serving.request import Piece, Request
-from ridgeline.serving.served import ServingMetrics
-from ridgeline.serving.serving_prediction import FRONT_END_S, served_by
+from ridgeline.serving import (
+    FRONT_END_S,
+    Piece,
+    Priced,
+    Request,
+    ServingMetrics,
+    instances_of,
+    load_of,
+    served_by,
+    unservable,
+)
 
 STAGE_S = 600.0  # of one rate after the other, where a row has several
 MOST = 1500  # requests of a rate that are simulated: a steady load does not change after them

@@ -63,7 +63,7 @@ from ridgeline.plan.check import check
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.plan_table import plan_table
 from ridgeline.plan.scenario import Scenario
-from ridgeline.serving.deployment import Priced
+from ridgeline.serving import Priced
 from ridgeline.sim import SHIPPED_RESIDUALS, Residual, StepBatch, interval, new_source_interval, read_residuals
 
 LIST, ROWS = TRUTH / "published.toml", TRUTH / "published.csv"

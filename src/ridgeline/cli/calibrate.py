@@ -61,8 +61,7 @@ def validate(
     profile: ProfileOption = None, next_: Next = None, calibration: CalibrationFile = None, anchor: Anchor = None,
 ) -> None:  # fmt: skip
     """Hold predictions against measured runs: how far off, on what, and why."""
-    from ridgeline.serving.load.request_log import is_request_log
-    from ridgeline.serving.replay.recording import is_recording, replay_recording
+    from ridgeline.serving import is_recording, is_request_log, replay_recording
 
     if next_ is not None:
         if table is not None:
@@ -97,7 +96,7 @@ def validate(
 def _fit_requests(path: Path, anchor: Sequence[str]) -> LogFit:
     """Explain a log of measured requests by five numbers, its own or another log's."""
     from ridgeline.calibrate.request_log import apply_request_log, fit_request_log
-    from ridgeline.serving.load.request_log import read_request_log
+    from ridgeline.serving import read_request_log
 
     log = read_request_log(path)
     if anchor:

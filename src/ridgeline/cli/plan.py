@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from ridgeline.plan.scenario import Scenario
     from ridgeline.search import DeploymentOptions, PlanRequest, Progress, Recommendation, SearchTime
-    from ridgeline.serving.deployment import Priced
+    from ridgeline.serving import Priced
 
 SCENARIO = "scenario.toml"
 

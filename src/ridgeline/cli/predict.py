@@ -41,8 +41,7 @@ from ridgeline.core.files import write_text
 if TYPE_CHECKING:
     from ridgeline.comm.simulation import NetworkOptions
     from ridgeline.plan.scenario import Scenario
-    from ridgeline.serving.deployment import Priced
-    from ridgeline.serving.serving_prediction import ServingPrediction
+    from ridgeline.serving import Priced, ServingPrediction
     from ridgeline.trace import Timeline
 
 LONG = 20_000  # requests from which a bar is shown
@@ -108,7 +107,7 @@ def request_bar(scenario: Scenario) -> AbstractContextManager[Callable[..., None
 
 def predict_samples(scenario: Scenario, priced: Priced) -> ServingPrediction:
     """What becomes of requests under load, with queues and caches over time."""
-    from ridgeline.serving.serving_prediction import predict_serving, refuse_impossible
+    from ridgeline.serving import predict_serving, refuse_impossible
 
     with request_bar(scenario) as tell:
         return refuse_impossible(predict_serving(scenario, priced, sample=True, progress=tell))

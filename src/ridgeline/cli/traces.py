@@ -38,7 +38,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 
 if TYPE_CHECKING:
-    from ridgeline.serving.deployment import Priced
+    from ridgeline.serving import Priced
 
 STDIN = Path("-")
 CHUNK = 2**20  # bytes copied at a time
@@ -261,7 +261,7 @@ def explain(
     anchor: Anchor = None, force: Force = False, json: Json = False,
 ) -> None:  # fmt: skip
     """Compare a scenario with a trace: what accounts for the gap. Requests under load: why the slow ones are slow."""
-    from ridgeline.serving.bench_result import is_bench_result
+    from ridgeline.serving import is_bench_result
 
     if not traces:
         _explain_requests(scenario, settings or (), calibration, json)
@@ -289,7 +289,7 @@ def _explain_bench(
 ) -> None:
     """A serve scenario beside what a load generator measured of it."""
     from ridgeline.calibrate.explain_bench import explain_bench
-    from ridgeline.serving.bench_result import read_bench_runs
+    from ridgeline.serving import read_bench_runs
 
     runs = [run for result in results for run in read_bench_runs(result)]
     anchor_run = read_bench_runs(anchor)[0] if anchor is not None else None

@@ -14,15 +14,14 @@ if TYPE_CHECKING:
 
 RESULTS: Mapping[str, str] = MappingProxyType(
     {
-        "predict": "sim.prediction.Prediction sim.phase_prediction.PhasePrediction "
-        "serving.serving_prediction.ServingPrediction sim.prediction.Impossible core.errors.Refusal",
+        "predict": "sim.prediction.Prediction sim.phase_prediction.PhasePrediction serving.ServingPrediction "
+        "sim.prediction.Impossible core.errors.Refusal",
         "plan": "search.training.recommendation.PlanReport search.deployment.recommendation.DeploymentReport "
         "search.training.recommendation.NoPlan",
-        "analyze": "trace.analyze_traces.Analysis trace.read.kernel_counters.CounterFile "
-        "serving.bench_result.BenchReport trace.read.memory_snapshot.MemoryRecord",
+        "analyze": "trace.analyze_traces.Analysis trace.read.kernel_counters.CounterFile serving.BenchReport "
+        "trace.read.memory_snapshot.MemoryRecord",
         "validate": "calibrate.accuracy.ValidationReport calibrate.next_measurement.NextMeasurements "
-        "serving.replay.recording.Replay "
-        "calibrate.request_log.LogFit",
+        "serving.Replay calibrate.request_log.LogFit",
         "fit": "calibrate.cross_validate.OwnFit",
         "export": "targets.target.Export",
         "import": "targets.target.Imported",
@@ -32,7 +31,7 @@ RESULTS: Mapping[str, str] = MappingProxyType(
         "roofline": "sim.roofline.Roofline",
         "collective": "comm.answer.CollectiveTime comm.comparisons.AlgorithmList comm.libraries.choice.LibraryChoice "
         "comm.formats.files.CollectiveFile runtime.CollectiveRun",
-        "explain": "calibrate.explain.Explanation calibrate.explain_bench.BenchExplanation serving.why_slow.WhySlow",
+        "explain": "calibrate.explain.Explanation calibrate.explain_bench.BenchExplanation serving.WhySlow",
         "pack": "runtime.Packed",
         "run": "runtime.RunOutcome runtime.Verification ir.rank_ops.DryRun runtime.SbatchScript",
         "characterize": "runtime.Characterization runtime.StandaloneFile",

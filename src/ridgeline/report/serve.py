@@ -18,11 +18,16 @@ from ridgeline.core.units import format_gib, format_quantity, signed_quantity, s
 from ridgeline.report import html
 from ridgeline.report.cells import DASH, bar, bar_table, blocks, clean, facts, grid, header_table, list_lines, percent
 from ridgeline.report.html import Scale
-from ridgeline.serving.bench_result import BenchAnalysis, BenchReport
-from ridgeline.serving.fleet.replica import Sample
-from ridgeline.serving.served import Served
-from ridgeline.serving.serving_prediction import ServedTitle, ServingPrediction
-from ridgeline.serving.why_slow import MEANINGS, WhySlow
+from ridgeline.serving import (
+    MEANINGS,
+    BenchAnalysis,
+    BenchReport,
+    Sample,
+    Served,
+    ServedTitle,
+    ServingPrediction,
+    WhySlow,
+)
 
 COLOURS = {
     "queue": "red", "prefill": "blue", "stalled": "yellow", "decode": "green", "preempted": "magenta",

@@ -18,7 +18,7 @@ from ridgeline.calibrate.validation import Validation, ValidationCase
 from ridgeline.core.units import HOUR, format_quantity, signed_share
 from ridgeline.report.cells import DASH, clean, header_table, percent
 from ridgeline.report.html import HOUSE, Scale, document, dot, escape_text, facts, label, rule, svg, table
-from ridgeline.serving.replay.recording import Replay
+from ridgeline.serving import Replay
 
 WORST = 10  # rows that are listed with a guess at the reason
 SKIPS = 5  # reasons for skipping that are listed

@@ -21,26 +21,25 @@ causes a long pause has, the file cannot tell; a prediction of the same run can.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Mask
-from ridgeline.core.documents import JsonMapping
-from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.documents import JsonMapping, JsonValue
+from ridgeline.core.errors import InputError
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
 from ridgeline.plan.serve import Objective
+from ridgeline.serving.request_files import json_documents, refuse_file
 from ridgeline.serving.served import Spread, spread_of
 from ridgeline.trace import Source
 
-BIGGEST = int(512 * BINARY["Mi"])  # bytes of JSON
+RESULT = "a detailed result of `vllm bench serve` or `sglang.bench_serving`"
 MOST_REQUESTS = 1_000_000
 MOST_TOKENS = int(16 * BINARY["Mi"])  # of one prompt or answer
 MOST_RUNS = 64  # in one file
@@ -101,7 +100,7 @@ def is_bench_result(path: Path) -> bool:
 
 def read_bench_runs(path: Path) -> tuple[BenchRun, ...]:
     """Every run that a file holds."""
-    documents = _documents(path)
+    documents = json_documents(path, RESULT)
     if not 1 <= len(documents) <= MOST_RUNS:
         raise _refuse(path, f"{len(documents)} runs", f"1 to {MOST_RUNS} runs")
     several = len(documents) > 1
@@ -111,26 +110,7 @@ def read_bench_runs(path: Path) -> tuple[BenchRun, ...]:
     )
 
 
-def _documents(path: Path) -> list[Any]:
-    source, size, chunks = Source(path), 0, []
-    for chunk in source.chunks():
-        size += len(chunk)
-        if size > BIGGEST:
-            raise _refuse(path, f"more than {BIGGEST:,} bytes")
-        chunks.append(chunk)
-    if source.damage:
-        raise _refuse(path, source.damage)
-    try:
-        text = b"".join(chunks).decode("utf-8")
-        try:
-            return [json.loads(text)]
-        except json.JSONDecodeError:
-            return [json.loads(line) for line in text.splitlines() if line.strip()]
-    except (ValueError, RecursionError) as wrong:
-        raise _refuse(path, f"text that is not JSON ({str(wrong)[:80]})") from None
-
-
-def _run(path: Path, document: Any, source: str) -> BenchRun:
+def _run(path: Path, document: object, source: str) -> BenchRun:
     if not isinstance(document, Mapping) or not all(isinstance(document.get(key), list) for key in KEYS):
         todo = "measure with --save-result --save-detailed (vLLM) or --output-details (SGLang)"
         raise _refuse(path, "a result without the times of its requests", todo=todo)
@@ -150,7 +130,7 @@ def _run(path: Path, document: Any, source: str) -> BenchRun:
 
 
 def _columns(
-    path: Path, document: JsonMapping, columns: Mapping[str, list[Any]], kept: Sequence[int],
+    path: Path, document: JsonMapping, columns: Mapping[str, list[JsonValue]], kept: Sequence[int],
     starts: list[float] | None, source: str,
 ) -> BenchRun:  # fmt: skip
     pauses = tuple(_pauses(path, at, columns["itls"][at]) for at in kept)
@@ -185,7 +165,7 @@ def _server(document: JsonMapping) -> JsonMapping:
     return found if isinstance(found, Mapping) else {}
 
 
-def _optional(path: Path, document: JsonMapping, key: str, count: int) -> list[Any] | None:
+def _optional(path: Path, document: JsonMapping, key: str, count: int) -> list[JsonValue] | None:
     found = document.get(key)
     if found is None:
         return None
@@ -235,8 +215,7 @@ def _count(value: object) -> int | None:
 
 
 def _refuse(path: Path, given: str, expected: str = "", todo: str = "") -> InputError:
-    known = "a detailed result of `vllm bench serve` or `sglang.bench_serving`"
-    return InputError(Problem(path="", given=given, expected=expected or known, todo=todo, where=str(path)))
+    return refuse_file(path, given, expected or RESULT, todo)
 
 
 STALL = 3.0  # pauses of so many usual ones are stalls

@@ -31,14 +31,20 @@ from ridgeline.plan.serving_plan import (
 )
 from ridgeline.serving.engine.sglang import sglang_scheduler
 from ridgeline.serving.engine.sglang_prefill import SglangSettings
-from ridgeline.serving.engine.static_batcher import StaticBatcher
-from ridgeline.serving.engine.step import Policy
+from ridgeline.serving.engine.step import Policy, StaticBatcher
 from ridgeline.serving.engine.tensorrt_llm import TensorrtLlmScheduler, TensorrtLlmSettings
 from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings, vllm_rules
-from ridgeline.serving.fleet.fleet_loop import Fleet, ReplicaPool, Role, Transfer
-from ridgeline.serving.fleet.lockstep import Lockstep, Ranks
-from ridgeline.serving.fleet.replica import Replica
-from ridgeline.serving.fleet.router import LeastLoaded, PrefixAware, RoundRobin, Router
+from ridgeline.serving.fleet import (
+    Fleet,
+    LeastLoaded,
+    PrefixAware,
+    ReplicaPool,
+    Role,
+    RoundRobin,
+    Router,
+    Transfer,
+)
+from ridgeline.serving.replica import Replica, replica_of
 from ridgeline.serving.request import Request
 from ridgeline.serving.step_cost import Price, PricedSteps, StepCost, priced_steps
 from ridgeline.sim import ServingMemory, limits_of, price_forward, serving_memory
@@ -86,9 +92,7 @@ class Instance:
 
     def make(self) -> Replica:
         """A fresh replica."""
-        if self.ranks == 1:
-            return Replica(self.scheduler(), self.cost)
-        return Lockstep(Ranks([self.scheduler() for _ in range(self.ranks)]), self.cost)
+        return replica_of([self.scheduler() for _ in range(self.ranks)], self.cost)
 
     def scheduler(self) -> Policy:
         match self.settings:

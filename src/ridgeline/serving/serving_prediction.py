@@ -13,9 +13,9 @@ from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.serve import Objective
 from ridgeline.serving.deployment import Instance, Priced, fleet_of, instances_of, unservable
-from ridgeline.serving.fleet.fleet_loop import FleetRun, Progress, simulate_fleet
-from ridgeline.serving.fleet.slo_abort import Misses
-from ridgeline.serving.load.load import load_of
+from ridgeline.serving.fleet import FleetRun, Progress, simulate_fleet
+from ridgeline.serving.load import load_of
+from ridgeline.serving.replica import Misses
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import Served, ServingMetrics, serving_metrics
 from ridgeline.sim import Impossible, missing_number_problem

@@ -16,7 +16,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
 from ridgeline.serving.bench_result import BenchRun
 from ridgeline.serving.deployment import Priced
-from ridgeline.serving.load.load import load_of
+from ridgeline.serving.load import load_of
 from ridgeline.serving.serving_prediction import predict_serving, refuse_impossible
 from ridgeline.serving.step_cost import LinearStepCost
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings
-from ridgeline.serving.fleet.event_loop import simulate
+from ridgeline.serving.fleet import simulate
 from ridgeline.serving.request import Piece, Request
 from ridgeline.serving.step_cost import LinearStepCost
 

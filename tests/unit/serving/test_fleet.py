@@ -16,13 +16,20 @@ from ridgeline.plan.serving_plan import Autoscale, Failure
 from ridgeline.serving.engine.sglang import SglangScheduler
 from ridgeline.serving.engine.sglang_prefill import SglangSettings
 from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings
-from ridgeline.serving.fleet.event_loop import simulate
-from ridgeline.serving.fleet.fleet_loop import Fleet, FleetRun, ReplicaPool, Transfer, simulate_fleet
-from ridgeline.serving.fleet.lockstep import Lockstep, Ranks
-from ridgeline.serving.fleet.replica import Replica
-from ridgeline.serving.fleet.router import LeastLoaded, PrefixAware, RoundRobin, Router
-from ridgeline.serving.fleet.slo_abort import Hopeless, Misses
-from ridgeline.serving.load.arrivals import Conversation, at_times, closed_loop, gamma_times, sessions
+from ridgeline.serving.fleet import (
+    Fleet,
+    FleetRun,
+    LeastLoaded,
+    PrefixAware,
+    ReplicaPool,
+    RoundRobin,
+    Router,
+    Transfer,
+    simulate,
+    simulate_fleet,
+)
+from ridgeline.serving.load import Conversation, at_times, closed_loop, gamma_times, sessions
+from ridgeline.serving.replica import Hopeless, Lockstep, Misses, Ranks, Replica
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import PARTS
 from ridgeline.serving.step_cost import LinearStepCost

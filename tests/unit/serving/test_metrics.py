@@ -10,11 +10,10 @@ import pytest
 from ridgeline.core.errors import InputError
 from ridgeline.serving.engine.sglang import SglangScheduler, sglang_scheduler
 from ridgeline.serving.engine.sglang_prefill import SglangSettings
-from ridgeline.serving.engine.static_batcher import StaticBatcher
-from ridgeline.serving.engine.step import Policy
+from ridgeline.serving.engine.step import Policy, StaticBatcher
 from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings
-from ridgeline.serving.fleet.event_loop import simulate
-from ridgeline.serving.load.arrivals import at_times
+from ridgeline.serving.fleet import simulate
+from ridgeline.serving.load import at_times
 from ridgeline.serving.request import Piece, Request
 from ridgeline.serving.served import Objective, serving_metrics
 from ridgeline.serving.step_cost import LinearStepCost

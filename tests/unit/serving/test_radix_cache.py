@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from ridgeline.serving.engine.radix_cache import RadixCache, Runs, common, cut, length
 from ridgeline.serving.engine.sglang import order_queue
-from ridgeline.serving.engine.sglang_prefill import SglangSettings
+from ridgeline.serving.engine.sglang_prefill import RadixCache, Runs, SglangSettings, common, cut, length
 from ridgeline.serving.engine.step import RequestState
 from ridgeline.serving.request import Piece, Request
 

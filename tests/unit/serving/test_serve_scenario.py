@@ -18,10 +18,10 @@ from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.plan.serve import Serve
 from ridgeline.plan.settings import apply_settings
 from ridgeline.serving.deployment import Priced, instances_of, price_of
-from ridgeline.serving.load.load import load_of
+from ridgeline.serving.load import load_of
 from ridgeline.serving.serving_prediction import FRONT_END_S, ServingPrediction, predict_serving
+from ridgeline.serving.slow_requests import why_slow
 from ridgeline.serving.step_cost import PricedSteps, table_error
-from ridgeline.serving.why_slow import why_slow
 from ridgeline.sim import Impossible
 
 EXAMPLE = "examples/serve-llama3.1-8b-1xh100.toml"

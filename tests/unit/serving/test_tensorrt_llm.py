@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import ridgeline
-from ridgeline.serving.closed_batch import Limits, closed_batch
+from ridgeline.serving.batch_steps import Limits, closed_batch
 from ridgeline.serving.deployment import instances_of
 from ridgeline.serving.engine.tensorrt_llm import TensorrtLlmScheduler, TensorrtLlmSettings
-from ridgeline.serving.fleet.event_loop import simulate
-from ridgeline.serving.load.arrivals import at_times
+from ridgeline.serving.fleet import simulate
+from ridgeline.serving.load import at_times
 from ridgeline.serving.request import Request
 from ridgeline.serving.step_cost import LinearStepCost
 

@@ -32,14 +32,21 @@ from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.serve import Objective, Serve, TraceFile
 from ridgeline.plan.serving_plan import StaticKnobs
 from ridgeline.search.deployment.space import Shape
-from ridgeline.serving.deployment import Instance, Priced, instances_of, price_of
-from ridgeline.serving.fleet.fleet_loop import Role
-from ridgeline.serving.fleet.slo_abort import Hopeless
-from ridgeline.serving.load.load import load_of
-from ridgeline.serving.request import Request
-from ridgeline.serving.served import Served
-from ridgeline.serving.serving_prediction import FRONT_END_S, ServingPrediction, served_by
-from ridgeline.serving.step_cost import LinearStepCost
+from ridgeline.serving import (
+    FRONT_END_S,
+    Hopeless,
+    Instance,
+    LinearStepCost,
+    Priced,
+    Request,
+    Role,
+    Served,
+    ServingPrediction,
+    instances_of,
+    load_of,
+    price_of,
+    served_by,
+)
 from ridgeline.sim import ServingMemory
 
 FEWEST, MOST = 400, 1600  # requests of a shortened load

@@ -46,9 +46,7 @@ from ridgeline.search.deployment.fleet import (
 )
 from ridgeline.search.deployment.space import DeploymentSpace, Shape, shape_words, shapes
 from ridgeline.search.progress import Progress, Stoppable, Watch, ignore_progress
-from ridgeline.serving.deployment import Priced
-from ridgeline.serving.fleet.event_loop import settled_heap
-from ridgeline.serving.fleet.fleet_loop import Role
+from ridgeline.serving import Priced, Role, settled_heap
 
 MESHES = 10  # kinds of degrees whose capacity is simulated
 TURNED = 2  # of these, the best, whose settings are turned

@@ -19,10 +19,7 @@ from ridgeline.plan.serving_plan import ServingPlan
 from ridgeline.search.deployment.capacity import Capacity, Load, TrialBench
 from ridgeline.search.deployment.space import DEGREES, Shape, precision_words, shape_words
 from ridgeline.search.progress import GoOn
-from ridgeline.serving.deployment import Instance
-from ridgeline.serving.fleet.fleet_loop import Role
-from ridgeline.serving.fleet.slo_abort import Hopeless
-from ridgeline.serving.serving_prediction import ServingPrediction
+from ridgeline.serving import Hopeless, Instance, Role, ServingPrediction
 
 Goal = Literal["cost", "chips", "goodput"]
 GOALS: tuple[Goal, ...] = ("cost", "chips", "goodput")

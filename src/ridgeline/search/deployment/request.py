@@ -47,7 +47,7 @@ from ridgeline.search.request import (
     read_request,
     read_space,
 )
-from ridgeline.serving.deployment import Priced
+from ridgeline.serving import Priced
 
 ISL, OSL, PERCENTILE = 1024, 256, 99.0
 LASTS_S, FEWEST, MOST = 120.0, 2000, 20_000  # how long a generated load lasts, and its requests

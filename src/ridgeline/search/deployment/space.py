@@ -40,7 +40,7 @@ from ridgeline.plan.serving_plan import (
 from ridgeline.plan.serving_settings import Speculation
 from ridgeline.search.choices import has_experts, powers_of_two, tensor_degrees
 from ridgeline.search.target import ExportTarget
-from ridgeline.serving.fleet.fleet_loop import Role
+from ridgeline.serving import Role
 from ridgeline.sim import limits_of
 
 AXES = ("tp", "pp", "ep", "dp", "precision", "speculation", "tokens", "seqs", "prefix")

@@ -13,17 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ridgeline.serving.engine.decode_clock import DecodeClock
-from ridgeline.serving.engine.radix_cache import Node, RadixCache, Runs, cut
 from ridgeline.serving.engine.sglang_prefill import (
     MOST_NEW_TOKENS,
     RETRACT_STEPS,
     NewTokenRatio,
+    Node,
     PrefillAdder,
+    RadixCache,
+    Runs,
     SglangSettings,
     Verdict,
+    cut,
 )
-from ridgeline.serving.engine.step import Chunk, RequestState, Step
+from ridgeline.serving.engine.step import Chunk, DecodeClock, RequestState, Step
 from ridgeline.serving.request import Request
 
 MOST_MATCHED = 128  # waiting requests beyond which lpm acts as fcfs

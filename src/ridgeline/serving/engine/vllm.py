@@ -13,10 +13,8 @@ from dataclasses import field
 
 from ridgeline.core.records import dataclass
 from ridgeline.plan.serving_plan import VllmKnobs
-from ridgeline.serving.engine.block_pool import NO_HIT, BlockPool, Hit
-from ridgeline.serving.engine.decode_clock import DecodeClock, by_order
-from ridgeline.serving.engine.prefix_index import ContentIndex
-from ridgeline.serving.engine.step import Chunk, RequestState, Step
+from ridgeline.serving.engine.block_pool import NO_HIT, BlockPool, ContentIndex, Hit
+from ridgeline.serving.engine.step import Chunk, DecodeClock, RequestState, Step, by_order
 from ridgeline.serving.request import Request
 
 

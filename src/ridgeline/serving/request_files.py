@@ -1,9 +1,11 @@
-"""Turn a trace file into requests, recognised by its content, plain or gzip.
+"""Turn a trace file, or a log of measured requests, into requests; recognised by its content, plain or gzip.
 
     Azure            CSV: TIMESTAMP, ContextTokens, GeneratedTokens
     lengths          CSV: two columns of tokens (ShareGPT-like), with or without a time
     Mooncake         JSON lines: timestamp (ms), input_length, output_length, hash_ids (blocks of 512 tokens)
     vllm bench       the JSON result of `vllm bench serve --save-detailed`: input_lens, output_lens, start_times
+    log              JSON lines: request_id, input_toks, output_toks, queued_ts, first_token_ts, last_token_ts (seconds
+                     of one clock); the engine's knobs stand beside it in NAME.meta.json (vllm_version, engine_kwargs)
 
 A column or key `priority` is what the scheduler is told of a request: vLLM serves small numbers first, SGLang large.
 Input is hostile: times that go back, are negative or no numbers, lengths of nothing or of millions, and files without
@@ -20,13 +22,15 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
-from ridgeline.core.documents import JsonMapping
+import numpy as np
+
+from ridgeline.core.arrays import Array
+from ridgeline.core.documents import JsonMapping, JsonValue
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
-from ridgeline.serving.request import Piece, Request
+from ridgeline.serving.request import Piece, Request, plain_request
 from ridgeline.trace import Source
 
 BIGGEST = int(512 * BINARY["Mi"])  # bytes of text
@@ -40,6 +44,39 @@ OUTPUT_COLUMNS = ("GeneratedTokens", "num_decode_tokens", "output_length", "outp
 TIME_COLUMNS = ("TIMESTAMP", "arrived_at", "arrival_s", "timestamp_s", "timestamp")
 PRIORITY = "priority"
 MOST_PRIORITY = int(1 * BINARY["Gi"])
+NEEDED = ("input_toks", "output_toks", "queued_ts", "first_token_ts", "last_token_ts")
+FIRST_LINE = int(64 * BINARY["Ki"])
+TRACE = "a trace of requests: Azure or length CSV, Mooncake lines, or a detailed `vllm bench serve` result"
+LOG = f"JSON lines with {', '.join(NEEDED)}"
+
+
+def read_content(
+    path: Path, most: int, expected: str, todo: str = "", *, too_large: tuple[str, str] = ("", "")
+) -> bytes:
+    """All bytes of a file, inflated; `too_large` is what to expect and do where there are more than `most`."""
+    source = Source(path)
+    content = source.read_all(most, too_large[0] or expected, too_large[1] or todo)
+    if source.damage:
+        raise refuse_file(path, source.damage, expected, todo)
+    return content
+
+
+def json_documents(path: Path, expected: str, todo: str = "") -> list[JsonValue]:
+    """The JSON value of a file, or of each of its lines."""
+    content = read_content(path, BIGGEST, expected, todo)
+    try:
+        text = content.decode("utf-8")
+        try:
+            return [json.loads(text)]
+        except json.JSONDecodeError:
+            return [json.loads(line) for line in text.splitlines() if line.strip()]
+    except (ValueError, RecursionError) as wrong:
+        raise refuse_file(path, f"text that is not JSON ({str(wrong)[:80]})", expected, todo) from None
+
+
+def refuse_file(path: Path, given: str, expected: str, todo: str = "") -> InputError:
+    """The error of a file that cannot be used."""
+    return InputError(Problem(path="", given=given, expected=expected, todo=todo, where=str(path)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +98,11 @@ Row = tuple[float | None, int, int, Sequence[int], int]
 
 def read_request_trace(path: Path) -> RequestTrace:
     """The requests in a trace file."""
-    text = _text(path)
+    smaller = ("a smaller trace", "cut it, or sample its requests")
+    try:
+        text = read_content(path, BIGGEST, TRACE, too_large=smaller).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise _refuse(path, "bytes that are not UTF-8 text") from None
     begin = text.lstrip()[:1]
     if begin == "{":
         rows = list(_json_rows(path, text))
@@ -113,33 +154,17 @@ def _check_order(path: Path, rows: Sequence[Row]) -> None:
         before = at
 
 
-# ---- text
-
-
-def _text(path: Path) -> str:
-    source, chunks, size = Source(path), [], 0
-    for chunk in source.chunks():
-        size += len(chunk)
-        if size > BIGGEST:
-            raise _refuse(path, f"more than {BIGGEST:,} bytes", "a smaller trace", "cut it, or sample its requests")
-        chunks.append(chunk)
-    if source.damage:
-        raise _refuse(path, source.damage)
-    try:
-        return b"".join(chunks).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise _refuse(path, "bytes that are not UTF-8 text") from None
-
-
 def _csv_rows(path: Path, text: str) -> Iterator[Row]:
     try:
         table = csv.DictReader(StringIO(text), strict=True)
         names = [name.strip() for name in table.fieldnames or ()]
         table.fieldnames = names
-        prompt, output = _column(names, PROMPT_COLUMNS), _column(names, OUTPUT_COLUMNS)
+        prompt, output, time = (
+            next((name for name in known if name in names), "")
+            for known in (PROMPT_COLUMNS, OUTPUT_COLUMNS, TIME_COLUMNS)
+        )
         if not prompt or not output:
             raise _refuse(path, f"the columns {', '.join(names)[:120]}")
-        time = _column(names, TIME_COLUMNS)
         for number, row in enumerate(table, start=1):
             _count(path, number)
             at = None if not time else _time(path, number, row[time])
@@ -147,10 +172,6 @@ def _csv_rows(path: Path, text: str) -> Iterator[Row]:
             yield at, *tokens, (), _priority(path, number, row.get(PRIORITY))
     except csv.Error as wrong:
         raise _refuse(path, f"a table that cannot be read ({wrong})") from None
-
-
-def _column(names: Sequence[str], known: Sequence[str]) -> str:
-    return next((name for name in known if name in names), "")
 
 
 def _json_rows(path: Path, text: str) -> Iterator[Row]:
@@ -167,7 +188,7 @@ def _json_rows(path: Path, text: str) -> Iterator[Row]:
         raise _refuse(path, f"text that is not JSON ({str(wrong)[:80]})") from None
 
 
-def _mooncake_row(path: Path, number: int, row: Any) -> Row:
+def _mooncake_row(path: Path, number: int, row: object) -> Row:
     if not isinstance(row, Mapping) or not {"timestamp", "input_length", "output_length"} <= row.keys():
         raise _refuse(path, f"request {number} without timestamp, input_length and output_length")
     hashes = row.get("hash_ids") or ()
@@ -242,6 +263,109 @@ def _time(path: Path, number: int, value: object) -> float:
     return at
 
 
-def _refuse(path: Path, given: str, expected: str = "", todo: str = "") -> InputError:
-    known = "a trace of requests: Azure or length CSV, Mooncake lines, or a detailed `vllm bench serve` result"
-    return InputError(Problem(path="", given=given, expected=expected or known, todo=todo, where=str(path)))
+def _refuse(path: Path, given: str, expected: str = TRACE, todo: str = "") -> InputError:
+    return refuse_file(path, given, expected, todo)
+
+
+# ---- logs of measured requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLog:
+    """Measured requests in the order they were queued; times in seconds since the first.
+
+    knobs   arguments of the engine by their own names; empty where nobody wrote them down
+    """
+
+    name: str
+    requests: tuple[Request, ...]
+    ttft_s: Array
+    e2e_s: Array
+    version: str
+    knobs: JsonMapping
+
+    @property
+    def ranks(self) -> int:
+        """Data-parallel ranks, which step together where experts are shared."""
+        return _int_knob(self.knobs, "data_parallel_size", 1)
+
+    @property
+    def max_num_seqs(self) -> int:
+        return _int_knob(self.knobs, "max_num_seqs", 128)
+
+    @property
+    def max_num_batched_tokens(self) -> int:
+        return _int_knob(self.knobs, "max_num_batched_tokens", 2048)
+
+
+def is_request_log(path: Path) -> bool:
+    """Whether the first line of a file is a measured request."""
+    try:
+        line = json.loads(Source(path).head(FIRST_LINE).split(b"\n", 1)[0])
+    except (InputError, ValueError, RecursionError):
+        return False
+    return isinstance(line, Mapping) and set(NEEDED) <= line.keys()
+
+
+def read_request_log(path: Path) -> RequestLog:
+    """The requests of a log, with the knobs that stand beside it."""
+    text = read_content(path, BIGGEST // 2, LOG).decode("utf-8", "replace")
+    lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) > MOST_REQUESTS:
+        raise refuse_file(path, f"more than {MOST_REQUESTS:,} requests", LOG)
+    rows = [_row(path, number, line) for number, line in enumerate(lines, start=1)]
+    if not rows:
+        raise refuse_file(path, "a log without requests", LOG)
+    rows.sort(key=lambda row: row["queued_ts"])
+    begin = rows[0]["queued_ts"]
+    version, knobs = _meta(path)
+    return RequestLog(
+        name=path.name,
+        requests=tuple(
+            plain_request(
+                index=index,
+                arrival_s=row["queued_ts"] - begin,
+                prompt_tokens=int(row["input_toks"]),
+                output_tokens=int(row["output_toks"]),
+            )
+            for index, row in enumerate(rows)
+        ),
+        ttft_s=np.array([row["first_token_ts"] - row["queued_ts"] for row in rows]),
+        e2e_s=np.array([row["last_token_ts"] - row["queued_ts"] for row in rows]),
+        version=version,
+        knobs=knobs,
+    )
+
+
+def _row(path: Path, number: int, line: str) -> dict[str, float]:
+    try:
+        row = json.loads(line)
+        found = {key: float(row[key]) for key in NEEDED}
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise refuse_file(path, f"line {number} that is no measured request", LOG) from None
+    finite = all(map(math.isfinite, found.values()))
+    tokens = all(1 <= found[key] <= MOST_TOKENS for key in ("input_toks", "output_toks"))
+    if not finite or not tokens or not found["queued_ts"] < found["first_token_ts"] <= found["last_token_ts"]:
+        raise refuse_file(path, f"line {number} with tokens below 1 or times that go back", LOG)
+    return found
+
+
+def _meta(path: Path) -> tuple[str, JsonMapping]:
+    """Version and knobs from the file beside the log."""
+    stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
+    for name in (f"{stem}.meta.json.gz", f"{stem}.meta.json"):
+        beside = path.with_name(name)
+        if beside.exists() and beside.stat().st_size < FIRST_LINE:
+            text = b"".join(Source(beside).chunks())
+            try:
+                told = json.loads(text)
+            except (ValueError, RecursionError):
+                raise refuse_file(beside, "text that is not JSON", LOG) from None
+            if isinstance(told, Mapping) and isinstance(told.get("engine_kwargs"), Mapping):
+                return str(told.get("vllm_version", ""))[:40], told["engine_kwargs"]
+    return "", {}
+
+
+def _int_knob(knobs: JsonMapping, name: str, usual: int) -> int:
+    value = knobs.get(name)
+    return value if type(value) is int and 1 <= value <= MOST_TOKENS else usual

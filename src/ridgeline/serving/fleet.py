@@ -7,24 +7,25 @@ handed over to decode), the replica that could finish first goes first, and nobo
 
 from __future__ import annotations
 
+import gc
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Protocol
 
 from ridgeline.core.records import dataclass
 from ridgeline.plan.serving_plan import Autoscale, Failure
-from ridgeline.serving.engine.step import RequestState
-from ridgeline.serving.fleet.event_loop import collector_paused, refuse_unsent
-from ridgeline.serving.fleet.replica import NEVER, Replica, Sample
-from ridgeline.serving.fleet.router import Router
-from ridgeline.serving.fleet.slo_abort import Misses
+from ridgeline.serving.engine.sglang_prefill import RadixCache
+from ridgeline.serving.engine.step import Policy, RequestState
+from ridgeline.serving.replica import NEVER, Misses, Replica, Sample, load_score, refuse
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import Served, TokenGaps, served_columns
+from ridgeline.serving.step_cost import StepCost
 
 Role = Literal["both", "prefill", "decode"]
 
@@ -418,3 +419,125 @@ class _Scaler:
         idle = [place for place, member in enumerate(self.run.members) if not member.active]
         if idle:
             self.run._switch(idle[0], active=True, at=at)
+
+
+ENOUGH_CACHED = 0.3  # share of a prompt that must match for the cache to decide
+APART = 64  # requests between the busiest and the idlest replica beyond which load decides
+TIMES = 1.5  # and by which factor
+
+
+class Router(Protocol):
+    """Chooses among replicas that take requests."""
+
+    looks_at_load: bool
+    """Whether replicas must be brought up to the present before it chooses."""
+
+    def choose(self, _request: Request, replicas: Sequence[tuple[int, Replica]], /) -> int: ...
+
+
+class RoundRobin:
+    """In turn."""
+
+    looks_at_load = False
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def choose(self, _request: Request, replicas: Sequence[tuple[int, Replica]]) -> int:
+        place = self._next % len(replicas)
+        self._next += 1
+        return replicas[place][0]
+
+
+class LeastLoaded:
+    """Least 4 x waiting + running; ties in turn."""
+
+    looks_at_load = True
+
+    def __init__(self) -> None:
+        self._last = -1
+
+    def choose(self, _request: Request, replicas: Sequence[tuple[int, Replica]]) -> int:
+        last = self._last
+        self._last = min([(outstanding(one), place <= last, place) for place, one in replicas])[2]
+        return self._last
+
+
+class PrefixAware:
+    """Most cached prompt, unless loads differ too much."""
+
+    looks_at_load = True
+
+    def __init__(self, capacity_tokens: int) -> None:
+        self._capacity = capacity_tokens
+        self._trees: dict[int, RadixCache] = {}
+        self._least = LeastLoaded()
+
+    def choose(self, request: Request, replicas: Sequence[tuple[int, Replica]]) -> int:
+        text = tuple((piece.seed, piece.start, piece.tokens) for piece in request.prompt if piece.tokens)
+        loads = [sum(one.policy.load()) + one.waiting_to_arrive for _, one in replicas]
+        chosen = -1
+        if max(loads) - min(loads) <= APART or max(loads) <= TIMES * min(loads):
+            matched = [(self._tree(number).match(text)[0], -load, -number) for (number, _), load in
+                       zip(replicas, loads, strict=True)]  # fmt: skip
+            best = max(matched)
+            if best[0] > ENOUGH_CACHED * request.prompt_tokens:
+                chosen = -best[2]
+        if chosen < 0:
+            chosen = self._least.choose(request, replicas)
+        tree = self._tree(chosen)
+        tree.insert(text)
+        if tree.evictable > self._capacity:
+            tree.evict(tree.evictable - self._capacity)
+        return chosen
+
+    def _tree(self, number: int) -> RadixCache:
+        return self._trees.setdefault(number, RadixCache(1))
+
+
+def outstanding(replica: Replica) -> int:
+    """How busy a replica is; what is on its way to it waits."""
+    waiting, running = replica.policy.load()
+    return load_score(waiting + replica.waiting_to_arrive, running)
+
+
+def simulate(requests: Iterable[Request], policy: Policy, cost: StepCost, *, collapse: bool = True) -> Served:
+    """Serve requests on one engine.
+
+    `collapse` off schedules every single step: slower, and the same to within rounding of the clock.
+    """
+    alone = ReplicaPool(make=lambda: Replica(policy, cost, collapse=collapse), count=1, chips=1)
+    return simulate_fleet(requests, Fleet(pools=[alone], router=RoundRobin)).served
+
+
+def refuse_unsent(followers: dict[str, list[Request]]) -> None:
+    """Nobody may wait for an answer that never comes."""
+    if followers:
+        name = next(iter(followers))
+        refuse(f"a request after {name!r}, which is not among the requests or never ends")
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No cycle of references dies during a run: looking for them costs a fifth of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
+def settled_heap() -> Iterator[None]:
+    """Many runs one after the other: what is there before them is not looked through for cycles after each."""
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -7,8 +7,8 @@ import pytest
 
 from ridgeline.core.errors import InputError
 from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings
-from ridgeline.serving.fleet.event_loop import simulate
-from ridgeline.serving.load.arrivals import Conversation, at_times, closed_loop, gamma_times, on_off_times, sessions
+from ridgeline.serving.fleet import simulate
+from ridgeline.serving.load import Conversation, at_times, closed_loop, gamma_times, on_off_times, sessions
 from ridgeline.serving.step_cost import LinearStepCost
 
 COST = LinearStepCost(step_s=0.01, prefill_token_s=1e-5)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ridgeline.core.errors import InputError
-from ridgeline.serving.engine.prefix_index import ContentIndex
-from ridgeline.serving.load.trace_files import read_request_trace
+from ridgeline.serving.engine.block_pool import ContentIndex
+from ridgeline.serving.request_files import read_request_trace
 
 AZURE = (
     "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.0319600,3180,8\n"

@@ -23,7 +23,7 @@ from ridgeline.serving.deployment import Instance, Priced, instances_of, knobs_o
 from ridgeline.serving.engine.sglang_prefill import SglangSettings
 from ridgeline.serving.engine.tensorrt_llm import TensorrtLlmSettings
 from ridgeline.serving.engine.vllm import VllmSettings
-from ridgeline.serving.fleet.replica import Sample
+from ridgeline.serving.replica import Sample
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import PARTS, Served
 from ridgeline.serving.serving_prediction import ServingPrediction, served_by

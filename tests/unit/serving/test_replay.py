@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ridgeline.core.errors import InputError
-from ridgeline.serving.replay.recording import read_recording, replay_recording
+from ridgeline.serving.replay import read_recording, replay_recording
 
 OWN = sorted((Path(__file__).parents[2] / "data" / "serving").glob("*.json.gz"))
 SHARED = Path(__file__).parents[4] / "shared" / "serving" / "golden"

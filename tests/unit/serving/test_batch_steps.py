@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ridgeline.serving.closed_batch import ClosedBatch, Limits, closed_batch
+from ridgeline.serving.batch_steps import ClosedBatch, Limits, closed_batch
 from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings
-from ridgeline.serving.fleet.event_loop import simulate
-from ridgeline.serving.load.arrivals import at_times
+from ridgeline.serving.fleet import simulate
+from ridgeline.serving.load import at_times
 from ridgeline.serving.step_cost import LinearStepCost
 
 COST = LinearStepCost(step_s=5e-3, decode_s=2e-5, kv_token_s=2e-8, prefill_token_s=3e-5)

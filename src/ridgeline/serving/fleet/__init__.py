@@ -1,1 +1,0 @@
-"""Replicas that step, the router before them, and requests on their way through."""

@@ -1,1 +1,0 @@
-"""Requests: drawn, read from traces, or from a log."""

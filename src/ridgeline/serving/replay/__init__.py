@@ -1,1 +1,0 @@
-"""Recordings of real schedulers, replayed by the simulated ones."""
