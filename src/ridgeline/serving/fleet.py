@@ -450,7 +450,7 @@ class RoundRobin:
 
 
 class LeastLoaded:
-    """Least 4 x waiting + running; ties in turn."""
+    """Least 4 x waiting + running, as vLLM's front end scores engines; ties in turn."""
 
     looks_at_load = True
 
@@ -464,7 +464,8 @@ class LeastLoaded:
 
 
 class PrefixAware:
-    """Most cached prompt, unless loads differ too much."""
+    """Where the largest part of the prompt should be cached, as SGLang's router guesses it from what it sent there;
+    the least loaded where little is cached, or where loads differ too much."""
 
     looks_at_load = True
 

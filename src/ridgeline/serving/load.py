@@ -1,4 +1,7 @@
-"""Turn a serve workload into its requests: read or generated, with lengths, shared prefixes and what clients allow."""
+"""Turn a serve workload into its requests: read or generated, with lengths, shared prefixes and what clients allow.
+
+Who describes a load generates: when requests come, how long they are, what they share. All of it is seeded.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +125,8 @@ Lengths = Sequence[tuple[int, int]]
 
 
 def gamma_times(count: int, rate: float, *, burstiness: float = 1.0, seed: int = 0) -> list[float]:
-    """Arrival times with Gamma gaps of shape `burstiness`, rescaled so that they take count / rate seconds in all."""
+    """Arrival times with Gamma gaps of shape `burstiness`, rescaled so that they take count / rate seconds in all:
+    an open loop as `vllm bench serve` sends; burstiness 1 is Poisson, less is burstier."""
     _positive(count=count, rate=rate, burstiness=burstiness)
     gaps = np.random.default_rng(seed).gamma(burstiness, 1.0 / (rate * burstiness), count)
     times = np.cumsum(gaps)

@@ -305,6 +305,9 @@ OPEN_END = 1 << 62
 class Chain:
     """Tokens of one text after one prefix.
 
+    A block's hash is that of all tokens up to its end. Two blocks have one hash exactly when they end at the same place
+    of the same chain, so a chain and a place stand for the hash, and no token is ever hashed.
+
     first    the first block of a table that ends in this chain
     blocks   the cached blocks from there on
     homes    for each of them the run of the free queue it waits in, None while somebody holds it

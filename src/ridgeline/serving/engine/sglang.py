@@ -2,7 +2,7 @@
 
 Turns a queue of requests, a pool of tokens and a radix tree into steps, as `srt/managers/scheduler.py` decides them:
 merge the last prefill batch, try a new one, else decode; retract when a decode does not fit. What overlap scheduling
-changes is in `sglang_overlap`.
+changes is in `OverlapScheduler`.
 
 Answers count one token less. One whose last token is under way by its `max_new_tokens` keeps its seat for as long as
 that takes, but is left out of the next decode; one that stops by itself computes a token that nobody gets. Where a

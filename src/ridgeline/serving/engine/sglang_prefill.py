@@ -1,4 +1,6 @@
-"""The prefix cache of SGLang: a radix tree over token sequences, least recently used leaves evicted first.
+"""SGLang's prefix cache, the arguments that its scheduler reads, and which prompts join a prefill.
+
+The cache is a radix tree over token sequences, least recently used leaves evicted first.
 
 A sequence is a tuple of runs (seed, start, tokens), so an edge of thousands of tokens is a few numbers. Locked nodes
 (on the path of a running request) stay; the others count as evictable. Recency is a count of lookups, no clock.
@@ -206,7 +208,7 @@ MOST_NEW_TOKENS = 4096  # an answer counts no more than this in admission
 class SglangSettings(SglangKnobs):
     """Arguments of an engine with nothing left open; `chunked_prefill_size` 0 turns chunking off.
 
-    Unless `disable_overlap_schedule` a step is decided before the last one's result is known (`sglang_overlap`).
+    Unless `disable_overlap_schedule` a step is decided before the last one's result is known.
     """
 
     max_total_tokens: int

@@ -1,4 +1,7 @@
-"""One engine step as a scheduler decides it, the state of a request inside an engine, and what a policy must offer."""
+"""One engine step as a scheduler decides it, the state of a request inside an engine, and what a policy must offer.
+
+`DecodeClock` is what policies count decodes with, `StaticBatcher` the plainest policy.
+"""
 
 from __future__ import annotations
 
@@ -170,8 +173,10 @@ class Policy(Protocol):
 
 
 class DecodeClock:
-    """The decoding requests of an engine.
+    """Decoding requests without touching any: a clock that counts decode steps, and who needs something at which tick.
 
+    A decoding request has computed `offset + now` tokens. It needs a block whenever that is a multiple of the block
+    size, so requests fall into as many phases as a block has tokens, and it ends at a tick known when it starts.
     `results_late` says that a step is scheduled before the result of the one before is known (asynchronous scheduling):
     an answer that ends before its `max_new_tokens` then computes one token that nobody gets.
     """
@@ -334,7 +339,11 @@ def by_order(state: RequestState) -> int:
 
 
 class StaticBatcher:
-    """What serving looked like before continuous batching, and a bound to compare with."""
+    """What serving looked like before continuous batching, and a bound to compare with.
+
+    It takes up to `batch_size` waiting requests, computes their prompts in one step, then decodes until every one has
+    ended; nobody joins in between. Answers that have ended cost nothing more, their places stay empty.
+    """
 
     depth = 1
 
