@@ -17,8 +17,7 @@ from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.imports.run_files import BIGGEST_TEXT, Checkout, RunFiles, top_of
 from ridgeline.targets.imports.shell_arguments import call_of, lacking, missing_arguments, shown_call, with_call
-from ridgeline.targets.launchers.launch import job_request, system_in
-from ridgeline.targets.launchers.writers import FILES, with_launcher
+from ridgeline.targets.launchers.launch import FILES, job_request, system_in, with_launcher
 from ridgeline.targets.ledger import annotate_files
 from ridgeline.targets.registry import TARGETS, detect
 from ridgeline.targets.reread import reread, with_batch

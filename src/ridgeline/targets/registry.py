@@ -38,12 +38,12 @@ READ_ONLY = {"megatron-deepspeed": "deepspeed", "nemo": "megatron-bridge"}
 LAUNCHERS = {
     "torchrun": ("", ""),
     "slurm": ("launch.sbatch", "launch.slurm_job"),
-    "jobset": ("jobset.yaml", "kubernetes.jobset"),
-    "trainjob": ("trainjob.yaml", "kubernetes.trainjob"),
-    "volcano": ("volcano.yaml", "kubernetes.volcano"),
-    "skypilot": ("skypilot.yaml", "cloud.skypilot"),
-    "azureml": ("azureml.yaml", "cloud.azureml"),
-    "ray": ("launch_ray.py", "cloud.ray_train"),
+    "jobset": ("jobset.yaml", "manifests.jobset"),
+    "trainjob": ("trainjob.yaml", "manifests.trainjob"),
+    "volcano": ("volcano.yaml", "manifests.volcano"),
+    "skypilot": ("skypilot.yaml", "manifests.skypilot"),
+    "azureml": ("azureml.yaml", "manifests.azureml"),
+    "ray": ("launch_ray.py", "manifests.ray_train"),
 }
 # those whose own keys tell them first: a trainer's file may hold options that a server has too
 FIRST = ("axolotl", "llamafactory", "primus", "nxd-training")

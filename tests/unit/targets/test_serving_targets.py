@@ -19,7 +19,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.targets.api import export, import_run
 from ridgeline.targets.decisions import serving_decisions_of
-from ridgeline.targets.imports.command_line import read_arguments
+from ridgeline.targets.imports.option_reader import read_arguments
 from ridgeline.targets.ledger import UNSPOKEN
 from ridgeline.targets.options import options
 from ridgeline.targets.registry import SERVE, TARGETS, detect

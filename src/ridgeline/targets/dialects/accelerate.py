@@ -11,8 +11,7 @@ from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.dialects.megatron.collect import world_of
-from ridgeline.targets.imports.command_line import value_of
-from ridgeline.targets.imports.option_reader import OptionReader, model_in, tables
+from ridgeline.targets.imports.option_reader import OptionReader, model_in, tables, value_of
 from ridgeline.targets.imports.run_files import RunFiles, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.ledger import Piece, Say

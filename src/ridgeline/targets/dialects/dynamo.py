@@ -12,15 +12,22 @@ from ridgeline.core.errors import InputError, not_among
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import serving_decisions_of
 from ridgeline.targets.dialects import sglang, tensorrt_llm, vllm
-from ridgeline.targets.imports.command_line import read_arguments
-from ridgeline.targets.imports.option_reader import OptionReader, flatten, nest_options, tables
+from ridgeline.targets.imports.option_reader import OptionReader, flatten, nest_options, read_arguments, tables
 from ridgeline.targets.launchers.launch import ON_NODE, comment, header, nodes_of
 from ridgeline.targets.ledger import Lose, Piece, Say, admit_options, export_of, gather, lose
 from ridgeline.targets.options import options
-from ridgeline.targets.serving.launch import Launch, commands_of, launch_script, replicas_in
-from ridgeline.targets.serving.load import BENCH, bench_script
-from ridgeline.targets.serving.pieces import Replica, chips_taken, common_pieces, model_path, replica_of
-from ridgeline.targets.serving.reader import imported_server, model_named, none_found, reader_of
+from ridgeline.targets.serving.engine import (
+    Replica,
+    chips_taken,
+    common_pieces,
+    imported_server,
+    model_named,
+    model_path,
+    none_found,
+    reader_of,
+    replica_of,
+)
+from ridgeline.targets.serving.scripts import BENCH, Launch, bench_script, commands_of, launch_script, replicas_in
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
 from ridgeline.targets.yaml_text import yaml_text

@@ -9,14 +9,22 @@ from ridgeline.core.documents import JsonObject
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serving_settings import Speculation
 from ridgeline.targets.decisions import has_experts
-from ridgeline.targets.engine_dialect import engine_words, fleet_pieces
 from ridgeline.targets.imports.option_reader import OptionReader
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
 from ridgeline.targets.options import options
-from ridgeline.targets.serving.launch import commands_of
-from ridgeline.targets.serving.load import server_export
-from ridgeline.targets.serving.pieces import Replica, graph_pieces, replica_of
-from ridgeline.targets.serving.reader import first_server, has_server, imported_server, model_named, reader_of
+from ridgeline.targets.serving.engine import (
+    Replica,
+    engine_words,
+    first_server,
+    fleet_pieces,
+    graph_pieces,
+    has_server,
+    imported_server,
+    model_named,
+    reader_of,
+    replica_of,
+)
+from ridgeline.targets.serving.scripts import commands_of, server_export
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
 

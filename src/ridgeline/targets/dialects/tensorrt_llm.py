@@ -7,16 +7,31 @@ from collections.abc import Iterator
 from ridgeline.core.documents import JsonObject
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts
-from ridgeline.targets.engine_dialect import engine_words, fleet_pieces
-from ridgeline.targets.imports.command_line import Arguments, read_arguments
-from ridgeline.targets.imports.option_reader import OptionReader, flatten, nest_options, tables
+from ridgeline.targets.imports.option_reader import (
+    Arguments,
+    OptionReader,
+    flatten,
+    nest_options,
+    read_arguments,
+    tables,
+)
 from ridgeline.targets.launchers.launch import comment, header
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, lose
 from ridgeline.targets.options import options
-from ridgeline.targets.serving.launch import commands_of, replicas_in
-from ridgeline.targets.serving.load import PREFIX, server_export
-from ridgeline.targets.serving.pieces import MODEL, Replica, graph_pieces, replica_of
-from ridgeline.targets.serving.reader import has_server, imported_server, model_named, none_found, reader_of
+from ridgeline.targets.serving.engine import (
+    MODEL,
+    Replica,
+    engine_words,
+    fleet_pieces,
+    graph_pieces,
+    has_server,
+    imported_server,
+    model_named,
+    none_found,
+    reader_of,
+    replica_of,
+)
+from ridgeline.targets.serving.scripts import PREFIX, commands_of, replicas_in, server_export
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
 from ridgeline.targets.yaml_text import yaml_text

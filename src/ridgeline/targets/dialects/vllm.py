@@ -12,15 +12,21 @@ from ridgeline.models.load import MODELS
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serving_settings import Speculation
 from ridgeline.targets.decisions import has_experts
-from ridgeline.targets.engine_dialect import engine_words, fleet_pieces
-from ridgeline.targets.imports.command_line import Arguments, read_arguments
-from ridgeline.targets.imports.option_reader import OptionReader, flatten, tables
+from ridgeline.targets.imports.option_reader import Arguments, OptionReader, flatten, read_arguments, tables
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, lose
 from ridgeline.targets.options import options
-from ridgeline.targets.serving.launch import commands_of, replicas_in
-from ridgeline.targets.serving.load import server_export
-from ridgeline.targets.serving.pieces import Replica, replica_of
-from ridgeline.targets.serving.reader import imported_server, json_option, model_named, none_found, reader_of
+from ridgeline.targets.serving.engine import (
+    Replica,
+    engine_words,
+    fleet_pieces,
+    imported_server,
+    json_option,
+    model_named,
+    none_found,
+    reader_of,
+    replica_of,
+)
+from ridgeline.targets.serving.scripts import commands_of, replicas_in, server_export
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported, refusal
 
@@ -206,7 +212,7 @@ def _read_graphs(reader: OptionReader) -> JsonObject:
 
 def _precision(reader: OptionReader) -> JsonObject:
     formats = ENGINE.read_formats(reader)
-    words = {word: name for name, word in ENGINE.formats.kv_dtypes.items()}
+    words = {word: name for name, word in ENGINE.kv_dtypes.items()}
     words |= {"fp8": "fp8-e4m3", "auto": formats["activations"]}
     kv = reader.take("kv-cache-dtype", default="auto")
     if str(kv) not in words:

@@ -10,28 +10,39 @@ set is unknown, and both are noted. Steps, depth and sizes are bounded.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.targets.imports import python_builtins as builtin
-from ridgeline.targets.imports import python_expressions as expressions
-from ridgeline.targets.imports import python_values as files
 from ridgeline.targets.imports.python_values import (
+    LONGEST,
     MISSING,
     Bound,
     Class,
+    Frame,
     Function,
     Imported,
     Made,
     Module,
     Outside,
     Unknown,
-    arguments,
-    build,
+    binary,
+    bind,
+    boolean_value,
+    call,
+    compare,
+    items,
     key_of,
+    load_expression,
+    locate_module,
+    module_file,
+    parse_module,
+    put,
+    says,
+    truth,
+    unary,
+    unknown,
 )
 from ridgeline.targets.imports.run_files import Checkout
 
@@ -45,10 +56,7 @@ class Stop(Exception):
 
 
 class Returned(Exception):
-    """A `return` was reached."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    """A `return` was reached; its one argument is the value."""
 
 
 class Jump(Exception):
@@ -59,10 +67,11 @@ class Left(Exception):
     """`raise` was reached: the code refuses what it was given."""
 
 
-Hook = Callable[[str, tuple[Any, ...], JsonObject], Any]
+Comprehension = ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
+Hook = Callable[[str, tuple[object, ...], JsonObject], object]
 
 
-def _nothing(*_: Any) -> Any:
+def _nothing(*_: object) -> object:
     return MISSING
 
 
@@ -76,7 +85,7 @@ class Interpreter:
 
     checkout: Checkout
     hook: Hook = _nothing
-    present: Callable[[Made, str], Any] = _nothing
+    present: Callable[[Made, str], object] = _nothing
     notes: list[str] = field(default_factory=list)
     modules: dict[str, Module | None] = field(default_factory=dict)
     steps: int = 0
@@ -86,7 +95,7 @@ class Interpreter:
 
     def load(self, text: str, source: str) -> Module:
         """The module that a text is; an `InputError` where it is no Python."""
-        name, package = files.place(self.checkout, source)
+        name, package = locate_module(self.checkout, source)
         module = Module(name=name, package=package)
         self.modules[name] = module
         self._body(module, text, source)
@@ -94,7 +103,7 @@ class Interpreter:
 
     def _body(self, module: Module, text: str, source: str) -> None:
         try:
-            tree = files.parse_module(text)
+            tree = parse_module(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as wrong:
             where = f"{source}:{getattr(wrong, 'lineno', None) or 0}"
             raise InputError(Problem(path="", given="no Python", expected="a configuration", where=where)) from None
@@ -102,7 +111,7 @@ class Interpreter:
             if isinstance(node, ast.Expr):
                 continue
             try:
-                self.statement(node, module.scope, module)
+                self.statement(node, Frame(module.scope, module))
             except (Returned, Jump, Left):
                 continue
 
@@ -111,9 +120,9 @@ class Interpreter:
         if name in self.modules:
             return self.modules[name]
         self.modules[name] = None
-        module_file = files.module_file(self.checkout, name) if len(self.modules) < MOST_MODULES else None
-        if module_file is not None:
-            path, text = module_file
+        source = module_file(self.checkout, name) if len(self.modules) < MOST_MODULES else None
+        if source is not None:
+            path, text = source
             package = name if path.name == "__init__.py" else name.rpartition(".")[0]
             module = self.modules[name] = Module(name=name, package=package)
             before = len(self.notes)
@@ -124,22 +133,23 @@ class Interpreter:
             del self.notes[before:]  # what another file does when it is imported decides nothing here
         return self.modules[name]
 
-    def member(self, module: str, name: str) -> Any:
+    def member(self, module: str, name: str) -> object:
         """What a module defines under a name, or a module below it."""
-        module_found = self.module(module)
-        if module_found is not None and name in module_found.scope:
-            return self.resolved(module_found.scope[name], module_found)
+        definer = self.module(module)
+        if definer is not None and name in definer.scope:
+            return self.resolve(definer.scope[name], definer)
         inner = self.module(f"{module}.{name}")
         if inner is not None:
             return inner
-        if module_found is not None:
-            for star in module_found.scope.get("*", ()):
-                value = self.member(star, name)
-                if not isinstance(value, Outside):
-                    return value
-        return Outside(f"{module}.{name}" if module else name)
+        outside = Outside(f"{module}.{name}" if module else name)
+        return outside if definer is None else self.star_member(definer, name, outside)
 
-    def resolved(self, value: Any, module: Module) -> Any:
+    def star_member(self, module: Module, name: str, otherwise: Outside) -> object:
+        """What a module has under a name by `from ... import *`."""
+        values = (self.member(star, name) for star in module.scope.get("*", ()))
+        return next((value for value in values if not isinstance(value, Outside)), otherwise)
+
+    def resolve(self, value: object, module: Module) -> object:
         """A value, with a name from another file looked up there."""
         if not isinstance(value, Imported):
             return value
@@ -148,11 +158,9 @@ class Interpreter:
         self.tick()
         self.depth += 1
         try:
-            return (
-                self.member(value.module, value.name)
-                if value.name
-                else self.module(value.module) or Outside(value.module)
-            )
+            if value.name:
+                return self.member(value.module, value.name)
+            return self.module(value.module) or Outside(value.module)
         finally:
             self.depth -= 1
 
@@ -163,126 +171,120 @@ class Interpreter:
         if self.steps > MOST_STEPS or self.depth > DEEPEST:
             raise Stop
 
-    def run(self, body: list[ast.stmt], scope: JsonObject, module: Module) -> None:
+    def run(self, body: list[ast.stmt], frame: Frame) -> None:
         for node in body:
-            self.statement(node, scope, module)
+            self.statement(node, frame)
 
-    def statement(self, node: ast.stmt, scope: JsonObject, module: Module) -> None:
+    def statement(self, node: ast.stmt, frame: Frame) -> None:
         """Follow one statement."""
         self.tick()
         match node:
             case ast.Assign(targets=targets, value=value):
-                value_assigned = self.value(value, scope, module)
+                value_assigned = self.value(value, frame)
                 for target in targets:
-                    self.store(target, value_assigned, scope, module)
+                    self.store(target, value_assigned, frame)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
-                self.store(target, self.value(value, scope, module), scope, module)
+                self.store(target, self.value(value, frame), frame)
             case ast.AugAssign(target=target, op=op, value=value):
-                before = self.value(files.load_expression(target), scope, module)
-                self.store(target, builtin.binary(op, before, self.value(value, scope, module)), scope, module)
+                before = self.value(load_expression(target), frame)
+                self.store(target, binary(op, before, self.value(value, frame)), frame)
             case ast.FunctionDef():
-                scope[node.name] = Function(node, module, scope)
+                frame.scope[node.name] = Function(node, frame.module, frame.scope)
             case ast.ClassDef():
-                scope[node.name] = Class(node, module, node.name)
+                frame.scope[node.name] = Class(node, frame.module, node.name)
             case ast.Import() | ast.ImportFrom():
-                files.bind(node, scope, module)
+                bind(node, frame)
             case ast.Return(value=value):
-                raise Returned(None if value is None else self.value(value, scope, module))
+                raise Returned(None if value is None else self.value(value, frame))
             case ast.Expr(value=ast.Call() as call):
-                value_assigned = self.value(call, scope, module)
+                value_assigned = self.value(call, frame)
                 if isinstance(value_assigned, Made) and any(isinstance(part, Made) for part in value_assigned.given):
                     self.notes.append(f"line {node.lineno}: {ast.unparse(call).splitlines()[0][:80]}")
             case ast.If():
-                self._if(node, scope, module)
+                self._if(node, frame)
             case ast.For():
-                self._for(node, scope, module)
+                self._for(node, frame)
             case ast.With(body=body):
-                self.run(body, scope, module)
-            case ast.Try(body=body):
-                self._try(node, scope, module)
+                self.run(body, frame)
+            case ast.Try():
+                self._try(node, frame)
             case ast.While():
-                self._follow_both(node, node.body, scope, module)
+                self._follow_both(node, node.body, frame)
             case ast.Raise():
                 raise Left
             case ast.Break() | ast.Continue():
                 raise Jump(type(node).__name__)
             case ast.Match():
-                self._follow_both(node, [line for case in node.cases for line in case.body], scope, module)
+                self._follow_both(node, [line for case in node.cases for line in case.body], frame)
             case _:
                 pass
 
-    def _if(self, node: ast.If, scope: JsonObject, module: Module) -> None:
+    def _if(self, node: ast.If, frame: Frame) -> None:
         if "__name__" in ast.dump(node.test)[:200] or "TYPE_CHECKING" in ast.unparse(node.test)[:80]:
             return
-        truth_value = builtin.truth(self.value(node.test, scope, module))
+        truth_value = truth(self.value(node.test, frame))
         if truth_value is None:
-            self._follow_both(node, [*node.body, *node.orelse], scope, module)
+            self._follow_both(node, [*node.body, *node.orelse], frame)
         else:
-            self.run(node.body if truth_value else node.orelse, scope, module)
+            self.run(node.body if truth_value else node.orelse, frame)
 
-    def _follow_both(self, node: ast.stmt, body: list[ast.stmt], scope: JsonObject, module: Module) -> None:
+    def _follow_both(self, node: ast.stmt, body: list[ast.stmt], frame: Frame) -> None:
         """A branch that cannot be told: what it would set is unknown. One that only refuses is none."""
-        if all(isinstance(line, (ast.Raise, ast.Pass, ast.Assert)) or files.says(line) for line in body):
+        if all(isinstance(line, (ast.Raise, ast.Pass, ast.Assert)) or says(line) for line in body):
             return
         text = ast.unparse(node).splitlines()[0][:80]
         self.notes.append(f"line {node.lineno}: {text}")
         for line in body:
             for part in ast.walk(line):
                 if isinstance(part, (ast.Name, ast.Attribute)) and isinstance(part.ctx, ast.Store):
-                    self.store(part, Unknown(f"set below `{text.rstrip(':')}`"), scope, module)
+                    self.store(part, Unknown(f"set below `{text.rstrip(':')}`"), frame)
 
-    def _for(self, node: ast.For, scope: JsonObject, module: Module) -> None:
-        items = builtin.items(self.value(node.iter, scope, module))
-        if items is None:
-            self._follow_both(node, node.body, scope, module)
+    def _for(self, node: ast.For, frame: Frame) -> None:
+        members = items(self.value(node.iter, frame))
+        if members is None:
+            self._follow_both(node, node.body, frame)
             return
-        for item in items:
+        for member in members:
             self.tick()
-            self.store(node.target, item, scope, module)
+            self.store(node.target, member, frame)
             try:
-                self.run(node.body, scope, module)
+                self.run(node.body, frame)
             except Jump as jump:
                 if str(jump) == "Break":
                     break
 
-    def _try(self, node: ast.Try, scope: JsonObject, module: Module) -> None:
+    def _try(self, node: ast.Try, frame: Frame) -> None:
         try:
-            self.run(node.body, scope, module)
+            self.run(node.body, frame)
         except Left:
             for handler in node.handlers[:1]:
-                self.run(handler.body, scope, module)
-        self.run(node.finalbody, scope, module)
+                self.run(handler.body, frame)
+        self.run(node.finalbody, frame)
 
-    def store(self, target: ast.expr, value: Any, scope: JsonObject, module: Module) -> None:
+    def store(self, target: ast.expr, value: object, frame: Frame) -> None:
         """Give a name, an attribute or an item a value."""
         match target:
             case ast.Name(id=name):
-                scope[name] = value
+                frame.scope[name] = value
             case ast.Attribute(value=above, attr=name):
-                owner = self.owner(above, scope, module)
+                owner = self.owner(above, frame)
                 if owner is not None:
                     owner.parts[name] = value
                     owner.assigned_names.add(name)
             case ast.Subscript(value=above, slice=key):
-                container, at = self.value(above, scope, module), key_of(self.value(key, scope, module))
-                if at is not MISSING and (
-                    isinstance(container, dict) or (isinstance(container, list) and type(at) is int)
-                ):
-                    builtin.put(container, at, value)
+                put(self.value(above, frame), key_of(self.value(key, frame)), value)
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
-                values = builtin.items(value)
+                values = items(value) or []
                 for index, part in enumerate(parts):
-                    covers_all = values is not None and len(values) == len(parts)
-                    self.store(
-                        part, values[index] if covers_all and values else Unknown(ast.unparse(part)), scope, module
-                    )
+                    is_complete = len(values) == len(parts)
+                    self.store(part, values[index] if is_complete else Unknown(ast.unparse(part)), frame)
             case _:
                 pass
 
-    def owner(self, node: ast.expr, scope: JsonObject, module: Module) -> Made | None:
+    def owner(self, node: ast.expr, frame: Frame) -> Made | None:
         """The object whose attribute is set; objects on the way are made as they are needed."""
         if isinstance(node, ast.Attribute):
-            above = self.owner(node.value, scope, module)
+            above = self.owner(node.value, frame)
             if above is None:
                 return None
             attribute_value = above.parts.get(node.attr, MISSING)
@@ -293,191 +295,282 @@ class Interpreter:
             below = Made(name=str(attribute_value) if isinstance(attribute_value, (str, Unknown, Outside)) else "")
             above.parts[node.attr] = below
             return below
-        owner_value = self.value(node, scope, module)
+        owner_value = self.value(node, frame)
         if isinstance(owner_value, Made):
             return owner_value
         if isinstance(node, ast.Name) and isinstance(owner_value, (Unknown, Outside)):
-            new_object = Made()
-            scope[node.id] = new_object
+            frame.scope[node.id] = new_object = Made()
             return new_object
         return None
 
     # expressions
 
-    def value(self, node: ast.expr, scope: JsonObject, module: Module) -> Any:
+    def value(self, node: ast.expr, frame: Frame) -> object:
         """What an expression is worth."""
         self.tick()
         self.depth += 1
         try:
-            return self._value(node, scope, module)
+            return self._value(node, frame)
         finally:
             self.depth -= 1
 
-    def _value(self, node: ast.expr, scope: JsonObject, module: Module) -> Any:
+    def _value(self, node: ast.expr, frame: Frame) -> object:
         match node:
             case ast.Constant(value=value):
                 return value if isinstance(value, (int, float, str, bool, type(None))) else Unknown(repr(value)[:40])
             case ast.Name(id=name):
-                return self.name(name, scope, module)
+                return self.name(name, frame)
             case ast.Attribute(value=above, attr=name):
-                return self.attribute(self.value(above, scope, module), name, node)
+                return self.attribute(self.value(above, frame), name, node)
             case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
-                return self._items(parts, scope, module)
+                return self._items(parts, frame)
             case ast.Dict():
-                return self._table(node, scope, module)
+                return self._table(node, frame)
             case ast.BinOp(left=left, op=op, right=right):
-                result = builtin.binary(op, self.value(left, scope, module), self.value(right, scope, module))
-                return Unknown(ast.unparse(node)[:80]) if isinstance(result, Unknown) else result
+                result = binary(op, self.value(left, frame), self.value(right, frame))
+                return unknown(node) if isinstance(result, Unknown) else result
             case ast.UnaryOp(op=op, operand=inner):
-                return builtin.unary(op, self.value(inner, scope, module), node)
+                return unary(op, self.value(inner, frame), node)
             case ast.BoolOp(op=op, values=parts):
-                return builtin.boolean_value(op, (self.value(part, scope, module) for part in parts), node)
+                return boolean_value(op, (self.value(part, frame) for part in parts), node)
             case ast.Compare():
-                return expressions.compare_values(self, node, scope, module)
+                return self._compare(node, frame)
             case ast.IfExp(test=test, body=body, orelse=other):
-                truth_value = builtin.truth(self.value(test, scope, module))
-                return (
-                    Unknown(ast.unparse(node)[:80])
-                    if truth_value is None
-                    else self.value(body if truth_value else other, scope, module)
-                )
+                truth_value = truth(self.value(test, frame))
+                return unknown(node) if truth_value is None else self.value(body if truth_value else other, frame)
             case ast.Call():
-                return self._call(node, scope, module)
+                return self._call(node, frame)
             case ast.Subscript(value=above, slice=key):
-                return expressions.item(self, node, self.value(above, scope, module), key, scope, module)
-            case ast.JoinedStr(values=parts):
-                return expressions.text(self, node, parts, scope, module)
+                return self._item(node, self.value(above, frame), key, frame)
+            case ast.JoinedStr():
+                return self._text(node, frame)
             case ast.ListComp() | ast.GeneratorExp() | ast.SetComp() | ast.DictComp():
-                return expressions.comprehension(self, node, scope, module)
+                return self._comprehension(node, frame)
             case ast.Lambda():
-                return Function(node, module, scope)
+                return Function(node, frame.module, frame.scope)
             case ast.Starred(value=inner):
-                return self.value(inner, scope, module)
+                return self.value(inner, frame)
             case _:
-                return Unknown(ast.unparse(node)[:80])
+                return unknown(node)
 
-    def name(self, name: str, scope: JsonObject, module: Module) -> Any:
-        for layers_held in (scope, module.scope):
-            if name in layers_held:
-                return self.resolved(layers_held[name], module)
-        for star in module.scope.get("*", ()):
-            member_value = self.member(star, name)
-            if not isinstance(member_value, Outside):
-                return member_value
-        return Outside(name)
+    def name(self, name: str, frame: Frame) -> object:
+        for scope in (frame.scope, frame.module.scope):
+            if name in scope:
+                return self.resolve(scope[name], frame.module)
+        return self.star_member(frame.module, name, Outside(name))
 
-    def attribute(self, owner: Any, name: str, node: ast.expr | None = None) -> Any:
+    def attribute(self, owner: object, name: str, node: ast.expr | None = None) -> object:
         """An attribute: set before, a default of the class, what the target knows, else unknown."""
-        if isinstance(owner, Made):
-            part = owner.parts.get(name, MISSING)
-            part = self.present(owner, name) if part is MISSING else part
-            return Bound(owner, name) if part is MISSING else part
-        if isinstance(owner, Module):
-            return self.member(owner.name, name)
-        if isinstance(owner, Outside):
-            return Outside(f"{owner.name}.{name}")
-        if isinstance(owner, Class):
-            return self._in_class(owner, name)
-        if isinstance(owner, (str, dict, list)):
-            return Bound(owner, name)
-        return Unknown(ast.unparse(node)[:80] if node is not None else name)
+        match owner:
+            case Made():
+                part = owner.parts.get(name, MISSING)
+                part = self.present(owner, name) if part is MISSING else part
+                return Bound(owner, name) if part is MISSING else part
+            case Module():
+                return self.member(owner.name, name)
+            case Outside():
+                return Outside(f"{owner.name}.{name}")
+            case Class():
+                return self._in_class(owner, name)
+            case str() | dict() | list():
+                return Bound(owner, name)
+            case _:
+                return unknown(node) if node is not None else Unknown(name)
 
-    def _in_class(self, owner: Class, name: str) -> Any:
+    def _in_class(self, owner: Class, name: str) -> object:
         """A class inside a class, a constant of it, or what its base has."""
         for node in owner.node.body:
             if isinstance(node, ast.ClassDef) and node.name == name:
                 return Class(node, owner.module, f"{owner.name}.{name}")
             if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
                 enum = any("Enum" in ast.unparse(base) for base in owner.node.bases)
-                return Outside(f"{owner.name}.{name}") if enum else self.value(node.value, {}, owner.module)
+                return Outside(f"{owner.name}.{name}") if enum else self.value(node.value, Frame({}, owner.module))
         return Outside(f"{owner.name}.{name}")
 
-    def _items(self, parts: list[ast.expr], scope: JsonObject, module: Module) -> Any:
-        elements: list[Any] = []
+    def _items(self, parts: list[ast.expr], frame: Frame) -> object:
+        elements: list[object] = []
         for part in parts:
-            value = self.value(part, scope, module)
-            if isinstance(part, ast.Starred):
-                inner = builtin.items(value)
-                if inner is None:
-                    return Unknown("a list")
-                elements += inner
-            else:
-                elements.append(value)
+            value = self.value(part, frame)
+            inner = items(value) if isinstance(part, ast.Starred) else [value]
+            if inner is None:
+                return Unknown("a list")
+            elements += inner
         return elements
 
-    def _table(self, node: ast.Dict, scope: JsonObject, module: Module) -> Any:
-        pairs: dict[Any, Any] = {}
+    def _table(self, node: ast.Dict, frame: Frame) -> dict[object, object]:
+        pairs: dict[object, object] = {}
         for key, part in zip(node.keys, node.values, strict=True):
-            value = self.value(part, scope, module)
+            value = self.value(part, frame)
             if key is None:
                 pairs |= value if isinstance(value, dict) else {}
-                continue
-            at = key_of(self.value(key, scope, module))
-            if at is not MISSING:
+            elif (at := key_of(self.value(key, frame))) is not MISSING:
                 pairs[at] = value
         return pairs
 
+    def _compare(self, node: ast.Compare, frame: Frame) -> object:
+        left = self.value(node.left, frame)
+        for op, part in zip(node.ops, node.comparators, strict=True):
+            right = self.value(part, frame)
+            truth_value = compare(op, left, right)
+            if truth_value is not True:
+                return unknown(node) if truth_value is None else False
+            left = right
+        return True
+
+    def _item(self, node: ast.expr, owner: object, key: ast.expr, frame: Frame) -> object:
+        if isinstance(key, ast.Slice):
+            values = [None if end is None else self.value(end, frame) for end in (key.lower, key.upper, key.step)]
+            ends = [end for end in values if end is None or isinstance(end, int)]
+            if not isinstance(owner, (list, str)) or not all(end is None or type(end) is int for end in values):
+                return unknown(node)
+            return owner[slice(*ends)] if ends[2] != 0 else Unknown("a slice")
+        at = self.value(key, frame)
+        if isinstance(owner, Outside) and owner.name == "os.environ":
+            return self.checkout.environment.get(str(at), Unknown(f"environment {at}"))
+        if isinstance(owner, dict) and key_of(at) is not MISSING:
+            return owner.get(key_of(at), unknown(node))
+        if isinstance(owner, (list, str)) and type(at) is int and -len(owner) <= at < len(owner):
+            return owner[at]
+        return unknown(node)
+
+    def _text(self, node: ast.JoinedStr, frame: Frame) -> object:
+        values = []
+        for part in node.values:
+            value = self.value(part.value if isinstance(part, ast.FormattedValue) else part, frame)
+            if not isinstance(value, (str, int, float)):
+                return unknown(node)
+            values.append(str(value))
+        return "".join(values)[:LONGEST]
+
+    def _comprehension(self, node: Comprehension, frame: Frame) -> object:
+        inner, first = Frame(dict(frame.scope), frame.module), node.generators[0]
+        members = items(self.value(first.iter, frame))
+        if members is None or len(node.generators) > 1:
+            return unknown(node)
+        elements: list[object] = []
+        pairs: dict[object, object] = {}
+        for member in members:
+            self.store(first.target, member, inner)
+            truth_values = [truth(self.value(test, inner)) for test in first.ifs]
+            if None in truth_values:
+                return unknown(node)
+            if not all(truth_values):
+                continue
+            if isinstance(node, ast.DictComp):
+                key, value = key_of(self.value(node.key, inner)), self.value(node.value, inner)
+                pairs |= {key: value} if key is not MISSING else {}
+            else:
+                elements.append(self.value(node.elt, inner))
+        return pairs if isinstance(node, ast.DictComp) else elements
+
     # calls
 
-    def _call(self, node: ast.Call, scope: JsonObject, module: Module) -> Any:
-        positional: list[Any] = []
+    def _call(self, node: ast.Call, frame: Frame) -> object:
+        positional: list[object] = []
         for part in node.args:
-            value = self.value(part, scope, module)
-            positional += (builtin.items(value) or []) if isinstance(part, ast.Starred) else [value]
+            value = self.value(part, frame)
+            positional += (items(value) or []) if isinstance(part, ast.Starred) else [value]
         words: JsonObject = {}
         for word in node.keywords:
-            value = self.value(word.value, scope, module)
+            value = self.value(word.value, frame)
             if word.arg is not None:
                 words[word.arg] = value
             elif isinstance(value, dict):
                 words |= {key: part for key, part in value.items() if isinstance(key, str)}
-        return self.call_value(
-            self.value(node.func, scope, module), tuple(positional), words, ast.unparse(node.func)[:80]
-        )
+        return self.call_value(self.value(node.func, frame), tuple(positional), words, ast.unparse(node.func)[:80])
 
-    def call_value(self, what: Any, given: tuple[Any, ...], words: JsonObject, text: str) -> Any:
+    def call_value(self, what: object, given: tuple[object, ...], words: JsonObject, text: str) -> object:
         """What calling something yields."""
-        name, sees_images = str(what) if isinstance(what, Outside) else text, given
+        name = text = str(what) if isinstance(what, Outside) else text
+        hook_arguments = given
         if isinstance(what, Function) and isinstance(what.node, ast.FunctionDef):
             name = f"def.{what.node.name}"
         if isinstance(what, Bound):
-            name, sees_images = f".{what.name}", (what.owner, *given)
-        result = self.hook(name, sees_images, words)
+            name, hook_arguments = f".{what.name}", (what.owner, *given)
+        result = self.hook(name, hook_arguments, words)
+        result = call(self, what, given, words) if result is MISSING else result
         if result is not MISSING:
             return result
-        result = builtin.call(self, what, given, words)
-        if result is not MISSING:
-            return result
-        if isinstance(what, Function):
-            return self.follow(what, given, words)
-        if isinstance(what, Class):
-            return self.build(what, given, words)
-        if isinstance(what, Bound):
-            owner = what.owner.name if isinstance(what.owner, Made) else ""
-            return Made(name=f"{owner}.{what.name}" if owner else text, given=(what.owner, *given), parts=words)
-        return Made(name=str(what) if isinstance(what, Outside) else text, given=given, parts=words)
+        match what:
+            case Function():
+                return self.follow(what, given, words)
+            case Class():
+                return self.build(what, given, words)
+            case Bound(owner=Made(name=owner)) if owner:
+                text = f"{owner}.{what.name}"
+            case _:
+                pass
+        return Made(name=text, given=hook_arguments, parts=words)
 
-    def follow(self, what: Function, given: tuple[Any, ...], words: JsonMapping) -> Any:
+    def follow(self, what: Function, given: tuple[object, ...], words: JsonMapping) -> object:
         """What a function of the checkout returns."""
         self.tick()
         node = what.node
-        scope = dict(what.scope) if what.scope is not what.module.scope else {}
-        scope |= arguments(self, node.args, (given, words), what)
+        frame = Frame(dict(what.scope) if what.scope is not what.module.scope else {}, what.module)
+        frame.scope.update(self.arguments(what, given, words))
         if isinstance(node, ast.Lambda):
-            return self.value(node.body, scope, what.module)
+            return self.value(node.body, frame)
         if any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in ast.walk(node)):
             return Unknown(node.name)
         self.depth += 1
         try:
-            self.run(node.body, scope, what.module)
+            self.run(node.body, frame)
         except Returned as done:
-            return done.value
+            return done.args[0]
         except Left:
             return Unknown(f"{node.name}(...), which refuses its arguments")
         finally:
             self.depth -= 1
         return None
 
-    def build(self, what: Class, given: tuple[Any, ...], words: JsonMapping) -> Made:
+    def arguments(self, what: Function, given: tuple[object, ...], words: JsonMapping) -> JsonObject:
+        """The parameters of a function by name: defaults, then what it is called with; the rest is unknown."""
+        args, frame = what.node.args, Frame({}, what.module)
+        names = [arg.arg for arg in (*args.posonlyargs, *args.args)]
+        bound_arguments: JsonObject = {name: Unknown(name) for name in (*names, *(arg.arg for arg in args.kwonlyargs))}
+        for name, part in zip(names[len(names) - len(args.defaults) :], args.defaults, strict=True):
+            bound_arguments[name] = self.value(part, frame)
+        for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
+            if default is not None:
+                bound_arguments[arg.arg] = self.value(default, frame)
+        bound_arguments |= dict(zip(names, given, strict=False))
+        bound_arguments |= {name: value for name, value in words.items() if name in bound_arguments}
+        if args.vararg:
+            bound_arguments[args.vararg.arg] = list(given[len(names) :])
+        if args.kwarg:
+            bound_arguments[args.kwarg.arg] = {key: value for key, value in words.items() if key not in bound_arguments}
+        return bound_arguments
+
+    def build(self, what: Class, given: tuple[object, ...], words: JsonMapping) -> Made:
         """An object with the defaults of its class and what it was called with."""
-        return build(self, what, given, words)
+        instance = Made(name=what.name, given=given)
+        names = list(self._defaults(what, instance, 0))
+        instance.parts |= dict(zip(names, given, strict=False))
+        instance.parts |= words
+        return instance
+
+    def _defaults(self, what: Class, instance: Made, depth: int) -> Iterator[str]:
+        """The fields of a class in order, defaults of bases first; sets those that have one."""
+        self.tick()
+        for base in what.node.bases if depth < 8 else ():
+            above = self.value(base, Frame({}, what.module))
+            if isinstance(above, Class):
+                yield from self._defaults(above, instance, depth + 1)
+        for node in what.node.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                if node.value is not None:
+                    instance.parts[node.target.id] = self._default(node.value, Frame({}, what.module))
+                yield node.target.id
+
+    def _default(self, node: ast.expr, frame: Frame) -> object:
+        if not (isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "field"):
+            return self.value(node, frame)
+        words = {word.arg: word.value for word in node.keywords}
+        if "default" in words:
+            return self.value(words["default"], frame)
+        if "default_factory" not in words:
+            return Unknown("a field")
+        factory = self.value(words["default_factory"], frame)
+        if str(factory) in ("list", "dict"):
+            return [] if str(factory) == "list" else {}
+        return self.call_value(factory, (), {}, str(factory))

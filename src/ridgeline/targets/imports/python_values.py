@@ -1,16 +1,25 @@
-"""The values that reading Python configuration yields: plain ones, objects, functions and classes, and the unknown."""
+"""Turn Python's operators and a short list of its builtins into values: plain ones, objects, definitions, unknown ones.
+
+Everything is bounded; what cannot be told is an `Unknown`.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import copy
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.targets.imports.run_files import Checkout
+
+if TYPE_CHECKING:
+    from ridgeline.targets.imports.python_eval import Interpreter
 
 MISSING: Any = object()  # no value at all, where None is one
 
@@ -25,12 +34,17 @@ class Unknown:
         return self.text
 
 
+def unknown(node: ast.expr) -> Unknown:
+    """What an expression stands for that cannot be told."""
+    return Unknown(ast.unparse(node)[:80])
+
+
 @dataclass(slots=True)
 class Made:
     """An object: the class or function it was made by, its arguments, its attributes, and which were set later."""
 
     name: str = ""
-    given: tuple[Any, ...] = ()
+    given: tuple[object, ...] = ()
     parts: JsonObject = field(default_factory=dict)
     assigned_names: set[str] = field(default_factory=set)
 
@@ -52,6 +66,14 @@ class Module:
     name: str
     package: str
     scope: JsonObject = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """The names that code sees: its own, then those of its file."""
+
+    scope: JsonObject
+    module: Module
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,11 +106,11 @@ class Class:
 class Bound:
     """A method: of a plain value (`"a".lower`), or of an object."""
 
-    owner: Any
+    owner: object
     name: str
 
 
-def is_known(value: Any) -> bool:
+def is_known(value: object) -> bool:
     """Whether a value and everything in it is known."""
     if isinstance(value, (Unknown, Outside)):
         return False
@@ -99,7 +121,7 @@ def is_known(value: Any) -> bool:
     return True
 
 
-def key_of(value: Any) -> Any:
+def key_of(value: object) -> Any:
     """A value as the key of a table; `MISSING` where it is none.
 
     >>> key_of([8, None]), key_of("a"), key_of([Unknown("x")]) is MISSING
@@ -113,7 +135,7 @@ def key_of(value: Any) -> Any:
     return value if isinstance(value, (str, int, float, bool, type(None))) else MISSING
 
 
-def describe_value(value: Any) -> str:
+def describe_value(value: object) -> str:
     """A value as a message shows it: never the inside of this reader.
 
     >>> describe_value(Made(name="Thing")), describe_value([1, Unknown("x.y")]), describe_value("a")
@@ -134,67 +156,6 @@ def describe_value(value: Any) -> str:
             return repr(value)[:80]
 
 
-if TYPE_CHECKING:
-    from ridgeline.targets.imports.python_eval import Interpreter
-
-
-def arguments(
-    reading: Interpreter, args: ast.arguments, call: tuple[tuple[Any, ...], JsonMapping], what: Function
-) -> JsonObject:
-    """The parameters of a function by name: defaults, then what it is called with; the rest is unknown."""
-    given_text, words = call
-    names = [arg.arg for arg in (*args.posonlyargs, *args.args)]
-    bound_arguments: JsonObject = {name: Unknown(name) for name in (*names, *(arg.arg for arg in args.kwonlyargs))}
-    for name, part in zip(names[len(names) - len(args.defaults) :], args.defaults, strict=True):
-        bound_arguments[name] = reading.value(part, {}, what.module)
-    for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
-        if default is not None:
-            bound_arguments[arg.arg] = reading.value(default, {}, what.module)
-    bound_arguments |= dict(zip(names, given_text, strict=False))
-    bound_arguments |= {name: value for name, value in words.items() if name in bound_arguments}
-    if args.vararg:
-        bound_arguments[args.vararg.arg] = list(given_text[len(names) :])
-    if args.kwarg:
-        bound_arguments[args.kwarg.arg] = {name: value for name, value in words.items() if name not in bound_arguments}
-    return bound_arguments
-
-
-def build(reading: Interpreter, what: Class, given: tuple[Any, ...], words: JsonMapping) -> Made:
-    """An object with the defaults of its class and what it was called with."""
-    instance = Made(name=what.name, given=given)
-    names = list(_defaults(reading, what, instance, 0))
-    instance.parts |= dict(zip(names, given, strict=False))
-    instance.parts |= words
-    return instance
-
-
-def _defaults(reading: Interpreter, what: Class, made: Made, depth: int) -> Iterator[str]:
-    """The fields of a class in order, defaults of bases first; sets those that have one."""
-    reading.tick()
-    for base in what.node.bases if depth < 8 else ():
-        above = reading.value(base, {}, what.module)
-        if isinstance(above, Class):
-            yield from _defaults(reading, above, made, depth + 1)
-    for node in what.node.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            if node.value is not None:
-                made.parts[node.target.id] = _default(reading, node.value, what.module)
-            yield node.target.id
-
-
-def _default(reading: Interpreter, node: ast.expr, module: Module) -> Any:
-    if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "field":
-        words = {word.arg: word.value for word in node.keywords}
-        if "default" in words:
-            return reading.value(words["default"], {}, module)
-        if "default_factory" in words:
-            default_value = reading.value(words["default_factory"], {}, module)
-            empty = {"list": [], "dict": {}}.get(str(default_value), MISSING)
-            return reading.call_value(default_value, (), {}, str(default_value)) if empty is MISSING else empty
-        return Unknown("a field")
-    return reading.value(node, {}, module)
-
-
 @lru_cache(maxsize=128)
 def parse_module(text: str) -> ast.Module:
     return ast.parse(text)
@@ -213,26 +174,25 @@ def says(node: ast.stmt) -> bool:
     return isinstance(node.value, ast.Constant) or text.startswith(("log", "print", "warn", "assert"))
 
 
-def bind(node: ast.Import | ast.ImportFrom, scope: JsonObject, module: Module) -> None:
+def bind(node: ast.Import | ast.ImportFrom, frame: Frame) -> None:
     """Names that an import binds, to be looked up when they are used."""
     if isinstance(node, ast.Import):
         for name in node.names:
-            scope[name.asname or name.name.partition(".")[0]] = Imported(
-                name.name if name.asname else name.name.partition(".")[0], ""
-            )
+            first = name.name.partition(".")[0]
+            frame.scope[name.asname or first] = Imported(name.name if name.asname else first, "")
         return
     base = node.module or ""
     if node.level:
-        above = module.package.split(".")[: len(module.package.split(".")) - node.level + 1]
-        base = ".".join([*above, *([base] if base else [])])
+        package = frame.module.package.split(".")
+        base = ".".join([*package[: len(package) - node.level + 1], *([base] if base else [])])
     for name in node.names:
         if name.name == "*":
-            scope.setdefault("*", []).append(base)
+            frame.scope.setdefault("*", []).append(base)
         else:
-            scope[name.asname or name.name] = Imported(base, name.name)
+            frame.scope[name.asname or name.name] = Imported(base, name.name)
 
 
-def place(checkout: Checkout, source: str) -> tuple[str, str]:
+def locate_module(checkout: Checkout, source: str) -> tuple[str, str]:
     """The dotted name of the file that is read, and of its package."""
     if checkout.folder is None:
         return source.removesuffix(".py"), ""
@@ -261,3 +221,299 @@ def module_file(checkout: Checkout, name: str) -> tuple[Path, str] | None:
             if text is not None:
                 return path, text
     return None
+
+
+LONGEST = 20_000  # items of a list, characters of a text
+HUGE = 2**60
+NAMES = frozenset(
+    {
+        "int", "float", "str", "bool", "len", "min", "max", "sum", "abs", "round", "range", "list", "tuple", "dict",
+        "set", "sorted", "reversed", "enumerate", "zip", "isinstance", "getattr", "setattr", "hasattr", "print", "any",
+        "all", "divmod", "ValueError", "RuntimeError", "TypeError", "NotImplementedError", "super", "type", "map",
+        "filter",
+    }
+)  # fmt: skip
+ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+ORDER: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+FOLDS: Mapping[str, Callable[[list[Any]], object]] = {"min": min, "max": max, "sum": sum, "any": any, "all": all}
+_TEXT = frozenset(
+    {"lower", "upper", "strip", "startswith", "endswith", "replace", "split", "join", "removesuffix", "removeprefix"}
+)
+_TYPES: Mapping[str, type] = {
+    "str": str, "int": int, "float": float, "bool": bool, "list": list, "tuple": list, "dict": dict
+}  # fmt: skip
+
+
+def _number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and math.isfinite(value) and abs(value) < HUGE
+
+
+def binary(op: ast.operator, left: Any, right: Any) -> object:
+    """Arithmetic on numbers; lists and texts joined or repeated; tables merged."""
+    how = ARITHMETIC.get(type(op))
+    if _number(left) and _number(right):
+        if isinstance(op, ast.Pow) and 0 <= right <= 64 and abs(left) <= 1024:
+            return left**right
+        if isinstance(op, ast.LShift) and type(left) is int and type(right) is int and 0 <= right <= 40:
+            return left << right
+        if how is None or (right == 0 and isinstance(op, (ast.Div, ast.FloorDiv, ast.Mod))):
+            return Unknown("an expression")
+        return how(left, right)
+    if isinstance(op, ast.BitOr) and isinstance(left, dict) and isinstance(right, dict):
+        return left | right
+    are_sequences = isinstance(left, (list, str)) and isinstance(right, type(left))
+    if isinstance(op, ast.Add) and are_sequences and len(left) + len(right) <= LONGEST:
+        return operator.add(left, right)
+    if isinstance(op, ast.Mult):
+        sequence, times = (left, right) if isinstance(left, (list, str)) else (right, left)
+        if isinstance(sequence, (list, str)) and type(times) is int and 0 <= times * len(sequence) <= LONGEST:
+            return sequence * times
+    return Unknown("an expression")
+
+
+def unary(op: ast.unaryop, value: object, node: ast.expr) -> object:
+    """A sign, or `not`."""
+    if isinstance(op, ast.Not):
+        truth_value = truth(value)
+        return unknown(node) if truth_value is None else not truth_value
+    if isinstance(op, (ast.USub, ast.UAdd)) and _number(value):
+        return -value if isinstance(op, ast.USub) else value
+    return unknown(node)
+
+
+def truth(value: object) -> bool | None:
+    """Whether a value counts as true; None where that cannot be told."""
+    if isinstance(value, (Unknown, Outside, Bound)) or is_answer(value):
+        return None
+    return isinstance(value, (Made, Function, Class)) or bool(value)
+
+
+def is_answer(value: object) -> bool:
+    """Whether a value is what a function from outside gave back, and not an object that a class made."""
+    name = value.name if isinstance(value, Made) else ""
+    last = name.removesuffix(".Config").rpartition(".")[2]
+    return bool(last) and " " not in name and not last.lstrip("_")[:1].isupper()
+
+
+def boolean_value(op: ast.boolop, values: Iterable[object], node: ast.expr) -> object:
+    """`and`, `or`: the value that decides it."""
+    stops = isinstance(op, ast.Or)
+    result: object = None
+    unsure = False
+    for result in values:
+        truth_value = truth(result)
+        if truth_value is stops:
+            return result
+        unsure = unsure or truth_value is None
+    return unknown(node) if unsure else result
+
+
+def compare(op: ast.cmpop, left: object, right: object) -> bool | None:
+    """A comparison; None where it cannot be told."""
+    is_positive, is_equality = isinstance(op, (ast.Eq, ast.Is)), isinstance(op, (ast.Eq, ast.Is, ast.NotEq, ast.IsNot))
+    if isinstance(op, (ast.Is, ast.IsNot)) and right is None:
+        return None if isinstance(left, (Unknown, Bound)) or is_answer(left) else (left is None) is is_positive
+    if isinstance(left, Outside) and isinstance(right, Outside):
+        same = left.name.rpartition(".")[2] == right.name.rpartition(".")[2]
+        return same is is_positive if is_equality else None
+    if isinstance(op, (ast.In, ast.NotIn)):
+        is_member = _contains(right, left)
+        return None if is_member is None else is_member is isinstance(op, ast.In)
+    if not (is_known(left) and is_known(right)) or isinstance(left, Made) or isinstance(right, Made):
+        return None
+    if is_equality:
+        return bool(left == right) is is_positive
+    return bool(ORDER[type(op)](left, right)) if _number(left) and _number(right) else None
+
+
+def _contains(container: object, value: object) -> bool | None:
+    """Whether a value is in a list, a table or a text; None where that cannot be told."""
+    if isinstance(container, dict) and isinstance(value, (list, tuple)) and key_of(value) is not MISSING:
+        return key_of(value) in container
+    if not isinstance(value, (str, int, float, type(None))):
+        return None
+    if isinstance(container, str):
+        return value in container if isinstance(value, str) else None
+    if isinstance(container, list) and not is_known(container) and value not in container:
+        return None
+    return value in container if isinstance(container, (list, dict)) else None
+
+
+def items(value: object) -> list[Any] | None:
+    """What a loop goes over; None where it cannot be told."""
+    return list(value) if isinstance(value, (list, tuple, dict)) else None
+
+
+def put(container: object, at: object, value: object) -> None:
+    """An item of a list or a table, where there is room for it."""
+    if isinstance(container, dict) and at is not MISSING and len(container) < LONGEST:
+        container[at] = value
+    if isinstance(container, list) and type(at) is int and -len(container) <= at < len(container):
+        container[at] = value
+
+
+def call(reading: Interpreter, what: object, given: tuple[Any, ...], words: JsonMapping) -> object:
+    """A builtin, a method of a plain value, `replace`, `deepcopy` or the environment; else `MISSING`."""
+    if isinstance(what, Bound):
+        return _method(what, given, words)
+    name = str(what) if isinstance(what, Outside) else ""
+    last = name.rpartition(".")[2]
+    if name in ("os.environ.get", "os.getenv", "environ.get", "getenv") and given:
+        variable = reading.checkout.environment.get(str(given[0]))
+        return variable if variable is not None else given[1] if len(given) > 1 else words.get("default")
+    if name in ("copy.deepcopy", "copy.copy", "deepcopy", "copy"):
+        return deep_copy(given[0]) if given else Unknown(name)
+    if name in ("dataclasses.replace", "replace") and given and isinstance(given[0], Made):
+        object_copy = deep_copy(given[0])
+        object_copy.parts |= words
+        return object_copy
+    if name in ("typing.cast", "cast") and len(given) == 2:
+        return given[1]
+    if name.startswith("math.") and given and _number(given[0]) and last in ("ceil", "floor", "sqrt", "log2"):
+        return getattr(math, last)(given[0]) if given[0] > 0 or last in ("ceil", "floor") else Unknown(name)
+    return _builtin(reading, name, given, words) if name in NAMES else MISSING
+
+
+def deep_copy(value: Any) -> Any:
+    """A copy whose objects are its own."""
+    if isinstance(value, Made):
+        return Made(value.name, value.given, deep_copy(value.parts), set(value.assigned_names))
+    if isinstance(value, list):
+        return [deep_copy(part) for part in value]
+    if isinstance(value, dict):
+        return {key: deep_copy(part) for key, part in value.items()}
+    return value if isinstance(value, (Function, Class, Bound)) else copy.copy(value)
+
+
+def _builtin(reading: Interpreter, name: str, given: tuple[Any, ...], words: JsonMapping) -> object:
+    first = given[0] if given else None
+    if name == "print":
+        return None
+    if name in ("getattr", "hasattr") and len(given) >= 2 and isinstance(given[1], str):
+        attribute = reading.attribute(first, given[1])
+        if name == "hasattr":
+            return Unknown(f"hasattr {given[1]}") if isinstance(attribute, (Unknown, Bound, Outside)) else True
+        return given[2] if isinstance(attribute, Bound) and len(given) > 2 else attribute
+    if name == "setattr" and len(given) == 3 and isinstance(first, Made) and isinstance(given[1], str):
+        first.parts[given[1]] = given[2]
+        return None
+    if name == "isinstance" and len(given) == 2:
+        verdict = _is_a(first, given[1])
+        return Unknown("isinstance") if verdict is None else verdict
+    if not all(is_known(part) for part in given) and name not in ("list", "tuple", "len", "enumerate", "zip", "dict"):
+        return Unknown(f"{name}(...)")
+    try:
+        return _plain(name, given, words)
+    except (TypeError, ValueError, OverflowError, KeyError, IndexError):
+        return Unknown(f"{name}(...)")
+
+
+def _plain(name: str, given: tuple[Any, ...], words: JsonMapping) -> object:
+    first = given[0] if given else None
+    elements = items(first)
+    match name:
+        case "int" | "float" if isinstance(first, (int, float, str)) and len(str(first)) < 40:
+            return int(first) if name == "int" else float(first)
+        case "str" if not isinstance(first, (Made, Function, Class)):
+            return str(first)[:LONGEST]
+        case "bool" if (truth_value := truth(first)) is not None:
+            return truth_value
+        case "len" if isinstance(first, (list, str, dict)):
+            return len(first)
+        case "divmod" if len(given) == 2 and _number(first) and _number(given[1]) and given[1] != 0:
+            return [first // given[1], first % given[1]]
+        case "range" if all(type(part) is int for part in given) and len(range(*given)) <= LONGEST:
+            return list(range(*given))
+        case "list" | "tuple" | "set" | "sorted" | "reversed" if elements is not None or not given:
+            elements = elements or []
+            return sorted(elements) if name == "sorted" else elements[::-1] if name == "reversed" else elements
+        case "dict":
+            return {**(first if isinstance(first, dict) else {}), **words}
+        case "enumerate" if elements is not None:
+            return [[index, part] for index, part in enumerate(elements)]
+        case "zip":
+            rows = [row for part in given if (row := items(part)) is not None]
+            if len(rows) == len(given):
+                return [list(row) for row in zip(*rows, strict=False)]
+        case "min" | "max" | "sum" | "any" | "all":
+            values = elements if len(given) == 1 else list(given)
+            if values is not None and (name in ("any", "all") or all(_number(part) for part in values)):
+                return FOLDS[name](values)
+        case "abs" | "round" if _number(first):
+            return abs(first) if name == "abs" else round(first)
+        case "ValueError" | "RuntimeError" | "TypeError":
+            return MISSING
+    return Unknown(f"{name}(...)")
+
+
+def _is_a(value: object, kind: object) -> bool | None:
+    if isinstance(kind, list):
+        verdicts = [_is_a(value, part) for part in kind]
+        return True if True in verdicts else None if None in verdicts else False
+    name = kind.name if isinstance(kind, (Outside, Class)) else ""
+    if isinstance(value, (Unknown, Outside, Bound)) or not name:
+        return None
+    if isinstance(value, Made):
+        return True if value.name == name else False if name in _TYPES else None
+    return name in _TYPES and isinstance(value, _TYPES[name])
+
+
+def _method(what: Bound, given: tuple[Any, ...], words: JsonMapping) -> object:
+    """A method of a text, a list or a table."""
+    owner, name = what.owner, what.name
+    if isinstance(owner, str) and name in _TEXT and all(isinstance(part, (str, list)) for part in given):
+        if name == "join" and not all(isinstance(part, str) for part in given[0]):
+            return Unknown("join")
+        result = getattr(owner, name)(*given) if sum(len(part) for part in given) + len(owner) < LONGEST else owner
+        return list(result) if isinstance(result, (list, tuple)) else result
+    if isinstance(owner, list):
+        if name in ("append", "extend", "insert") and len(owner) < LONGEST:
+            if name == "insert" and type(given[0]) is int:
+                owner.insert(given[0], given[-1])
+            else:
+                added_values = items(given[-1]) if name == "extend" and given else list(given[-1:])
+                owner.extend([Unknown("items")] if added_values is None else added_values[:LONGEST])
+            return None
+        if name == "index" and given and given[0] in owner:
+            return owner.index(given[0])
+        return list(owner) if name == "copy" else Unknown(name)
+    return _table_method(owner, name, given, words) if isinstance(owner, dict) else MISSING
+
+
+def _table_method(owner: dict[Any, Any], name: str, given: tuple[Any, ...], words: JsonMapping) -> object:
+    first = given[0] if given else None
+    match name:
+        case "get" | "pop" | "setdefault" if (key := key_of(first)) is not MISSING:
+            default = given[1] if len(given) > 1 else None
+            entry = owner.get(key, default)
+            if name == "pop":
+                owner.pop(key, None)
+            if name == "setdefault":
+                owner.setdefault(key, default)
+            return entry
+        case "items":
+            return [[key, value] for key, value in owner.items()]
+        case "keys" | "values":
+            return list(owner if name == "keys" else owner.values())
+        case "update":
+            owner |= first if isinstance(first, dict) else {}
+            owner |= words
+            return None
+        case "copy":
+            return dict(owner)
+        case _:
+            return Unknown(name)

@@ -1,11 +1,12 @@
-"""Turn words such as `time=4h` into what a scheduler is asked for beside the chips."""
+"""Turn a run into the scripts that start it on nodes, and words such as `time=4h` into what a scheduler is asked."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from importlib import import_module
 from math import gcd
 from types import MappingProxyType
 
@@ -13,7 +14,9 @@ from ridgeline.core.errors import InputError, Problem, UnitError, not_among
 from ridgeline.core.units import parse_quantity
 from ridgeline.hardware.system import System
 from ridgeline.plan.scenario import Scenario
-from ridgeline.targets.target import Files
+from ridgeline.plan.workload import Train
+from ridgeline.targets.registry import LAUNCHERS
+from ridgeline.targets.target import Export, Files
 from ridgeline.targets.vendors import vendor_of
 from ridgeline.version import __version__
 
@@ -258,3 +261,30 @@ def slurm_run(scenario: Scenario, words: tuple[str, ...], warning_s: int = 120) 
 def _tame(text: str) -> str:
     """Text that stays inside its comment line."""
     return re.sub(r"[^ -~]+", " ", text)[:128]
+
+
+FILES = frozenset(file for file, _ in LAUNCHERS.values()) - {SLURM, ""}  # which say nothing of the plan
+
+
+def launcher_file(launcher: str, scenario: Scenario, files: Files, job: JobRequest) -> str:
+    """The text of the file that a launcher reads."""
+    module, _, function = LAUNCHERS[launcher][1].partition(".")
+    write: Callable[[Scenario, Files, JobRequest], str]
+    write = getattr(import_module(f"ridgeline.targets.launchers.{module}"), function)
+    return write(scenario, files, job)
+
+
+def with_launcher(made: Export, scenario: Scenario, launcher: str, job: JobRequest) -> Export:
+    """The export with launch.sh and the file of the launcher, instead of Slurm's plain one."""
+    if launcher not in LAUNCHERS:
+        raise InputError(not_among("--launcher", launcher, LAUNCHERS))
+    if not isinstance(scenario.workload, Train) or ON_NODE not in made.files:
+        given_text = f"{launcher} for {made.target}"
+        raise InputError(Problem(path="--launcher", given=given_text, expected="a training run with a launch.sh"))
+    plain_files = {name: text for name, text in made.files.items() if name != SLURM}
+    if launcher == "torchrun":
+        return replace(made, files=plain_files)
+    needed_names = {name: text for name, text in plain_files.items() if not name.endswith(".md")}
+    return replace(
+        made, files={**plain_files, LAUNCHERS[launcher][0]: launcher_file(launcher, scenario, needed_names, job)}
+    )

@@ -1,6 +1,6 @@
 """Turn a recipe of Megatron-Bridge into the fields of the configuration it returns, by reading its syntax.
 
-The recipe and what it calls inside its checkout are followed by `targets.python_eval`; nothing is executed. What only
+The recipe and what it calls inside its checkout are followed by `imports.python_eval`; nothing is executed. What only
 the installed software would tell is known here by name: a published model (`AutoBridge.from_hf_pretrained`), a named
 mixed-precision recipe, the common configuration, the choice of a dispatcher for experts.
 """
@@ -26,6 +26,7 @@ from ridgeline.targets.imports.python_values import (
     MISSING,
     Bound,
     Class,
+    Frame,
     Function,
     Made,
     Module,
@@ -91,7 +92,7 @@ def _read(reading: Interpreter, module: Module, chosen: str, source: str) -> Rec
         todo = f"choose one: {source}::{min(names)}"
         raise refusal(chosen or f"{len(names)} recipes", known_names, path=source, todo=todo)
     name = chosen or next(iter(names))
-    function = reading.name(name, {}, module)
+    function = reading.name(name, Frame({}, module))
     recipe_object = reading.follow(function, (), {}) if isinstance(function, Function) else None
     return _config({"return": recipe_object}, reading, source, name)
 
@@ -117,9 +118,10 @@ def _needs(node: ast.FunctionDef | ast.Lambda) -> bool:
 def _handed_on(reading: Interpreter, module: Module) -> Iterator[str]:
     for name in list(module.scope):
         if name.endswith("_config") and not name.startswith("_"):
-            recipe_value = reading.name(name, {}, module)
-            foreign = isinstance(recipe_value, Function) and recipe_value.module is not module
-            if foreign and not _needs(recipe_value.node):
+            recipe_value = reading.name(name, Frame({}, module))
+            if not isinstance(recipe_value, Function) or recipe_value.module is module:
+                continue
+            if not _needs(recipe_value.node):
                 yield name
 
 

@@ -28,7 +28,6 @@ from ridgeline.targets.dialects.torchtitan.write import (
     same_shape,
 )
 from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nest_options, only
-from ridgeline.targets.imports.python_builtins import deep_copy
 from ridgeline.targets.imports.python_eval import Interpreter, Stop
 from ridgeline.targets.imports.python_values import (
     MISSING,
@@ -37,6 +36,7 @@ from ridgeline.targets.imports.python_values import (
     Module,
     Outside,
     Unknown,
+    deep_copy,
     describe_value,
     is_known,
 )
