@@ -100,8 +100,7 @@ def _model(model: ModelSpec, _: Numerics | None) -> JsonMapping:
 
 def _numerics(model: ModelSpec) -> Iterator[Leaf]:
     """What costs nothing and has to be right for the model to train, where it is known; what is not, by name."""
-    numerics = numerics_of(model)
-    for path, value in _leaves("model.numerics", numerics, _is_rare):
+    for path, value in _leaves("model.numerics", numerics_of(model), _is_rare):
         if path != "model.numerics.models" and value is not None:
             yield path, value
     if unknown := unknown_numerics(model):

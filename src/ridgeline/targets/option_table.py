@@ -113,11 +113,10 @@ def imported_run(dialect: str, reader: OptionReader, settings: JsonMapping, **fa
     """What a reader took, and what nobody took with the reasons of the dialect's table; `facts` are of `Imported`."""
     unread = reader.unread(words(dialect, "apart"))
     tables = {"workload": pick(settings["workload"]), "plan": settings["plan"]}
-    assumptions = tuple(reader.assumptions)
     return Imported(
         target=dialect,
         settings=pick({"model": settings.get("model")}) | tables,
         unread=unread,
-        assumptions=assumptions,
+        assumptions=tuple(reader.assumptions),
         **facts,
     )

@@ -40,15 +40,18 @@ def capability_of(target: str) -> Capability:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingTarget:
-    """A target of `export` that trains, as a search asks it."""
-
+class _SearchedTarget:
     id: str
 
     @property
     def capability(self) -> Capability:
         """Which values of each decision it can express."""
         return capability_of(self.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingTarget(_SearchedTarget):
+    """A target of `export` that trains, as a search asks it."""
 
     def engines(self, system: System) -> tuple[str, ...]:
         """Engines that the target's own files run on these chips.
@@ -83,15 +86,8 @@ class TrainingTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServingTarget:
+class ServingTarget(_SearchedTarget):
     """A target of `export` that serves, as a search asks it."""
-
-    id: str
-
-    @property
-    def capability(self) -> Capability:
-        """Which values of each decision it can express."""
-        return capability_of(self.id)
 
     def engines(self, system: System) -> tuple[str, ...]:
         """Engines that the target starts on these chips.

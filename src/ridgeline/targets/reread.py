@@ -56,8 +56,7 @@ def reread(made: Export, scenario: Scenario) -> ExportCheck:
     if absent is not None:
         return ExportCheck(verdict="unreadable", why=f"they do not hold the model: {absent.why}", causes=(absent,))
     try:
-        imported_run = TARGETS[made.target].read(made.files)
-        meant = meaning(made, imported_run, scenario)
+        meant = meaning(made, TARGETS[made.target].read(made.files), scenario)
     except InputError as wrong:
         return ExportCheck(verdict="unreadable", why=_one_line(wrong), causes=_planned_elsewhere(made))
     differs = tuple(_differences(scenario, meant))

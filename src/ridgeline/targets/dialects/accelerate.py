@@ -123,11 +123,6 @@ def _other_work_of(command: list[str]) -> str:
     return next((why for sign, why in OTHER_WORK.items() if re.search(sign, words)), "")
 
 
-def started_by_accelerate(command: list[str]) -> bool:
-    """Whether Accelerate's launcher starts it."""
-    return command[0].endswith("accelerate") or "accelerate.commands.launch" in command[:8]
-
-
 def asked_chips(files: Files) -> int | None:
     """Chips that a scheduler is asked for in front of the launcher's command: `--num_nodes 4 --gpus 8 -- ...`."""
     for command in _wrapped_commands(files):
@@ -209,9 +204,8 @@ def parts_of(files: Files) -> tuple[JsonObject, JsonObject, JsonObject]:
         stated_options, flags = words_of(command)
         config_name = stated_options.get("config_file") or flags.get("config_file")
         launch |= (named_table(files, config_name) or {}) if not launch else {}
-        inside = named_table(files, stated_options.pop("config", None))
-        train |= (inside or {}) | stated_options
-        if started_by_accelerate(command):
+        train |= (named_table(files, stated_options.pop("config", None)) or {}) | stated_options
+        if command[0].endswith("accelerate") or "accelerate.commands.launch" in command[:8]:
             launch |= ({} if launch else {"distributed_type": "MULTI_GPU"}) | launch_table(flags)
     return launch, train, zero
 
@@ -260,8 +254,7 @@ def read(files: Files) -> Imported:
     several = len(trains(files))
     if several > 1:
         imported_run = imported_run.with_notes(f"the first of {several} commands that train; the others are not read")
-    chips_requested = asked_chips(files)
-    return replace(imported_run, chips=chips_requested or imported_run.chips or world_of(files))
+    return replace(imported_run, chips=asked_chips(files) or imported_run.chips or world_of(files))
 
 
 def _model_from_scratch(reader: OptionReader, files: Files) -> JsonMapping | str | None:

@@ -66,19 +66,14 @@ def read(files: Files) -> Imported:
     task = TrainedTask(
         name="lora" if adapter else "pretrain" if trains_all_weights else "finetune", everywhere=everywhere
     )
-    _old_names(train)
+    inner = train.get("fsdp_config")
+    if isinstance(inner, Mapping):  # whose keys began with fsdp_
+        names = {key: key if key == "fsdp_version" else str(key).removeprefix("fsdp_") for key in inner}
+        train["fsdp_config"] = {names[key]: value for key, value in inner.items()}
     train |= {"sequence_len": checkout_of(files).seq} if checkout_of(files).seq else {}
     reader = reader_of_files({"train": train} | ({"deepspeed": zero} if zero else {}), config_table.source)
     reader.notes += notes
     return read_run(reader, READ_WORDS, checkout_of(files).model or model_in(files), ID, task)
-
-
-def _old_names(train: JsonObject) -> None:
-    """Keys of fsdp_config that begin with fsdp_, as they did; `bf16: auto` is bf16."""
-    inner = train.get("fsdp_config")
-    if isinstance(inner, Mapping):
-        names = {key: key if key == "fsdp_version" else str(key).removeprefix("fsdp_") for key in inner}
-        train["fsdp_config"] = {names[key]: value for key, value in inner.items()}
 
 
 def _is_ours(data: JsonMapping) -> bool:

@@ -69,8 +69,7 @@ def write(scenario: Scenario) -> Export:
     front = Launch(program=program, arguments=router, weights=model_path(scenario), replicas=1, chips=1)
     files[ON_NODE] = launch_script(scenario, front, title)
     for name, worker in workers.items():
-        how = _worker(scenario, engine, worker, arguments[name])
-        files[f"{name}.sh"] = launch_script(scenario, how, title)
+        files[f"{name}.sh"] = launch_script(scenario, _worker(scenario, engine, worker, arguments[name]), title)
     files[BENCH] = bench_script(scenario, ledger.options, title, model_path(scenario))
     return export_of(ID, files, ledger)
 
@@ -149,12 +148,11 @@ def _deployment(
     parts: list[JsonObject] = [_component("Frontend", "frontend", 1, front)]
     weights = model_path(scenario) or "MODEL"
     for name, worker in workers.items():
-        container_options = {MODEL_OPTION[engine]: weights, **arguments[name]}
         container: JsonObject = {
             "name": "main",
             "image": image,
             "command": ["python3", "-m", MODULES[engine]],
-            "args": _flat(container_options),
+            "args": _flat({MODEL_OPTION[engine]: weights, **arguments[name]}),
         }
         container["resources"] = {"limits": {"nvidia.com/gpu": str(-(-worker.chips // worker.nodes))}}
         part = _component(name, name.partition("-")[0], worker.count, container)
@@ -209,8 +207,7 @@ def read(files: Files) -> Imported:
 def _read_worker(module: str, words: list[str], count: int) -> tuple[OptionReader, JsonObject, JsonObject, str]:
     """The options of one kind of worker: the plan they make, and the pool."""
     engine = next(name for name, wraps in MODULES.items() if wraps == module)
-    arguments = read_arguments(words, options(engine), options(ID))
-    reader = reader_of(arguments, module)
+    reader = reader_of(read_arguments(words, options(engine), options(ID)), module)
     fields = reader.take(FIELDS[2:])
     with suppress(ValueError, RecursionError):
         fields_read = json.loads(fields) if isinstance(fields, str) else None
@@ -230,8 +227,8 @@ def _deployment_parts(files: Files) -> list[tuple[str, list[str], int]]:
     """(module, words, replicas) of every component of a deployment."""
     parts_found: list[tuple[str, list[str], int]] = []
     for table in tables(files, ".yaml", ".yml"):
-        for part in _components(table.data):
-            for container in _containers(part):
+        for part in _tables_at(table.data, "spec", "components"):
+            for container in _tables_at(part, "podTemplate", "spec", "containers"):
                 words = [str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ()))]
                 if "-m" in words[:-1]:
                     at = words.index("-m") + 1
@@ -241,17 +238,10 @@ def _deployment_parts(files: Files) -> list[tuple[str, list[str], int]]:
     return parts_found
 
 
-def _components(data: JsonMapping) -> list[JsonMapping]:
-    spec = data.get("spec")
-    parts = spec.get("components", ()) if isinstance(spec, Mapping) else ()
-    return [part for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
-
-
-def _containers(part: JsonMapping) -> list[JsonMapping]:
-    at: object = part
-    for key in ("podTemplate", "spec", "containers"):
-        at = at.get(key) if isinstance(at, Mapping) else None
-    return [container for container in at if isinstance(container, Mapping)] if isinstance(at, list) else []
+def _tables_at(table: object, *keys: str) -> list[JsonMapping]:
+    for key in keys:
+        table = table.get(key) if isinstance(table, Mapping) else None
+    return [part for part in table if isinstance(part, Mapping)] if isinstance(table, list) else []
 
 
 def _script_parts(files: Files) -> list[tuple[str, list[str], int]]:

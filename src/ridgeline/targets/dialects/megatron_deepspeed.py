@@ -117,8 +117,7 @@ def _experts(said: JsonObject) -> None:
     if type(interval) is int and type(layers) is int and interval > 0 and 0 < layers < 10_000:
         said["moe-layer-freq"] = pattern_of(tuple((layer + 1) % interval == 0 for layer in range(layers)))
     said["moe-router-topk"] = said.pop("topk", 1)
-    spread_layers = said.pop("moe-expert-parallel-size", 1)
-    said["expert-model-parallel-size"] = spread_layers
+    said["expert-model-parallel-size"] = said.pop("moe-expert-parallel-size", 1)
     said.setdefault("expert-tensor-parallel-size", said.get("tensor-model-parallel-size", 1))
     said.setdefault("moe-token-dispatcher-type", "alltoall")
 

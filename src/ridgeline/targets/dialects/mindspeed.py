@@ -579,8 +579,7 @@ def _switches(said: JsonObject) -> None:
     algo = said.pop("context-parallel-algo", "ulysses_cp_algo")
     if _read_number(said, "context-parallel-size", 1) > 1:
         said["cp-comm-type"] = EXCHANGES.get(str(algo)) or ("allgather" if "allgather" in str(algo) else "a2a+p2p")
-    flash = said.pop("use-flash-attn", False)
-    said["attention-backend"] = "flash" if flash else "unfused"
+    said["attention-backend"] = "flash" if said.pop("use-flash-attn", False) else "unfused"
     for name in ("use-mc2", "use-ascend-mc2", "use-ascend-coc"):
         if said.pop(name, False):
             said["tp-comm-overlap"] = True

@@ -143,8 +143,7 @@ def recognises(files: Files) -> bool:
 
 
 def _is_ours(data: JsonMapping) -> bool:
-    model = data.get("model")
-    tables = isinstance(model, Mapping) and isinstance(data.get("trainer"), Mapping)
+    tables = isinstance(data.get("model"), Mapping) and isinstance(data.get("trainer"), Mapping)
     return tables and {"micro_batch_size", "tensor_model_parallel_size"} <= set(data["model"])
 
 
@@ -165,8 +164,7 @@ def read(files: Files) -> Imported:
     world = _world(stated_options, table.source)
     folder = checkout_of(files).folder
     path = f"{folder.name if folder else ''}/{table.source}"
-    run_options = Given(options=options, source=table.source, world=world, path=path)
-    imported_run = settings_of(run_options, ID, ID)
+    imported_run = settings_of(Given(options=options, source=table.source, world=world, path=path), ID, ID)
     return _with_adapters(imported_run, model)
 
 

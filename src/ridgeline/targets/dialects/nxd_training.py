@@ -403,8 +403,7 @@ def _stages(reader: OptionReader, mesh: Mapping[str, int], layers: int) -> JsonO
     stages = mesh["pp"] * chunks
     if isinstance(cuts, list) and len(cuts) == stages - 1 and layers:
         last = [int(digits) for cut in cuts if (digits := str(cut).rpartition(".")[2]).isdigit() and len(digits) < 6]
-        ends = [-1, *last, layers - 1]
-        layers_held = [after - before for before, after in pairwise(ends)]
+        layers_held = [after - before for before, after in pairwise([-1, *last, layers - 1])]
         if len(last) == len(cuts) and min(layers_held) > 0:
             return stage_plan | {"placement": layers_held}
         cuts = None
@@ -487,8 +486,7 @@ def _is_ours(data: JsonMapping) -> bool:
 def read(files: Files) -> Imported:
     """What the YAML says; an `InputError` where it cannot run on chips as plans have them."""
     table = only(files, _is_ours, "one YAML file with a distributed_strategy", ".yaml", ".yml")
-    options = resolve_references(dict(flatten(table.data)))
-    reader = OptionReader(Table(data=options, source=table.source))
+    reader = OptionReader(Table(data=resolve_references(dict(flatten(table.data))), source=table.source))
     for kind in ("dpo", "orpo"):
         if any(name.startswith(f"model_alignment_strategy.{kind}.") for name in reader.options):
             raise refusal(f"preference pairs ({kind.upper()})", "training of a decoder", where=table.source)
@@ -570,8 +568,7 @@ def _config(files: Files) -> JsonMapping | None:
 
 
 def _spelled_model(reader: OptionReader, table: Table) -> str | JsonMapping | None:
-    inner = table.data["model"]
-    stated_options = {key: reader.options.get(f"model.{key}", value) for key, value in inner.items()}
+    stated_options = {key: reader.options.get(f"model.{key}", value) for key, value in table.data["model"].items()}
     data = table.data.get("data")
     tokenizer = data.get("tokenizer") if isinstance(data, Mapping) else None
     words = dict(model_words(stated_options)) | dict(tokenizer_words(tokenizer))

@@ -87,10 +87,9 @@ def write(scenario: Scenario) -> Export:
     replica = replica_of(scenario)
     one_server = has_own_controller(scenario, replica)
     if one_server:
-        word = ROUTERS[scenario.plan.serving.router]
         fleet: Iterable[Piece] = (
             Say("--dp-size", replica.count, "plan.serving.replicas"),
-            Say("--load-balance-method", word, "plan.serving.router"),
+            Say("--load-balance-method", ROUTERS[scenario.plan.serving.router], "plan.serving.router"),
         )
     else:
         fleet = fleet_pieces(replica, "a router (sglang_router) before them", several=replica.count > 1)

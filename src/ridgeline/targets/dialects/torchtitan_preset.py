@@ -75,8 +75,7 @@ def write(scenario: Scenario) -> Export:
     title = options(ID).title
     name = f"{ledger.options[f'{REGISTRY}.family']}_plan"
     words = ("-m", "torchtitan.train", "--module", FILE.removesuffix(".py"), "--config", name, "--training.steps", "50")
-    allocator = growing_segments(scenario.system)
-    command = Command(words=words, environment=allocator, before=NOTE, tail=TOKENIZER)
+    command = Command(words=words, environment=growing_segments(scenario.system), before=NOTE, tail=TOKENIZER)
     text = module(scenario, ledger.options, name, title)
     return export_of(ID, {FILE: text, **scripts(scenario, command, title)}, ledger)
 

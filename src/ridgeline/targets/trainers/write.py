@@ -275,8 +275,7 @@ def _formats(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piec
 
 
 def _optimizer(scenario: Scenario, words: Words) -> Iterator[Piece]:
-    work = training(scenario).workload
-    name = work.optimizer.name
+    name = training(scenario).workload.optimizer.name
     if name == "muon" and "muon" in words:
         option, _, value = words["muon"].partition("=")
         yield Say(option, True if value == "true" else value, "workload.optimizer.name")

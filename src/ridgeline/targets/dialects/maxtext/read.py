@@ -20,7 +20,7 @@ from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.option_table import imported_run, read_options
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import Files, Imported, Unread, refusal
+from ridgeline.targets.target import Files, Imported, refusal
 
 TRAINS = r"pre_train\.train|MaxText[./]train|[./]train\.py|train_sft|sft_train|\$EXECUTABLE"
 OTHER_WORK = table_words("maxtext", "other_work")  # part of a program's name -> what it does instead of training
@@ -79,7 +79,11 @@ def read_table(table: Table, named: str | None, second: str = "") -> Imported:
     workload |= read_options(maxtext.ID, "packed", reader) | option_reader.pick({"global_batch": batch}) | _lora(reader)
     settings = {"model": model, "workload": workload, "plan": plan | {"precision": precision}}
     imported = imported_run(maxtext.ID, reader, settings, per_rank=per_rank)
-    return replace(imported, unread=tuple(_weigh_unread(part) for part in imported.unread))
+    splits = (part.option.endswith("_parallelism") and part.value not in ("1", "-1", "0") for part in imported.unread)
+    weighed = (
+        replace(part, matters=part.matters or split) for part, split in zip(imported.unread, splits, strict=True)
+    )
+    return replace(imported, unread=tuple(weighed))
 
 
 def _merge_arguments(files: Files) -> Table:
@@ -173,12 +177,6 @@ def _mesh(reader: option_reader.OptionReader, second: str) -> JsonObject:
     elif data != 1:
         reader.assumptions.append("one slice: dcn_data_parallelism is left to the number of slices")
     return plan
-
-
-def _weigh_unread(part: Unread) -> Unread:
-    """An option that nobody read matters where it splits the mesh."""
-    splits = part.option.endswith("_parallelism") and part.value not in ("1", "-1", "0")
-    return replace(part, matters=part.matters or splits)
 
 
 def _axis(reader: option_reader.OptionReader, axis: str) -> int | None:

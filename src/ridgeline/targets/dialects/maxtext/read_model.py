@@ -65,8 +65,7 @@ def read_model(reader: OptionReader, named: str | None) -> str | JsonMapping | N
     mlp: JsonObject = {"mlp": {"hidden": inner}}
     moe_dim = None if reader.options.get("base_moe_mlp_dim") == -1 else reader.count("base_moe_mlp_dim")
     if experts > 1:
-        topk = reader.degree("num_experts_per_tok")
-        mlp = {"moe": {"experts": experts, "topk": topk, "hidden": moe_dim or inner}}
+        mlp = {"moe": {"experts": experts, "topk": reader.degree("num_experts_per_tok"), "hidden": moe_dim or inner}}
     table: JsonObject = {
         "hidden": reader.count("base_emb_dim", default=2048),
         "layers": reader.count("base_num_decoder_layers", default=16),

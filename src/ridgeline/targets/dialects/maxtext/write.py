@@ -74,8 +74,7 @@ def batch(scenario: Scenario) -> Iterator[Piece]:
         yield Say("num_pipeline_microbatches", count, "plan.microbatch")
         yield from lost
     devices = scenario.system.chips * maxtext.devices_of(scenario.system.chip.id)
-    chips_per_node = share(sequences // steps, devices)
-    yield Say("per_device_batch_size", chips_per_node, "workload.global_batch", "plan.microbatch")
+    yield Say("per_device_batch_size", share(sequences // steps, devices), "workload.global_batch", "plan.microbatch")
     yield Say("gradient_accumulation_steps", steps, "workload.global_batch", "plan.microbatch")
 
 

@@ -161,7 +161,9 @@ def from_script(name: str, text: str, files: Files | None = None, named: bool = 
     """What a script passes to the Python program it starts; None when no command starts one."""
     script = read_script(text, checkout_of(files or {}))
     signs = (*SIGNS, *LESS) if named else SIGNS
-    runs = sorted((command for command in script.commands if _says(command, signs)), key=_only_prints)
+    runs = sorted(
+        (command for command in script.commands if set(signs) & set(parse_options(command))), key=_only_prints
+    )
     if not runs:
         return _options_in_variables(name, script)
     run_options = _options_of_command(name, script, runs[0])
@@ -178,10 +180,6 @@ def _only_prints(command: list[str]) -> bool:
 def _key(options: JsonMapping) -> tuple[object, ...]:
     """What tells runs of one script apart: the same command is often printed before it is run."""
     return tuple(options.get(name) for name in (*SIGNS, *LESS, "pipeline-model-parallel-size", "global-batch-size"))
-
-
-def _says(command: list[str], signs: tuple[str, ...]) -> bool:
-    return any(word.startswith("--") and word[2:].split("=")[0].replace("_", "-") in signs for word in command)
 
 
 def _options_in_variables(name: str, script: Script) -> Given | None:

@@ -192,8 +192,7 @@ def _sharding(reader: OptionReader, seen: RunFacts, plan: JsonObject) -> JsonObj
         reader.take("no-gradient-accumulation-fusion"), reader.take("ckpt-format")
         reader.take("init-model-with-meta-device")
     if reader.switch("use-torch-fsdp2", default=False):
-        keeps = reader.switch("torch-fsdp2-no-reshard-after-forward", default=False)
-        shard = "zero2" if keeps else "zero3"
+        shard = "zero2" if reader.switch("torch-fsdp2-no-reshard-after-forward", default=False) else "zero3"
     shard_plan: JsonObject = {"shard": shard}
     copies = reader.count("num-distributed-optimizer-instances", default=1) or 1
     if copies > 1 and seen.world is not None:
@@ -206,8 +205,7 @@ def _sharding(reader: OptionReader, seen: RunFacts, plan: JsonObject) -> JsonObj
 def _memory(reader: OptionReader, layers: int) -> JsonObject:
     memory_plan: JsonObject = {"recompute": "none"}
     parts: list[str] = []
-    kinds = {"full": "full", "selective": "selective"}
-    kind = reader.word("recompute-granularity", among=kinds, default=None)
+    kind = reader.word("recompute-granularity", among={"full": "full", "selective": "selective"}, default=None)
     if reader.switch("recompute-activations", default=False):
         kind = "selective"
     earlier = reader.word("activations-checkpoint-method", among=METHODS, default=None)

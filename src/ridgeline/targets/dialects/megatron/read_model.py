@@ -97,11 +97,6 @@ def guessed_vocabulary(reader: OptionReader) -> tuple[int, str] | None:
     return None
 
 
-def usual_vocabulary(hint: str) -> int:
-    """What is assumed where nothing tells the vocabulary: that of the model which the file is named after."""
-    return MODELS[hint].vocab if hint in MODELS else USUAL
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HybridPattern:
     """Layers by symbol, how many each pipeline segment holds, and the layers that predict further tokens."""
@@ -208,25 +203,22 @@ def read_model(reader: OptionReader, hint: str = "") -> str | JsonMapping:
     table |= {"context": longest} if longest else {}
     if not reader.switch("untie-embeddings-and-output-weights", default=False):
         table["tied"] = True
-    parts = list(_hybrid(reader, pattern, hidden) if pattern else _layers(reader, layers, hidden))
+    if pattern:
+        kinds = _parts_of(reader, pattern, hidden)
+        if len(pattern.segments) > 1:  # pipeline stages are spelled by the pattern
+            reader.options["pipeline-model-parallel-layout"] = layout_of(pattern.segments)
+        parts = list(pattern_parts(pattern.layers, kinds))
+    else:
+        parts = list(_layers(reader, layers, hidden))
     if any(part.get("attention", {}).get("positions") == "learned" for part in parts):
         table["positions"] = longest
-    kind = reader.word("normalization", among={"LayerNorm": "layer", "RMSNorm": "rms"}, default="layer")
-    if kind == "layer":
+    if reader.word("normalization", among={"LayerNorm": "layer", "RMSNorm": "rms"}, default="layer") == "layer":
         table["norm"] = "layer"
     if reader.switch("embed-layernorm", default=False):
         table["embedding_norm"] = "layer"
     table |= _blocks(parts)
     table |= _ahead(reader, table, pattern)
     return _match_catalog(reader, table, vocab, hint)
-
-
-def _hybrid(reader: OptionReader, pattern: HybridPattern, hidden: int) -> Iterator[JsonObject]:
-    """The parts of every layer that a hybrid pattern spells: one part each."""
-    kinds = _parts_of(reader, pattern, hidden)
-    if len(pattern.segments) > 1:  # pipeline stages are spelled by the pattern
-        reader.options["pipeline-model-parallel-layout"] = layout_of(pattern.segments)
-    yield from pattern_parts(pattern.layers, kinds)
 
 
 def _parts_of(reader: OptionReader, pattern: HybridPattern, hidden: int) -> dict[str, JsonObject]:
@@ -276,11 +268,11 @@ def _match_catalog(reader: OptionReader, table: JsonObject, vocab: int | None, h
         return known_as({**table, "vocab": guessed_vocab[0]}, prefer=hint)
     if vocab is not None:
         return catalog_model
-    if isinstance(catalog_model, str) or "base" in catalog_model:
+    if is_known:
         name = catalog_model if isinstance(catalog_model, str) else catalog_model["base"]
         reader.assumptions.append(f"vocab: that of {name}, whose other dimensions are these")
         return catalog_model
-    usual = usual_vocabulary(hint)
+    usual = MODELS[hint].vocab if hint in MODELS else USUAL  # that of the model which the file is named after
     reader.assumptions.append(f"vocab = {usual}: the files do not say it; --set model.vocab changes it")
     return {**catalog_model, "vocab": usual}
 
@@ -306,7 +298,7 @@ def _layers(reader: OptionReader, layers: int, hidden: int) -> Iterator[JsonObje
     counts = iter(_counts(reader, sum(sparse)))
     size, windows = _windows(reader, layers)
     skips = reader.take("no-rope-freq")
-    bare = _skips_positions(str(skips), layers) if skips is not None else (False,) * layers
+    bare = _layers_by_interval(skips, layers, last=True) if skips is not None else (False,) * layers
     recurrent = _linear_layers(reader, layers)
     state = linear(reader) if any(recurrent) else {}
     norms = {"norms": 4} if reader.switch("post-norm", default=False) else {}  # also behind each part
@@ -332,9 +324,7 @@ def _linear_layers(reader: OptionReader, layers: int) -> tuple[bool, ...]:
     if interval is None or variant not in ("gated_delta_net", "gdn", ""):
         return (False,) * layers
     reader.take("experimental-attention-variant")
-    if str(interval).isdigit() and int(interval):
-        return tuple((layer + 1) % int(interval) != 0 for layer in range(layers))
-    return flags_of(str(interval), layers)
+    return _layers_by_interval(interval, layers, last=False)
 
 
 def _reuses_indexer(reader: OptionReader, layers: int) -> tuple[bool, ...]:
@@ -344,10 +334,11 @@ def _reuses_indexer(reader: OptionReader, layers: int) -> tuple[bool, ...]:
     return tuple(max(layer + 1 - begins, 0) % interval != 0 for layer in range(layers))
 
 
-def _skips_positions(text: str, layers: int) -> tuple[bool, ...]:
-    """N skips every N-th layer, a list says which."""
+def _layers_by_interval(interval: object, layers: int, *, last: bool) -> tuple[bool, ...]:
+    """Which layers a frequency names: N every N-th one (all others where it is not the `last`), a list says which."""
+    text = str(interval)
     if text.isdigit() and int(text):
-        return tuple((layer + 1) % int(text) == 0 for layer in range(layers))
+        return tuple(((layer + 1) % int(text) == 0) == last for layer in range(layers))
     return flags_of(text, layers)
 
 
@@ -360,9 +351,7 @@ def _windows(reader: OptionReader, layers: int) -> tuple[int, tuple[bool, ...]]:
     size = int(first) if first.isdigit() else 0
     if skip is None or not size:
         return size, (bool(size),) * layers
-    if str(skip).isdigit() and int(str(skip)):  # N: one full layer after N - 1 local ones
-        return size, tuple((layer + 1) % int(str(skip)) != 0 for layer in range(layers))
-    return size, flags_of(str(skip), layers)
+    return size, _layers_by_interval(skip, layers, last=False)  # N: one full layer after N - 1 local ones
 
 
 def _mixer(reader: OptionReader, hidden: int, biased: bool) -> JsonObject:

@@ -13,7 +13,6 @@ from ridgeline.models.spec import (
     GatedDeltaNet,
     LatentAttention,
     Mamba2,
-    Mixer,
     Mlp,
     ModelSpec,
     Moe,
@@ -43,7 +42,8 @@ Writer = Callable[[Scenario], Iterator[Piece]]
 def numerics(scenario: Scenario) -> Iterator[Piece]:
     """What a converted checkpoint needs, and what training from nothing should have too."""
     numerics = numerics_of(scenario.model)
-    if numerics.rotary_base is not None and has_rotary(scenario.model):
+    rotates = _latent(scenario.model) or any(mixer.positions == "rope" for mixer in _attentions(scenario))
+    if numerics.rotary_base is not None and rotates:
         yield Say("--rotary-base", int(numerics.rotary_base), f"{AT}.rotary_base")
     yield Fixed(f"{AT}.rotary_base", numerics.rotary_base, "no positions are rotated")
     if numerics.rotary_share is not None and not _latent(scenario.model):
@@ -65,13 +65,6 @@ def unknown_losses(model: ModelSpec) -> Iterator[Lose]:
     if unknown := unknown_numerics(model):
         why = f"{', '.join(unknown)} of this model: not known; set them as its checkpoint has them"
         yield Lose(f"{AT}.unknown", why, yours=True)
-
-
-def has_rotary(model: ModelSpec) -> bool:
-    """Whether any layer has rotary positions."""
-    return _latent(model) or any(
-        isinstance(block.mixer, Attention) and block.mixer.positions == "rope" for block in model.blocks
-    )
 
 
 def _latent(model: ModelSpec) -> bool:
@@ -222,16 +215,13 @@ def layers(scenario: Scenario) -> Iterator[Piece]:
 def states(scenario: Scenario) -> Iterator[Piece]:
     """Sizes of layers that keep a state."""
     for index, block in enumerate(scenario.model.blocks):
-        yield from _state_sizes(block.mixer, f"model.blocks.{index}.mixer")
-
-
-def _state_sizes(mixer: Mixer | None, path: str) -> Iterator[Piece]:
-    if isinstance(mixer, (Mamba2, GatedDeltaNet)):
-        for name, option in option_names(ID, "mamba" if isinstance(mixer, Mamba2) else "linear").items():
-            yield Say(option, getattr(mixer, name), f"{path}.{name}")
-    if isinstance(mixer, Mamba2):
-        for name, value in values(ID, "mamba_fixed").items():
-            yield Fixed(f"{path}.{name}", value, "what its Mamba layer has")
+        mixer, path = block.mixer, f"model.blocks.{index}.mixer"
+        if isinstance(mixer, (Mamba2, GatedDeltaNet)):
+            for name, option in option_names(ID, "mamba" if isinstance(mixer, Mamba2) else "linear").items():
+                yield Say(option, getattr(mixer, name), f"{path}.{name}")
+        if isinstance(mixer, Mamba2):
+            for name, value in values(ID, "mamba_fixed").items():
+                yield Fixed(f"{path}.{name}", value, "what its Mamba layer has")
 
 
 def stages(scenario: Scenario) -> Iterator[Piece]:
@@ -378,8 +368,7 @@ def _attention(scenario: Scenario, found: list[Attention]) -> Iterator[Piece]:
     else:
         yield Say("--group-query-attention", True, f"{MIXER}.kv_heads")
         yield Say("--num-query-groups", groups, f"{MIXER}.kv_heads")
-    norm = _shared(found, "qk_norm")
-    if norm == "head":
+    if _shared(found, "qk_norm") == "head":
         yield Say("--qk-layernorm", True, f"{MIXER}.qk_norm")
     if _shared(found, "sinks"):
         yield Say("--softmax-type", "learnable", f"{MIXER}.sinks")

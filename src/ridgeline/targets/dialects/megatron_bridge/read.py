@@ -75,8 +75,7 @@ def read_recipe(text: str, chosen: str = "", source: str = "", checkout: Checkou
     """The fields that a recipe sets; an `InputError` lists the recipes of a file that holds several."""
     reading = Interpreter(checkout=checkout or Checkout(), hook=_hook, present=_present)
     try:
-        module = reading.load(text, source)
-        return _read(reading, module, chosen, source)
+        return _read(reading, reading.load(text, source), chosen, source)
     except (Stop, RecursionError):
         given_text = "a recipe that does too much before it returns"
         raise InputError(Problem(path=source, given=given_text, expected="a configuration to read")) from None

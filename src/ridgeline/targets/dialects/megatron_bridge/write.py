@@ -205,8 +205,7 @@ def spoken(scenario: Scenario) -> Iterator[Piece]:
             yield from fields_of(piece, scenario)
         else:
             yield piece
-    stored_format = scenario.plan.precision.activations.id
-    if stored_format not in ("bf16", "fp16"):
+    if scenario.plan.precision.activations.id not in ("bf16", "fp16"):
         yield Say("mixed_precision", Code(SINGLE), "plan.precision.activations")
 
 

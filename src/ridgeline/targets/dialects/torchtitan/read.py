@@ -80,8 +80,7 @@ def job_of(files: Files) -> tuple[Table, tuple[str, ...]]:
     source, _, chosen = name.partition("::")
     reading = Interpreter(checkout=checkout_of(files), hook=_hook)
     try:
-        module = reading.load(text, source)
-        functions_by_name = _functions(module)
+        functions_by_name = _functions(reading.load(text, source))
         if chosen not in functions_by_name and (chosen or len(functions_by_name) != 1):
             todo = f"choose one: {source}::{min(functions_by_name)}" if functions_by_name else ""
             known_names = ", ".join(sorted(functions_by_name)[:40]) or "functions that return Trainer.Config"

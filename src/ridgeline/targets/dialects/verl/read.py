@@ -167,8 +167,7 @@ def _formats(reader: option_reader.OptionReader) -> JsonObject:
         recipes = {recipe: means for means, recipe in RECIPES.items()} | {"delayed": ("fp8-e4m3", "tensor")}
         means = reader.word(f"{LAYER}.fp8_recipe", among=recipes, default=("fp8-e4m3", "tensor"))
         precision |= {"compute": means[0], "scaling": means[1]}
-    wide = reader.switch(f"{DDP}.grad_reduce_in_fp32", default=True)
-    precision["gradients"] = "fp32" if wide else stored_format
+    precision["gradients"] = "fp32" if reader.switch(f"{DDP}.grad_reduce_in_fp32", default=True) else stored_format
     name = read_options(ID, "megatron_optimizer", reader)["name"]
     short = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
     states = reader.word(f"{OPTIM}.exp_avg_dtype", among=short, default="fp32")
@@ -206,8 +205,7 @@ def read(files: Files) -> Imported:
     plan["dp"] = max(1, nodes * chips_per_node // (plan["tp"] * plan["pp"] * plan["cp"]))
     if plan.get("shard_degree", 0) >= plan["dp"] * plan["cp"]:  # more than there are: all of them
         del plan["shard_degree"]
-    workload = _workload(reader, plan, megatron)
-    return _imported(files, reader, plan, workload, nodes * chips_per_node)
+    return _imported(files, reader, plan, _workload(reader, plan, megatron), nodes * chips_per_node)
 
 
 def _imported(

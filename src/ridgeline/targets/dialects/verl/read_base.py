@@ -181,8 +181,7 @@ def _of_table(files: Files, name: str, text: str) -> Base:
         return Base()
     place = checkout_of(files)
     folders = (*((place.folder,) if place.folder else ()), *_places(place, OWN, whole=True))
-    composer = Composer(checkout=place, folders=folders)
-    options = composer.compose(data)
+    options = Composer(checkout=place, folders=folders).compose(data)
     option_names = {key for key, _ in flatten(data)}
     listed_values = re.search(r"^defaults:[ \t]*\n((?:[ \t]*(?:-.*|#.*)?\n)+)", text, re.MULTILINE)
     engine = _engine(listed_values.group(1) if listed_values else "")
