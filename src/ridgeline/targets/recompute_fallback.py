@@ -38,12 +38,16 @@ def normal_recompute(scenario: Scenario) -> Recompute:
     """
     chosen = scenario.plan.recompute
     if chosen.kind == "selective":
-        absent = _absent(scenario)
+        blocks = scenario.model.blocks
+        latent = any(isinstance(block.mixer, LatentAttention) for block in blocks)
+        experts = any(isinstance(block.ffn, Moe) for block in blocks)
+        absent = {name for name, there in (("latent-up", latent), ("moe", experts)) if not there}
         chosen = replace(chosen, parts=tuple(part for part in chosen.parts if part not in absent))
         chosen = chosen if chosen.parts else replace(chosen, kind="none")
     if chosen.kind == "none":
         return replace(chosen, layers=None, rest="none")
-    counts = recomputed_layers(scenario)
+    kind_of_plan = scenario.plan.recompute
+    counts = tuple(kind_of_plan.layers_of(stage, layers) for stage, layers in enumerate(scenario.placement))
     if counts == scenario.placement:
         return replace(chosen, layers=None, rest="none")
     if not any(counts):
@@ -52,19 +56,6 @@ def normal_recompute(scenario: Scenario) -> Recompute:
     if all(min(layers, most) == count for layers, count in stages):
         return replace(chosen, layers=max(counts))
     return chosen
-
-
-def _absent(scenario: Scenario) -> set[str]:
-    blocks = scenario.model.blocks
-    latent = any(isinstance(block.mixer, LatentAttention) for block in blocks)
-    experts = any(isinstance(block.ffn, Moe) for block in blocks)
-    return {name for name, there in (("latent-up", latent), ("moe", experts)) if not there}
-
-
-def recomputed_layers(scenario: Scenario) -> tuple[int, ...]:
-    """Layers of each virtual stage that do the plan's kind of recompute."""
-    chosen = scenario.plan.recompute
-    return tuple(chosen.layers_of(stage, layers_held) for stage, layers_held in enumerate(scenario.placement))
 
 
 def nearest(scenario: Scenario, parts: Collection[str], *, some_selective: bool = False) -> Recompute:

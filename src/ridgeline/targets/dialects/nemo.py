@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -151,7 +150,9 @@ def read(files: Files) -> Imported:
     """What the trainer's YAML says."""
     table = only(files, _is_ours, "one YAML file with a trainer and a model", ".yaml", ".yml")
     stated_options = resolve_references({key.removeprefix("training."): value for key, value in flatten(table.data)})
-    stated_options = resolve_references(_plain(stated_options))
+    for key, value in stated_options.items():  # a launcher's `${training.model.x}` is `${model.x}` of the run
+        stated_options[key] = value.replace("${training.", "${") if isinstance(value, str) else value
+    stated_options = resolve_references(stated_options)
     model = {key: stated_options.get(f"model.{key}", value) for key, value in table.data["model"].items()}
     _refuse_other_work(model, stated_options, table.source)
     options = dict(_options(model, stated_options))
@@ -164,13 +165,8 @@ def read(files: Files) -> Imported:
     world = _world(stated_options, table.source)
     folder = checkout_of(files).folder
     path = f"{folder.name if folder else ''}/{table.source}"
-    imported_run = settings_of(Given(options=options, source=table.source, world=world, path=path), ID, ID)
-    return _with_adapters(imported_run, model)
-
-
-def _plain(said: JsonMapping) -> JsonObject:
-    """References of the launcher's files (`${training.model.x}`) as those of the run they become (`${model.x}`)."""
-    return {key: value.replace("${training.", "${") if isinstance(value, str) else value for key, value in said.items()}
+    run_options = Given(options=options, source=table.source, world=world, path=path)
+    return _with_adapters(settings_of(run_options, ID, ID), model)
 
 
 def _refuse_other_work(model: JsonMapping, said: JsonMapping, source: str) -> None:
@@ -273,7 +269,6 @@ def _world(said: JsonMapping, source: str) -> int | None:
 def _with_adapters(found: Imported, model: JsonMapping) -> Imported:
     """Adapters, or all weights of a trained model: what a file for fine-tuning updates."""
     peft = model.get("peft")
-    workload: JsonObject = dict(found.settings["workload"])
     scheme = str(peft.get("peft_scheme") or "") if isinstance(peft, Mapping) else ""
     if scheme == "lora" and isinstance(peft, Mapping):
         tuning = peft.get("lora_tuning")
@@ -283,10 +278,10 @@ def _with_adapters(found: Imported, model: JsonMapping) -> Imported:
         targets = [part for word in names for part in ALL.get(word, (LORA[word],) if word in LORA else ())]
         rank = tuning_table.get("adapter_dim", 32)
         rank = rank if type(rank) is int and rank > 0 else 32
-        workload |= {"task": "lora", "lora": {"rank": rank, "targets": list(dict.fromkeys(targets)) or ["qkv"]}}
+        lora = {"rank": rank, "targets": list(dict.fromkeys(targets)) or ["qkv"]}
+        found = found.with_settings(workload={"task": "lora", "lora": lora})
     elif model.get("restore_from_path") is not None:
-        workload["task"] = "finetune"
-    notes = found.assumptions
+        found = found.with_settings(workload={"task": "finetune"})
     if scheme not in ("", "none", "lora", "None"):
-        notes = (*notes, f"peft_scheme = {scheme[:40]}: read as training of all weights")
-    return replace(found, settings={**found.settings, "workload": workload}, assumptions=notes)
+        found = found.with_notes(after=(f"peft_scheme = {scheme[:40]}: read as training of all weights",))
+    return found

@@ -89,11 +89,6 @@ def shares_evenly(mixer: Attention, ranks: int) -> bool:
     return not mixer.heads % ranks and not max(ranks, mixer.kv_heads) % min(ranks, mixer.kv_heads)
 
 
-def family_of(model: ModelSpec) -> str:
-    """The name of the run, by which NxD Training picks the model's class."""
-    return "hf_mixtral" if has_experts(model) else "hf_llama"
-
-
 def even(layers: int, stages: int) -> tuple[int, ...]:
     """Layers of each stage as NxD deals them by itself: what is left over goes to the last stages.
 
@@ -277,7 +272,7 @@ def _command(scenario: Scenario) -> Command:
 
 def _model_pieces(scenario: Scenario) -> Iterator[Piece]:
     model, block = scenario.model, plain_block(scenario.model)
-    yield Say("name", family_of(model))
+    yield Say("name", "hf_mixtral" if has_experts(model) else "hf_llama")  # by which it picks the model's class
     yield Say("model_source", "hf")
     if block is None or block[0].head_dim * block[0].heads != model.hidden:
         why = "its classes are Llama's and Mixtral's: equal layers of RMSNorm, rotary attention and SwiGLU, no biases"

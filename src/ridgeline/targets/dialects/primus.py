@@ -110,15 +110,11 @@ def _pieces(scenario: Scenario) -> Iterator[Piece]:
             why = "layers of a pattern are spread evenly over the ranks of a pipeline, under 1f1b"
             yield from lose(why, "plan.schedule.*", "plan.placement")
     for piece in admit_options(pieces(scenario), options("megatron")):
-        yield from _key_pieces(_model_paths_only(piece, scenario))
-
-
-def _model_paths_only(piece: Piece, scenario: Scenario) -> Piece:
-    """The pattern of a hybrid without cuts: the Megatron inside Primus is one before they came."""
-    if not isinstance(piece, Say) or piece.option != PATTERN or not needs_segments(scenario):
-        return piece
-    model_paths = [path for path in piece.paths if not path.startswith("plan.")]
-    return Say(piece.option, pattern(scenario, cuts=False), *model_paths)
+        if isinstance(piece, Say) and piece.option == PATTERN and needs_segments(scenario):
+            # without cuts: the Megatron inside Primus is one before they came
+            model_paths = [path for path in piece.paths if not path.startswith("plan.")]
+            piece = Say(piece.option, pattern(scenario, cuts=False), *model_paths)
+        yield from _key_pieces(piece)
 
 
 def _key_pieces(piece: Piece) -> Iterator[Piece]:

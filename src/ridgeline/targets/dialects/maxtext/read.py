@@ -100,17 +100,12 @@ def _merge_arguments(files: Files) -> Table:
         raise refusal(f"{len(yaml_tables)} such files", expected_text, todo="name one file")
     if not yaml_tables:
         return Table(data=option_reader.nest_options(words), source=next(iter(files)))
-    _refuse_base(yaml_tables[0])
+    stem = Path(str(yaml_tables[0].data.get("base_config", ""))[:200]).stem
+    altered = next((means for sign, means in ALTERED.items() if re.search(rf"(^|_){sign}", stem)), None)
+    if altered is not None:  # the file changes one which does not train a decoder alone
+        raise refusal(f"{altered} ({stem}.yml)", "training of a decoder", where=yaml_tables[0].source)
     run_words = {key: value for key, value in words.items() if key in MANY or key.endswith("_parallelism")}
     return Table(data={**yaml_tables[0].data, **run_words}, source=yaml_tables[0].source, lines=yaml_tables[0].lines)
-
-
-def _refuse_base(table: Table) -> None:
-    """An `InputError` for a file that changes one which does not train a decoder alone."""
-    stem = Path(str(table.data.get("base_config", ""))[:200]).stem
-    other_work_found = next((means for sign, means in ALTERED.items() if re.search(rf"(^|_){sign}", stem)), None)
-    if other_work_found is not None:
-        raise refusal(f"{other_work_found} ({stem}.yml)", "training of a decoder", where=table.source)
 
 
 def _refuse_other_work(files: Files) -> None:

@@ -224,15 +224,10 @@ def filled_axes(table: Table, devices: int) -> Table:
     outer = math.prod(degree for degree in slices if type(degree) is int and degree > 0)
     if len(open_) != 1 or open_[0] == "data" or not devices or devices % (product_of_others * outer):
         return table
-    if open_[0] == "fsdp" and not copies_data(table.data):
+    copies = [table.data.get(f"{place}_data_parallelism", 1) for place in ("dcn", "ici")]
+    if open_[0] == "fsdp" and not any(type(degree) is int and degree > 1 for degree in copies):
         return table
     return replace(table, data={**table.data, names[open_[0]]: devices // (product_of_others * outer)})
-
-
-def copies_data(options: JsonMapping) -> bool:
-    """Whether a stated number of copies of the weights is asked for, each split over its own devices."""
-    stated_values = [options.get(f"{place}_data_parallelism", 1) for place in ("dcn", "ici")]
-    return any(type(degree) is int and degree > 1 for degree in stated_values)
 
 
 def filled_slices(table: Table, devices: int, slices: int) -> Table:

@@ -86,17 +86,13 @@ def flags_of(pattern: str, layers: int) -> tuple[bool, ...]:
     before = ""
     while text != before and len(pattern) <= LONGEST and len(text) <= MOST:
         before = text
-        text = re.sub(r"\[([\d,]*)\]\*(\d{1,4})", _repeat_list, text)
+        text = re.sub(r"\[([\d,]*)\]\*(\d{1,4})", lambda at: f"[{','.join([at[1]] * min(int(at[2]), MOST))}]", text)
         text = text.replace("]+[", ",")
         text = re.sub(r"\(\[([\d,]*)\]\)", r"[\1]", text)
     match = re.fullmatch(r"\[([01](?:,[01])*)\]", text)
     if match is None or len(match.group(1).split(",")) != layers:
         raise refusal(repr(pattern[:60]), f"a number, or a list of {layers} ones and zeros", path="frequency")
     return tuple(flag == "1" for flag in match.group(1).split(","))
-
-
-def _repeat_list(found: re.Match[str]) -> str:
-    return "[" + ",".join([found.group(1)] * min(int(found.group(2)), MOST)) + "]"
 
 
 def changes_step(option: str, value: str = "True") -> bool:

@@ -32,6 +32,7 @@ from ridgeline.targets.target import DIALECTS, Files, Imported, Unread, refusal
 LONGEST = ("inference-max-seq-length", "inference-max-sequence-length", "max-length", "seq-length")
 MOST = table_names("megatron", "most")
 WRITTEN = ("num-tokens-to-generate", "tokens-to-generate", "max-new-tokens", "out-seq-length")
+# what of a plan a decode step has: no sharding, no recompute, no gradients, no pipeline schedule of training
 KEPT = ("tp", "pp", "ep", "etp", "engine", "attention", "moe_dispatch", "sequence_parallel")
 DECODE_FORMATS = ("compute", "weights", "activations", "kv", "scaling")
 PARTS = {word: part for part, word in MODULES.items()}
@@ -64,13 +65,6 @@ def decoding(reader: OptionReader) -> tuple[JsonObject, int]:
     step = f"the decode step of {batch} sequences that each hold {context} tokens"
     reader.assumptions.append(f"a run that generates text: {step}")
     return {"kind": "decode", "context": context}, batch
-
-
-def decoding_plan(plan: JsonObject) -> JsonObject:
-    """What of a plan a decode step has: no sharding, no recompute, no gradients, no pipeline schedule of training."""
-    decode_plan = {key: value for key, value in plan.items() if key in KEPT}
-    formats = plan.get("precision", {})
-    return decode_plan | {"precision": {key: formats[key] for key in DECODE_FORMATS if key in formats}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,7 +364,8 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
     run_facts = RunFacts(engine=engine, layers=spec.layers, experts=has_experts(spec), world=found.world)
     plan = read_plan(reader, run_facts)
     if generates:
-        plan = decoding_plan(plan)
+        formats = {key: value for key, value in plan["precision"].items() if key in DECODE_FORMATS}
+        plan = {key: value for key, value in plan.items() if key in KEPT} | {"precision": formats}
     option_list = options(target if target not in ("primus", *DIALECTS) else ID)
     unread = tuple(_explain_unread(part, option_list, names or {}) for part in reader.unread({}))
     per_rank = replica or (None if "global_batch" in workload else plan["microbatch"])

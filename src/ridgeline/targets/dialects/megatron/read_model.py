@@ -268,7 +268,7 @@ def _match_catalog(reader: OptionReader, table: JsonObject, vocab: int | None, h
         return known_as({**table, "vocab": guessed_vocab[0]}, prefer=hint)
     if vocab is not None:
         return catalog_model
-    if is_known:
+    if isinstance(catalog_model, str) or "base" in catalog_model:
         name = catalog_model if isinstance(catalog_model, str) else catalog_model["base"]
         reader.assumptions.append(f"vocab: that of {name}, whose other dimensions are these")
         return catalog_model

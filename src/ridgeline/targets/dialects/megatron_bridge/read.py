@@ -291,19 +291,19 @@ def read(files: Files) -> Imported:
 def _with_adapters(imported: Imported, found: RecipeFields) -> Imported:
     """Adapters, or all weights of a trained model: what a recipe for fine-tuning updates."""
     peft = found.fields.get("peft")
-    workload: JsonObject = dict(imported.settings["workload"])
-    notes = imported.assumptions
+    imported = replace(imported, unread=tuple(part for part in imported.unread if not part.option.startswith("peft")))
     if peft is not None:
         words = [str(word) for word in found.fields.get("peft.target_modules") or ALL_LINEAR]
         targets = [target for target, name in bridge.LORA.items() if any(name in word for word in words)]
         rank = found.fields.get("peft.dim", 32)
-        workload |= {"task": "lora", "lora": {"rank": rank if type(rank) is int else 32, "targets": targets}}
+        lora = {"rank": rank if type(rank) is int else 32, "targets": targets}
+        imported = imported.with_settings(workload={"task": "lora", "lora": lora})
         if "LoRA" not in str(peft) or len(targets) < len(words):
-            notes = (*notes, f"peft = {str(peft)[:40]} of {', '.join(words)[:80]}: priced as LoRA of {targets}")
+            note = f"peft = {str(peft)[:40]} of {', '.join(words)[:80]}: priced as LoRA of {targets}"
+            imported = imported.with_notes(after=(note,))
     elif any(word in found.function for word in ("sft", "finetune")):
-        workload["task"] = "finetune"
-    unread = tuple(part for part in imported.unread if not part.option.startswith("peft"))
-    return replace(imported, settings={**imported.settings, "workload": workload}, assumptions=notes, unread=unread)
+        imported = imported.with_settings(workload={"task": "finetune"})
+    return imported
 
 
 def _precision_name(precision: object) -> str:

@@ -191,19 +191,16 @@ def _model(spec: Any, function: str, folder: str) -> JsonObject:
         if isinstance(converter, (Made, Outside)):
             kind = converter.name.removesuffix(".Config").split(".")[-1]
             if kind == "LoRAConverter" and isinstance(converter, Made):
-                model_options |= _adapters(converter)
+                rank, modules = converter.parts.get("rank"), converter.parts.get("target_modules")
+                model_options["lora.rank"] = rank if type(rank) is int else 8
+                if isinstance(modules, list):
+                    model_options["lora.target_modules"] = [str(name) for name in modules]
                 continue
             names.append(CONVERTER_CLASSES.get(kind, kind))
             if kind == "Float8LinearConverter" and isinstance(converter, Made):
                 recipe = converter.parts.get("recipe_name", "rowwise")
                 model_options["quantize.linear.float8.recipe_name"] = recipe if isinstance(recipe, str) else "rowwise"
     return model_options | ({"model.converters": names} if names else {})
-
-
-def _adapters(converter: Made) -> JsonObject:
-    rank, modules = converter.parts.get("rank"), converter.parts.get("target_modules")
-    names = {"lora.target_modules": [str(name) for name in modules]} if isinstance(modules, list) else {}
-    return {"lora.rank": rank if type(rank) is int else 8, **names}
 
 
 def read(files: Files) -> Imported:
