@@ -24,8 +24,6 @@ from ridgeline.targets.vendors import runs_on
 ID = "accelerate"
 
 WORDS = table_words("accelerate", "words")
-
-
 CAN = frozenset({("fsdp2", "cp"), ("deepspeed", "cp"), ("deepspeed", "tp")})
 NOTE = "# dataset_name in train.yaml is yours to choose. Words after the script's name are passed on to the trainer."
 SCRIPTS = (".sh", ".sbatch", ".slurm")

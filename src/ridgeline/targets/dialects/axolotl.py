@@ -18,8 +18,6 @@ from ridgeline.targets.vendors import runs_on
 ID = "axolotl"
 
 WORDS = words("axolotl", "words")
-
-
 CAN = frozenset({("fsdp2", "cp"), ("fsdp2", "tp")})
 NOTE = "# datasets in train.yaml are yours to choose."
 READ_WORDS = {**WORDS, **words("axolotl", "read_words")}

@@ -9,6 +9,7 @@ from ridgeline.core.documents import JsonObject
 from ridgeline.models.spec import Attention, Mlp, ModelSpec, Norm
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of
+from ridgeline.targets.dialects.maxtext.write import plain_sizes
 from ridgeline.targets.dialects.verl.names import weights_of
 from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nest_options, only, pick
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
@@ -16,7 +17,7 @@ from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather,
 from ridgeline.targets.option_table import imported_run
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import KEYS, fallback_losses, same_everywhere
-from ridgeline.targets.tables import template
+from ridgeline.targets.tables import template, words
 from ridgeline.targets.target import Export, Files, Imported, Unread
 from ridgeline.targets.vendors import growing_segments, runs_on, vendor_of
 
@@ -26,8 +27,6 @@ STAGES = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "lion": "Lion", "muon": "Muon", "sgd": "SGD", "adafactor": "Adafactor"}
 FORMATS = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 CP = "sequence_parallel_size"
-
-
 TRAIN = "train.py"
 BODY = template("deepspeed_train.txt")
 FILE = "ds_config.json"
@@ -68,17 +67,8 @@ def llama_config(model: ModelSpec) -> str | None:
     plain = Attention(heads=mixer.heads, kv_heads=mixer.kv_heads, head_dim=mixer.head_dim)
     if mixer != plain or ffn != Mlp(hidden=ffn.hidden) or block.parallel or block.extra or block.beside:
         return None
-    sizes = {
-        "vocab_size": model.vocab,
-        "hidden_size": model.hidden,
-        "intermediate_size": ffn.hidden,
-        "num_hidden_layers": model.layers,
-        "num_attention_heads": mixer.heads,
-        "num_key_value_heads": mixer.kv_heads,
-        "head_dim": mixer.head_dim,
-        "tie_word_embeddings": model.embedding.tied,
-    }
-    return f"LlamaConfig({', '.join(f'{name}={value}' for name, value in sizes.items())})"
+    sizes = plain_sizes(model, mixer, ffn)
+    return f"LlamaConfig({', '.join(f'{word}={sizes[name]}' for name, word in words(ID, 'llama').items())})"
 
 
 def write(scenario: Scenario) -> Export:
@@ -89,8 +79,8 @@ def write(scenario: Scenario) -> Export:
     script = train_script(scenario, title)
     on_host = vendor_of(scenario.system).device == "cpu"
     environment = ON_HOST if on_host else growing_segments(scenario.system, ALLOCATOR)
-    words = ("train.py", "--deepspeed", "--deepspeed_config", FILE)
-    command = Command(words=words, before=WRITTEN if script else NOTE, environment=environment)
+    program = ("train.py", "--deepspeed", "--deepspeed_config", FILE)
+    command = Command(words=program, before=WRITTEN if script else NOTE, environment=environment)
     files = {FILE: text, **scripts(scenario, command, title)}
     return export_of(ID, files | ({TRAIN: script} if script else {}), ledger)
 

@@ -41,8 +41,6 @@ MODEL_OPTION = {"vllm": "--model", "sglang": "--model-path", "tensorrt-llm": "--
 ROUTERS = {"round-robin": "round-robin", "least-loaded": "least-loaded", "prefix-aware": "kv"}
 FIELDS = "--override-engine-args"  # of a TensorRT-LLM worker: the fields of its YAML as a JSON object
 KINDS = {"both": "worker", "prefill": "prefill", "decode": "decode"}
-
-
 WRITERS = {"vllm": vllm.engine_pieces, "sglang": sglang.engine_pieces, "tensorrt-llm": tensorrt_llm.engine_pieces}
 READERS = {"vllm": vllm.read_engine, "sglang": sglang.read_engine, "tensorrt-llm": tensorrt_llm.read_engine}
 TRANSFER = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'

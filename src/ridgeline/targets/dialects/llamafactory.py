@@ -21,8 +21,6 @@ ID = "llamafactory"
 
 WORDS = table_words("llamafactory", "words")
 STAGES = {"pretrain": "pt", "finetune": "sft", "lora": "sft"}
-
-
 CAN = frozenset({("deepspeed", "tp")})
 NOTE = "# dataset, dataset_dir and template in train.yaml are yours to choose."
 PROGRAM = ("llamafactory.launcher", "train.yaml")

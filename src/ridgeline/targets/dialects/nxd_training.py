@@ -26,7 +26,7 @@ from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, has_experts
-from ridgeline.targets.dialects.maxtext.write import plain_block
+from ridgeline.targets.dialects.maxtext.write import plain_block, plain_sizes
 from ridgeline.targets.dialects.megatron.read_model import named_by_path, read_model
 from ridgeline.targets.dialects.megatron.write_model import unknown_losses
 from ridgeline.targets.dialects.nemo import model_words, resolve_references, tokenizer_words
@@ -342,15 +342,9 @@ def config_of(model: ModelSpec, mixer: Attention, ffn: Mlp | Moe) -> JsonObject:
         "architectures": ["MixtralForCausalLM" if isinstance(ffn, Moe) else "LlamaForCausalLM"],
         "model_type": "mixtral" if isinstance(ffn, Moe) else "llama",
         "hidden_act": "silu",
-        "hidden_size": model.hidden,
-        "intermediate_size": ffn.hidden,
-        "num_hidden_layers": model.layers,
-        "num_attention_heads": mixer.heads,
-        "num_key_value_heads": mixer.kv_heads,
-        "max_position_embeddings": model.context or 8192,
-        "vocab_size": model.vocab,
-        "tie_word_embeddings": model.embedding.tied,
     }
+    sizes = plain_sizes(model, mixer, ffn)
+    config |= {word: sizes[name] for name, word in words(ID, "config").items()}
     if isinstance(ffn, Moe):
         config |= {"num_local_experts": ffn.experts, "num_experts_per_tok": ffn.topk, "sliding_window": None}
     config |= pick({"rms_norm_eps": numerics.norm_eps, "rope_theta": numerics.rotary_base})

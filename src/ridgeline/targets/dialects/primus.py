@@ -43,8 +43,6 @@ NAMES = words(ID, "names")
 OPPOSITE = words(ID, "opposite")
 # what Megatron does without the option, where Primus's own files (pre_trainer, language_model) would say otherwise
 PLAIN = values(ID, "plain")
-
-
 FILE = "primus.yaml"
 OVERRIDES = "overrides."
 NOTE = "# PRIMUS is a checkout of AMD-AGI/Primus; words after the script's name override keys (--train_iters 100)."

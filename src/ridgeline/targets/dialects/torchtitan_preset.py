@@ -39,8 +39,6 @@ CONVERTERS = {
     "float8": ("Float8LinearConverter", "Float8GroupedExpertsConverter"),
     "mx": ("MXFP8LinearConverter", "MXFP8GroupedExpertsConverter"),
 }
-
-
 FILE = "preset.py"
 NOTE = """\
 # Words after the script's name are passed on, for example --dataloader.dataset_path or --training.steps 1000.

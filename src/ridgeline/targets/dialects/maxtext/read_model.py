@@ -14,11 +14,12 @@ from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, not_among
 from ridgeline.core.files import Table, read_table
 from ridgeline.models.load import MODELS
-from ridgeline.targets.dialects.maxtext.names import ALSO_NAMED, MODELS_NAMED
+from ridgeline.targets.dialects.maxtext.names import ALSO_NAMED, ID, MODELS_NAMED
 from ridgeline.targets.imports.model_names import known_as
 from ridgeline.targets.imports.option_reader import OptionReader, tables
 from ridgeline.targets.imports.run_files import RunFiles, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
+from ridgeline.targets.option_table import read_options
 from ridgeline.targets.tables import names as table_names
 from ridgeline.targets.target import Files, Unread
 
@@ -59,27 +60,15 @@ def read_model(reader: OptionReader, named: str | None) -> str | JsonMapping | N
     block = reader.word("decoder_block", among={name: name for name in PLAIN_BLOCKS}, default="default")
     has_qk_norm = reader.switch("use_qk_norm", default=str(block).startswith("qwen3"))
     has_bias = reader.switch("attention_bias", default=block == "qwen2")
-    heads = reader.count("base_num_query_heads", default=16)
-    inner = reader.count("base_mlp_dim", default=7168)
-    experts = reader.degree("num_experts")
+    table = read_options(ID, "dims", reader)
+    table["attention"] = {name: table.pop(name) for name in ("heads", "kv_heads", "head_dim")}
+    table["attention"] |= ({"qk_norm": "head"} if has_qk_norm else {}) | ({"qkv_bias": True} if has_bias else {})
+    inner, experts = table.pop("inner"), reader.degree("num_experts")
     mlp: JsonObject = {"mlp": {"hidden": inner}}
     moe_dim = None if reader.options.get("base_moe_mlp_dim") == -1 else reader.count("base_moe_mlp_dim")
     if experts > 1:
         mlp = {"moe": {"experts": experts, "topk": reader.degree("num_experts_per_tok"), "hidden": moe_dim or inner}}
-    table: JsonObject = {
-        "hidden": reader.count("base_emb_dim", default=2048),
-        "layers": reader.count("base_num_decoder_layers", default=16),
-        "vocab": reader.count("vocab_size", default=32000),
-        "tied": reader.switch("logits_via_embedding", default=False),
-        "attention": {
-            "heads": heads,
-            "kv_heads": reader.count("base_num_kv_heads", default=16),
-            "head_dim": reader.count("head_dim", default=128),
-            **({"qk_norm": "head"} if has_qk_norm else {}),
-            **({"qkv_bias": True} if has_bias else {}),
-        },
-        **mlp,
-    }
+    table |= mlp
     if block == "gpt3":
         table |= {"norm": "layer", "positions": reader.count("trainable_position_size", default=2048)}
         table["attention"] |= {"positions": "learned", "qkv_bias": True, "out_bias": True}

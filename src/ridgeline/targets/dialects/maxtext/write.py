@@ -17,7 +17,7 @@ from ridgeline.targets.dialects.maxtext import names as maxtext
 from ridgeline.targets.dialects.megatron.write_model import unknown_losses
 from ridgeline.targets.launchers.launch import ON_NODE, Command, comment, header, nodes_of, on_node, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose
-from ridgeline.targets.option_table import say_options
+from ridgeline.targets.option_table import option_names, say_options
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
 from ridgeline.targets.tables import word_lists
@@ -56,6 +56,13 @@ def plain_block(model: ModelSpec) -> tuple[Attention, Mlp | Moe] | None:
     same = mixer == plain_mixer and ffn == plain_ffn and outer
     usual = (block.norm, block.norms, block.parallel, block.extra, block.beside) == (Norm(), 2, False, 0, None)
     return (mixer, ffn) if same and usual else None
+
+
+def plain_sizes(model: ModelSpec, mixer: Attention, ffn: Mlp | Moe) -> JsonObject:
+    """The sizes of such a model; every software that spells them has its own names for them in its table."""
+    sizes: JsonObject = {"hidden": model.hidden, "layers": model.layers, "vocab": model.vocab}
+    sizes |= {"context": model.context or 8192, "tied": model.embedding.tied, "inner": ffn.hidden}
+    return sizes | {name: getattr(mixer, name) for name in ("heads", "kv_heads", "head_dim")}
 
 
 def on_tpu(system: System) -> bool:
@@ -345,16 +352,8 @@ def _model(scenario: Scenario) -> Iterator[Piece]:
         return
     mixer, ffn = block
     yield Say("decoder_block", "llama2" if isinstance(ffn, Mlp) else "mixtral", "model.*")
-    dims: JsonObject = {
-        "base_emb_dim": model.hidden,
-        "base_num_decoder_layers": model.layers,
-        "base_num_query_heads": mixer.heads,
-        "base_num_kv_heads": mixer.kv_heads,
-        "head_dim": mixer.head_dim,
-        "base_mlp_dim": ffn.hidden,
-        "vocab_size": model.vocab,
-        "logits_via_embedding": model.embedding.tied,
-    }
+    sizes = plain_sizes(model, mixer, ffn)
+    dims: JsonObject = {option: sizes[name] for name, option in option_names(maxtext.ID, "dims").items()}
     if isinstance(ffn, Moe):
         dims |= {"base_moe_mlp_dim": ffn.hidden, "num_experts": ffn.experts, "num_experts_per_tok": ffn.topk}
     for option, value in dims.items():

@@ -19,8 +19,6 @@ STRATEGIES = {"zero2": "optim_grads", "zero3": "optim_grads_params"}
 # (format, what shares a scale) -> Transformer Engine's recipe
 RECIPES = {("fp8-e4m3", "tensor"): "tensorwise", ("fp8-e4m3", "block"): "blockwise", ("mxfp8", "block"): "mxfp8"}
 POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none", "alibi": "alibi"}
-
-
 LONGEST = 4_000  # characters of a layout or a pattern
 MOST = 20_000  # characters it may stand for
 # options that change the step; the rest of what is not read decides nothing about it

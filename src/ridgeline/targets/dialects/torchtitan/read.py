@@ -50,8 +50,6 @@ RECOMPUTE = values(ID, "recompute")  # the class of activation_checkpoint -> its
 CONVERTER_CLASSES = table_words("torchtitan", "converter_classes")
 FAMILIES = ("llama3", "llama4", "qwen3_5", "qwen3", "deepseek_v3", "gpt_oss", "kimi_k2_7", "kimi_k2")
 KEPT = ("training", "parallelism", "compile")
-
-
 # what a preset has to state: not guessed where only running it would tell
 NEEDED = ("training.", "parallelism.")
 LEFT = ("steps", "max_norm", "gc_freq", "seed", "deterministic")
