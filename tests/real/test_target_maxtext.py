@@ -22,8 +22,7 @@ import ridgeline
 from ridgeline.models.load import MODELS
 from ridgeline.models.spec import Attention, Mlp, Moe
 from ridgeline.plan.scenario import Scenario
-from ridgeline.targets.dialects.maxtext.names import MODELS_NAMED, VOCABULARIES, devices_of
-from ridgeline.targets.dialects.maxtext.write import inside
+from ridgeline.targets.dialects.maxtext.write import MODELS_NAMED, VOCABULARIES, devices_of, inside
 from ridgeline.targets.options import options
 from ridgeline.targets.registry import TARGETS
 from tools.record.maxtext import record

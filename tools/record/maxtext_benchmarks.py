@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ridgeline.targets.dialects.maxtext.names import CONTEXT, INPUT, OTHERS, PROJECTIONS, WIDE
+from ridgeline.targets.dialects.maxtext.write import CONTEXT, INPUT, OTHERS, PROJECTIONS, WIDE
 
 KEPT = (
     "per_device_batch_size", "max_target_length", "remat_policy", "gradient_accumulation_steps", "quantization",

@@ -13,8 +13,8 @@ from ridgeline.models.dimensions import MOST_LAYERS
 from ridgeline.models.load import model as load_model
 from ridgeline.models.spec import ModelSpec
 from ridgeline.targets.decisions import has_experts
-from ridgeline.targets.dialects.maxtext import names as maxtext
 from ridgeline.targets.dialects.maxtext import read_model as run
+from ridgeline.targets.dialects.maxtext import write as maxtext
 from ridgeline.targets.imports import option_reader
 from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.imports.shell_eval import read_script

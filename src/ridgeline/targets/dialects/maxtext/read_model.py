@@ -14,7 +14,7 @@ from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, not_among
 from ridgeline.core.files import Table, read_table
 from ridgeline.models.load import MODELS
-from ridgeline.targets.dialects.maxtext.names import ALSO_NAMED, ID, MODELS_NAMED
+from ridgeline.targets.dialects.maxtext.write import ALSO_NAMED, ID, MODELS_NAMED
 from ridgeline.targets.imports.model_names import known_as
 from ridgeline.targets.imports.option_reader import OptionReader, tables
 from ridgeline.targets.imports.run_files import RunFiles, checkout_of

@@ -13,18 +13,50 @@ from ridgeline.models.numerics import Router, numerics_of
 from ridgeline.models.spec import Attention, LatentAttention, Mlp, ModelSpec, Moe, Norm
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of, has_experts
-from ridgeline.targets.dialects.maxtext import names as maxtext
 from ridgeline.targets.dialects.megatron.write_model import unknown_losses
 from ridgeline.targets.launchers.launch import ON_NODE, Command, comment, header, nodes_of, on_node, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose
 from ridgeline.targets.option_table import option_names, say_options
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
-from ridgeline.targets.tables import word_lists
+from ridgeline.targets.tables import sizes as table_sizes
+from ridgeline.targets.tables import values, word_lists, word_pairs, words
 from ridgeline.targets.target import Export, refusal
 from ridgeline.targets.vendors import runs_on, vendor_of
 from ridgeline.targets.yaml_text import yaml_text
 
+ID = "maxtext"
+# catalog id -> model_name, where MaxText's own model file describes the same model
+MODELS_NAMED = words("maxtext", "models_named")
+# other names of the same models, which are read
+ALSO_NAMED = words("maxtext", "also_named")
+# model_name -> the vocabulary of its file, where it is rounded
+VOCABULARIES = table_sizes("maxtext", "vocabularies")
+FIXED_OPTIMIZER = {"gpt3-175b": "adam_pax"}  # a model's file stands above ours
+# the start of the names of models whose blocks Muon is let loose on
+MUON = ("deepseek", "kimi", "qwen3", "gpt-oss", "gemma3", "llama2", "llama3")
+OPTIMIZERS = {"adamw": "adamw", "sgd": "sgd", "muon": "muon"}
+# remat_policy -> what it recomputes: it keeps named products, the rest is done again; less first
+POLICIES = values("maxtext", "policies")
+LIKE = words("maxtext", "like")
+# for remat_policy = custom: tensors of one layer, by what keeping them spares
+PROJECTIONS = ("query_proj", "key_proj", "value_proj", "kv_proj", "qkv_proj", "out_proj")
+WIDE = ("mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "moe_mlpwi_0", "moe_mlpwi_1", "moe_mlpwo")
+# projections that spare a second pass through the layer's inputs when all of a row are kept
+PROJECTED = (("query_proj", "key_proj", "value_proj"), ("query_proj", "kv_proj"), ("qkv_proj",))
+WIDENED = ("mlpwi", "mlpwi_0", "mlpwi_1", "moe_mlpwi_0", "moe_mlpwi_1")  # what `mlpwo` alone does not spare
+CONTEXT = ("context", "attention_out")
+INPUT = "decoder_layer_input"
+OTHERS = ("query_wa_proj", "kv_wa_proj", "mla_q", "mla_kv", "moe_x_sorted", "moe_routing_maps")
+LONG = {"bf16": "bfloat16", "fp32": "float32", "fp16": "float16"}
+# (format, what shares a scale) -> quantization; Transformer Engine's on GPUs, qwix's on TPUs
+ON_GPU, ON_TPU = word_pairs(ID, "on_gpu"), word_pairs(ID, "on_tpu")
+BY_QWIX = ("fp8_full", "int8")
+# quantization -> (format, what shares a scale)
+QUANTIZED = {word: tuple(means) or None for word, means in word_lists(ID, "quantized").items()}
+ALSO_AXES = {"fsdp": "fsdp_transpose", "context": "context_usp_ulysses"}  # axis -> one that splits the same
+AXES = ("data", "fsdp", "tensor", "tensor_sequence", "context", "pipeline", "expert")
+TWO_DEVICES = ("tpu-v7x",)  # chips whose two cores JAX counts as devices of their own
 OUTERMOST = ("pipeline", "data", "fsdp", "expert", "context", "tensor", "tensor_sequence")
 FILE = "maxtext.yml"
 RUN = ("run_name=ridgeline", "steps=50", "dataset_type=synthetic", "enable_checkpointing=false")
@@ -36,8 +68,27 @@ LIBTPU = (
     "--xla_tpu_enable_async_collective_fusion=true --xla_tpu_enable_async_collective_fusion_fuse_all_gather=true "
     "--xla_tpu_overlap_compute_collective_tc=true --xla_enable_async_all_gather=true"
 )
-SLICES = word_lists(maxtext.ID, "slices")  # chip -> how Google names a slice: a word, and what a chip counts there
+SLICES = word_lists(ID, "slices")  # chip -> how Google names a slice: a word, and what a chip counts there
 COORDINATOR = 'export JAX_COORDINATOR_IP="$MASTER_ADDR" JAX_COORDINATOR_PORT="$MASTER_PORT" NNODES NODE_RANK'
+
+
+def devices_of(chip: str) -> int:
+    """How many devices JAX counts for a chip.
+
+    >>> devices_of("tpu-v7x"), devices_of("tpu-v5p")
+    (2, 1)
+    """
+    return 2 if chip in TWO_DEVICES else 1
+
+
+def parts_of(policy: str, experts: bool) -> tuple[str, ...]:
+    """The parts a selective policy recomputes; in models with experts those of the wide layers are meant too.
+
+    >>> parts_of("save_dot_except_mlp", True)
+    ('attention', 'mlp', 'moe', 'norm')
+    """
+    parts = tuple(POLICIES[policy][1])
+    return tuple(sorted({*parts, "moe"})) if experts and "mlp" in parts else parts
 
 
 def plain_block(model: ModelSpec) -> tuple[Attention, Mlp | Moe] | None:
@@ -73,14 +124,14 @@ def on_tpu(system: System) -> bool:
 def batch(scenario: Scenario) -> Iterator[Piece]:
     """A pipeline cuts its microbatches out of one batch of all chips; without one gradients are accumulated."""
     work, plan = training(scenario).workload, scenario.plan
-    yield from say_options(maxtext.ID, "seq", decisions_of(scenario))
+    yield from say_options(ID, "seq", decisions_of(scenario))
     sequences, steps = work.sequences, scenario.microbatches
     if plan.mesh.pp > 1:
         count, sequences, lost = cut(scenario)
         steps = 1
         yield Say("num_pipeline_microbatches", count, "plan.microbatch")
         yield from lost
-    devices = scenario.system.chips * maxtext.devices_of(scenario.system.chip.id)
+    devices = scenario.system.chips * devices_of(scenario.system.chip.id)
     yield Say("per_device_batch_size", share(sequences // steps, devices), "workload.global_batch", "plan.microbatch")
     yield Say("gradient_accumulation_steps", steps, "workload.global_batch", "plan.microbatch")
 
@@ -119,7 +170,7 @@ def mesh(scenario: Scenario) -> Iterator[Piece]:
     """Every axis, between slices and inside one."""
     plan, axes = scenario.plan, scenario.plan.mesh
     yield from axes_of(scenario)[1]
-    paths = word_lists(maxtext.ID, "axis_paths")
+    paths = word_lists(ID, "axis_paths")
     parts = axis_degrees(scenario)
     for axis, (between, within) in parts.items():
         yield Say(f"dcn_{axis}_parallelism", between, *paths[axis])
@@ -144,7 +195,7 @@ def axis_degrees(scenario: Scenario) -> dict[str, tuple[int, int]]:
 def second(scenario: Scenario) -> str:
     """The axis that takes the second device of a chip, where JAX counts two: data's if a microbatch halves."""
     plan = scenario.plan
-    if maxtext.devices_of(scenario.system.chip.id) == 1:
+    if devices_of(scenario.system.chip.id) == 1:
         return ""
     if plan.microbatch % 2:
         return "tensor_sequence" if plan.sequence_parallel else "tensor"
@@ -279,7 +330,7 @@ def pipeline(scenario: Scenario) -> Iterator[Piece]:
 
 def pipeline_layers(model: ModelSpec) -> int:
     """The layers a pipeline may hold: DeepSeek's dense ones come before it."""
-    if not maxtext.MODELS_NAMED.get(model.id, "").startswith(("deepseek", "kimi")):
+    if not MODELS_NAMED.get(model.id, "").startswith(("deepseek", "kimi")):
         return model.layers
     return sum(not isinstance(model.blocks[index].ffn, Mlp) for index in model.order)
 
@@ -287,12 +338,12 @@ def pipeline_layers(model: ModelSpec) -> int:
 def write(scenario: Scenario) -> Export:
     """maxtext.yml and the launch scripts: one process for each host."""
     ledger = gather(decisions_of(scenario), _pieces(scenario))
-    title = options(maxtext.ID).title
+    title = options(ID).title
     head = header(scenario, title)
     if second(scenario):
         head = (*head, f"devices: two for each chip, the second on axis {second(scenario)}")
     text = comment(head) + yaml_text(ledger.options)
-    return export_of(maxtext.ID, {FILE: text, **_launch(scenario, title)}, ledger)
+    return export_of(ID, {FILE: text, **_launch(scenario, title)}, ledger)
 
 
 def _launch(scenario: Scenario, title: str) -> dict[str, str]:
@@ -325,13 +376,13 @@ def every_host(scenario: Scenario) -> Iterator[str]:
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
     yield Say("base_config", "base.yml")
     yield Say("hardware", "tpu" if on_tpu(scenario.system) else "gpu")
-    yield from runs_on(scenario, maxtext.ID)
+    yield from runs_on(scenario, ID)
     for part in (_model, batch, _work, mesh, pipeline, _recompute, _formats):
         yield from part(scenario)
     flash = "flash" if on_tpu(scenario.system) else "cudnn_flash_te"
     is_flash = decisions_of(scenario)["plan.attention"] == "flash"
     yield Say("attention", flash if is_flash else "dot_product", "plan.attention")
-    yield from habits(maxtext.ID, "switches")
+    yield from habits(ID, "switches")
 
 
 def _model(scenario: Scenario) -> Iterator[Piece]:
@@ -339,8 +390,8 @@ def _model(scenario: Scenario) -> Iterator[Piece]:
     name = _name(model)
     if name is not None:
         yield Say("model_name", name, "model.*")
-        if name in maxtext.VOCABULARIES and maxtext.VOCABULARIES[name] != model.vocab:
-            yield Lose("model.vocab", f"its file has {maxtext.VOCABULARIES[name]}")
+        if name in VOCABULARIES and VOCABULARIES[name] != model.vocab:
+            yield Lose("model.vocab", f"its file has {VOCABULARIES[name]}")
         if model.mtp is not None:
             yield Say("mtp_num_layers", model.mtp.depth, "model.mtp*")
         if model.vision is not None:
@@ -353,7 +404,7 @@ def _model(scenario: Scenario) -> Iterator[Piece]:
     mixer, ffn = block
     yield Say("decoder_block", "llama2" if isinstance(ffn, Mlp) else "mixtral", "model.*")
     sizes = plain_sizes(model, mixer, ffn)
-    dims: JsonObject = {option: sizes[name] for name, option in option_names(maxtext.ID, "dims").items()}
+    dims: JsonObject = {option: sizes[name] for name, option in option_names(ID, "dims").items()}
     if isinstance(ffn, Moe):
         dims |= {"base_moe_mlp_dim": ffn.hidden, "num_experts": ffn.experts, "num_experts_per_tok": ffn.topk}
     for option, value in dims.items():
@@ -369,7 +420,7 @@ def _numerics(model: ModelSpec) -> Iterator[Piece]:
         yield Say("rope_max_timescale", int(numerics.rotary_base))
     if numerics.norm_eps is not None:
         yield Say("normalization_layer_epsilon", numerics.norm_eps)
-    yield from habits(maxtext.ID, "numerics")
+    yield from habits(ID, "numerics")
     if numerics.router is not None:
         if numerics.router.aux_loss is not None:
             yield Say("load_balance_loss_weight", numerics.router.aux_loss)
@@ -381,21 +432,21 @@ def _numerics(model: ModelSpec) -> Iterator[Piece]:
 
 
 def _name(model: ModelSpec) -> str | None:
-    is_known = model.id in maxtext.MODELS_NAMED and model.id in MODELS and MODELS[model.id] == model
-    return maxtext.MODELS_NAMED[model.id] if is_known else None
+    is_known = model.id in MODELS_NAMED and model.id in MODELS and MODELS[model.id] == model
+    return MODELS_NAMED[model.id] if is_known else None
 
 
 def _work(scenario: Scenario) -> Iterator[Piece]:
     work, name = training(scenario).workload, _name(scenario.model)
-    yield from say_options(maxtext.ID, "packed", decisions_of(scenario))
-    yield from habits(maxtext.ID, "work")
+    yield from say_options(ID, "packed", decisions_of(scenario))
+    yield from habits(ID, "work")
     if work.packed and not on_tpu(scenario.system):
         yield Say("max_segments_per_seq", SEGMENTS)
-    kind = maxtext.OPTIMIZERS.get(work.optimizer.name)
-    if kind == "muon" and not (name.startswith(maxtext.MUON) if name else not has_experts(scenario.model)):
+    kind = OPTIMIZERS.get(work.optimizer.name)
+    if kind == "muon" and not (name.startswith(MUON) if name else not has_experts(scenario.model)):
         yield Lose("workload.optimizer.name", "Muon is not let loose on blocks of this kind: written as adamw")
         kind = None
-    is_own = maxtext.FIXED_OPTIMIZER.get(name or "")
+    is_own = FIXED_OPTIMIZER.get(name or "")
     if is_own and kind != "adamw":
         yield Lose("workload.optimizer.name", f"the model's own file says {is_own}")
     yield Say("opt_type", is_own or kind or "adamw", *(["workload.optimizer.name"] if kind else []))
@@ -407,7 +458,7 @@ def _recompute(scenario: Scenario) -> Iterator[Piece]:
     cover = same_everywhere(scenario)
     yield from fallback_losses(scenario, cover, "one policy for all layers")
     name = policy_of(cover.kind, frozenset(cover.parts), has_experts(scenario.model))
-    kind, parts = maxtext.POLICIES[name][0], maxtext.parts_of(name, has_experts(scenario.model))
+    kind, parts = POLICIES[name][0], parts_of(name, has_experts(scenario.model))
     if cover.kind == "none":
         why = f"every layer stands in a checkpoint, and remat_policy none keeps nothing: written as {name}"
         yield Lose("plan.recompute.kind", why)
@@ -417,11 +468,11 @@ def _recompute(scenario: Scenario) -> Iterator[Piece]:
             yield Lose("plan.recompute.kind", "no policy recomputes just these parts: written as full")
     offload_policy = {"minimal": "minimal_offloaded", "full": "custom"}.get(name) if offload.activations == 1 else None
     if offload_policy == "custom":
-        yield Say(maxtext.INPUT, "offload", "plan.offload.activations")
+        yield Say(INPUT, "offload", "plan.offload.activations")
     paths = ["plan.recompute.kind", "plan.recompute.parts", "plan.recompute.layers"]
     paths += ["plan.offload.activations"] if offload_policy else []
     yield Say("remat_policy", offload_policy or name, *paths)
-    yield from habits(maxtext.ID, "recompute")
+    yield from habits(ID, "recompute")
     if offload.optimizer == 1:
         yield Say("optimizer_memory_host_offload", True, "plan.offload.optimizer")
 
@@ -437,8 +488,8 @@ def policy_of(kind: str, parts: frozenset[str], experts: bool) -> str:
     if kind == "full":
         return "full"
     wanted_names = parts if kind == "selective" else frozenset()
-    for name, (means, _) in maxtext.POLICIES.items():
-        policy_parts = maxtext.parts_of(name, experts)
+    for name, (means, _) in POLICIES.items():
+        policy_parts = parts_of(name, experts)
         covered_parts = {*policy_parts, "activation"} if "mlp" in policy_parts else set(policy_parts)
         if means == "selective" and wanted_names <= covered_parts | ({"moe"} if not experts else set()):
             return name
@@ -450,30 +501,30 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
     precision, work = scenario.plan.precision, training(scenario).workload
     stored, states = precision.weights.id, work.optimizer.states.id
     without_master = stored != "fp32" and work.optimizer.master is None
-    yield Say("dtype", maxtext.LONG.get(precision.activations.id, "bfloat16"), "plan.precision.activations")
-    stored_format = maxtext.LONG.get(stored, "bfloat16") if without_master else "float32"
+    yield Say("dtype", LONG.get(precision.activations.id, "bfloat16"), "plan.precision.activations")
+    stored_format = LONG.get(stored, "bfloat16") if without_master else "float32"
     yield Say("weight_dtype", stored_format, "plan.precision.weights", "workload.optimizer.master")
-    if precision.activations.id not in maxtext.LONG or precision.activations.id != stored:
+    if precision.activations.id not in LONG or precision.activations.id != stored:
         why = "weights are used in the format of activations"
         yield from lose(why, "plan.precision.weights", "plan.precision.activations")
     master = work.optimizer.master.id if work.optimizer.master else "none"
     if not without_master and master != ("none" if stored == "fp32" else "fp32"):
         yield Lose("workload.optimizer.master", "the optimizer updates the weights as they rest: fp32, or none beside")
-    format_kept = next((name for name, word in maxtext.LONG.items() if word == stored_format), "fp32")
+    format_kept = next((name for name, word in LONG.items() if word == stored_format), "fp32")
     yield Fixed("workload.optimizer.states", format_kept, "states have the format of weight_dtype")
     if states == format_kept:
         yield Say("mu_dtype", stored_format, "workload.optimizer.states")
-    yield from say_options(maxtext.ID, "gradients", decisions_of(scenario))
+    yield from say_options(ID, "gradients", decisions_of(scenario))
     yield from _narrow(scenario)
 
 
 def _narrow(scenario: Scenario) -> Iterator[Piece]:
     """Products in a narrow format: Transformer Engine's recipes on GPUs, qwix's on TPUs."""
     precision, decisions = scenario.plan.precision, decisions_of(scenario)
-    known_words = maxtext.ON_TPU if on_tpu(scenario.system) else maxtext.ON_GPU
+    known_words = ON_TPU if on_tpu(scenario.system) else ON_GPU
     word = known_words.get((precision.compute.id, decisions.get("plan.precision.scaling", "")), "")
     yield Say("quantization", word, *(["plan.precision.compute", "plan.precision.scaling"] if word else []))
-    if word in maxtext.BY_QWIX:
+    if word in BY_QWIX:
         yield Say("use_qwix_quantization", True)
     formats = ", ".join(f"{name} by {scale}" for name, scale in known_words)
     yield Fixed("plan.precision.compute", precision.weights.id, f"products are in dtype, or {formats}")
