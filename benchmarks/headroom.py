@@ -18,7 +18,7 @@ from ridgeline.calibrate.folds import dataset_of
 from ridgeline.calibrate.truth.rows import read_table
 from ridgeline.calibrate.validation import peak_of
 from ridgeline.core.files import write_text
-from ridgeline.sim.memory.headroom import SHIPPED_SHORTFALLS
+from ridgeline.sim.memory.peak import SHIPPED_SHORTFALLS
 
 TABLE = Path(__file__).parent / "witness_h200.csv"
 

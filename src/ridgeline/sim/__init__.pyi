@@ -1,5 +1,5 @@
 from ridgeline.sim.closed_form.grad_sync import EndOfStep as EndOfStep
-from ridgeline.sim.closed_form.overlap import SectionTimes as SectionTimes
+from ridgeline.sim.closed_form.stage_times import SectionTimes as SectionTimes
 from ridgeline.sim.closed_form.step import StepTimes as StepTimes
 from ridgeline.sim.events.simulate import Simulated as Simulated
 from ridgeline.sim.events.simulate import simulate as simulate
@@ -16,11 +16,11 @@ from ridgeline.sim.forward_price import overlap_host as overlap_host
 from ridgeline.sim.forward_price import price_forward as price_forward
 from ridgeline.sim.layout_model import LayoutModel as LayoutModel
 from ridgeline.sim.layout_model import price_layouts as price_layouts
-from ridgeline.sim.memory.headroom import scenario_headroom as scenario_headroom
 from ridgeline.sim.memory.peak import Memory as Memory
 from ridgeline.sim.memory.peak import ModelState as ModelState
 from ridgeline.sim.memory.peak import capacity_of as capacity_of
 from ridgeline.sim.memory.peak import peak_memory as peak_memory
+from ridgeline.sim.memory.peak import scenario_headroom as scenario_headroom
 from ridgeline.sim.memory.serving import ServingMemory as ServingMemory
 from ridgeline.sim.memory.serving import limits_of as limits_of
 from ridgeline.sim.memory.serving import serving_memory as serving_memory
@@ -44,4 +44,4 @@ from ridgeline.sim.prediction_interval import new_source_interval as new_source_
 from ridgeline.sim.prediction_interval import read_residuals as read_residuals
 from ridgeline.sim.prediction_interval import summary_text as summary_text
 from ridgeline.sim.step_batch import StepBatch as StepBatch
-from ridgeline.sim.step_sensitivity import sensitivities as sensitivities
+from ridgeline.sim.step_batch import sensitivities as sensitivities

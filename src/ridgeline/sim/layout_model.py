@@ -24,13 +24,12 @@ from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import virtual_stages_by_rank
 from ridgeline.sim.closed_form.grad_sync import end_of_step
-from ridgeline.sim.closed_form.overlap import exposed_stage_times
 from ridgeline.sim.closed_form.pipeline_time import most_trained, pipeline_time, send_seconds
 from ridgeline.sim.closed_form.stage_mix import PlacementMix, StageMix, placement_mix, rank_mix, sum_by_count
-from ridgeline.sim.closed_form.stage_times import WITH_STALLS, StageTimes
+from ridgeline.sim.closed_form.stage_times import WITH_STALLS, StageTimes, exposed_stage_times
 from ridgeline.sim.closed_form.step import step_times
 from ridgeline.sim.memory.footprint import SectionFootprint, bytes_per_param, section_footprint
-from ridgeline.sim.memory.peak_form import PeakForm, peak_form
+from ridgeline.sim.memory.peak import PeakForm, peak_form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

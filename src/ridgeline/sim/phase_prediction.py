@@ -23,11 +23,11 @@ from ridgeline.models.spec import Moe
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Decode, Prefill
-from ridgeline.sim.fates import unused_networks
 from ridgeline.sim.forward_price import PARTS, ForwardSeconds, price_forward
 from ridgeline.sim.memory.serving import ServingMemory, limits_of, serving_memory
 from ridgeline.sim.prediction import Bill, Impossible, Part, StepParts
 from ridgeline.sim.prediction_interval import Interval
+from ridgeline.sim.unpriced_fields import unused_networks
 
 CURVE = 14  # batches of the curve
 COVERAGE = 0.9

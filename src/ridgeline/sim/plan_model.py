@@ -25,12 +25,18 @@ from ridgeline.lowering.context import LoweringContext
 from ridgeline.lowering.plan_columns import PlanColumns
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim.closed_form.grad_sync import EndOfStep, end_of_step
-from ridgeline.sim.closed_form.overlap import SectionTimes, exposed_gathers, gather_seconds, section_times, stage_times
 from ridgeline.sim.closed_form.pipeline_time import PipelineTime, Sends, most_trained, pipeline_time, send_seconds
 from ridgeline.sim.closed_form.stage_mix import PlacementMix, RankMix, StageMix, placement_mix, rank_mix, sum_by_count
-from ridgeline.sim.closed_form.stage_times import StageTimes
+from ridgeline.sim.closed_form.stage_times import (
+    SectionTimes,
+    StageTimes,
+    exposed_gathers,
+    gather_seconds,
+    host_stall,
+    section_times,
+    stage_times,
+)
 from ridgeline.sim.closed_form.step import step_times
-from ridgeline.sim.host_stall import host_stall
 from ridgeline.sim.memory.footprint import (
     BytesPerParam,
     SectionFootprint,

@@ -51,13 +51,11 @@ from ridgeline.plan.scenario import Scenario, training
 from ridgeline.plan.workload import Train
 from ridgeline.sim.closed_form.stage_mix import stage_mixes
 from ridgeline.sim.closed_form.step import StepTimes, step_seconds
-from ridgeline.sim.fates import unpriced_fields
-from ridgeline.sim.kernel_evidence import KernelEvidence, kernel_evidence
 from ridgeline.sim.memory.peak import peak_memory
-from ridgeline.sim.prediction import Bill, Impossible, Part, Prediction, Utilization
+from ridgeline.sim.prediction import Bill, Impossible, KernelEvidence, Part, Prediction, Utilization, kernel_evidence
 from ridgeline.sim.prediction_interval import narrow_interval, shipped_interval
-from ridgeline.sim.slow_paths import slow_paths
-from ridgeline.sim.step_sensitivity import anchor_effect
+from ridgeline.sim.step_batch import anchor_effect
+from ridgeline.sim.unpriced_fields import slow_paths, unpriced_fields
 
 ABSURD = DECIMAL["E"] * DECIMAL["M"]  # no chip moves or computes this much in a second
 

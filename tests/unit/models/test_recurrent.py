@@ -16,7 +16,7 @@ from ridgeline.models.hf import from_config
 from ridgeline.models.load import model
 from ridgeline.models.params import count
 from ridgeline.models.spec import Attention, CompressedAttention, Mamba2, Recurrence
-from ridgeline.sim.fates import unpriced_fields
+from ridgeline.sim.unpriced_fields import unpriced_fields
 
 BF16 = dtype("bf16")
 MINIMAX = {

@@ -13,7 +13,7 @@ from ridgeline.calibrate.truth.rows import Row, read_rows
 from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
-from ridgeline.sim.closed_form.overlap import gather_seconds
+from ridgeline.sim.closed_form.stage_times import gather_seconds
 from ridgeline.sim.events.simulate import Simulated, simulate
 from ridgeline.sim.predict_step import price
 from ridgeline.sim.prediction import Prediction

@@ -28,8 +28,8 @@ from ridgeline.plan.engine import ENGINES, OVERLAPS
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Lora, Train
-from ridgeline.sim.fates import IRRELEVANT
 from ridgeline.sim.prediction import Prediction
+from ridgeline.sim.unpriced_fields import IRRELEVANT
 
 WORK = {"seq": 8192, "global_batch": 64}
 BASES: Mapping[str, dict[str, Any]] = {

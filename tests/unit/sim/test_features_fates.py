@@ -16,7 +16,7 @@ from ridgeline.models.facts import training_flops_per_token
 from ridgeline.models.load import model
 from ridgeline.models.spec import Attention, LatentAttention, Moe, Norm
 from ridgeline.plan.scenario import Scenario
-from ridgeline.sim.closed_form.overlap import HIDDEN_COPY
+from ridgeline.sim.closed_form.stage_times import HIDDEN_COPY
 from ridgeline.sim.events.simulate import Simulated, simulate
 from ridgeline.sim.prediction import Prediction
 

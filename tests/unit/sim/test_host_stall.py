@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ridgeline.sim.host_stall import host_stall
+from ridgeline.sim.closed_form.stage_times import host_stall
 
 
 @pytest.mark.parametrize(

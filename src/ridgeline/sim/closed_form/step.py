@@ -27,10 +27,9 @@ from ridgeline.cost.pricing import SectionPrices, SustainedRates
 from ridgeline.lowering.plan_columns import PlanColumns
 from ridgeline.lowering.step_ops import accumulations
 from ridgeline.sim.closed_form.grad_sync import EndOfStep, end_of_step, exposed_sync
-from ridgeline.sim.closed_form.overlap import exposed_stage_times
 from ridgeline.sim.closed_form.pipeline_time import PipelineTime, most_trained, pipeline_time, send_seconds
 from ridgeline.sim.closed_form.stage_mix import StageMix
-from ridgeline.sim.closed_form.stage_times import PARTS
+from ridgeline.sim.closed_form.stage_times import PARTS, exposed_stage_times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

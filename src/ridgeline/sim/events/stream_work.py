@@ -42,8 +42,8 @@ from ridgeline.lowering.step_ops import accumulations, trained_params
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import virtual_stages_by_rank
 from ridgeline.sim.closed_form.grad_sync import accumulate_seconds, embedding_seconds, updated_seconds
-from ridgeline.sim.closed_form.overlap import HIDDEN_COPY, HIDDEN_RING
 from ridgeline.sim.closed_form.pipeline_time import send_seconds
+from ridgeline.sim.closed_form.stage_times import HIDDEN_COPY, HIDDEN_RING
 from ridgeline.sim.predict_step import Priced
 
 Loads = tuple[float, float]

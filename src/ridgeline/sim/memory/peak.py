@@ -15,9 +15,13 @@ Columns are ranks x rows, so that one scenario and a hundred thousand plans run 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from functools import cache
 from math import isfinite
+from pathlib import Path
 
 import numpy as np
 
@@ -30,16 +34,17 @@ from ridgeline.lowering.context import lowering_context
 from ridgeline.lowering.plan_columns import NAMES, PlanColumns, facts_of, plan_columns
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
-from ridgeline.sim.closed_form.stage_mix import scenario_rank_mix
-from ridgeline.sim.memory.activations import saved_activations
+from ridgeline.sim.closed_form.stage_mix import RankMix, scenario_rank_mix, undominated_rows
 from ridgeline.sim.memory.footprint import (
     PARTS,
     BytesPerParam,
     RankFootprint,
     RankParams,
+    SectionFootprint,
     bytes_per_param,
     rank_footprint,
     rank_params,
+    saved_activations,
     section_footprint,
 )
 
@@ -374,3 +379,120 @@ def saved_by_stage(scenario: Scenario, program: Program) -> tuple[float, ...]:
     saved = np.array([float(saved_activations(ctx, section).total) for section in program.sections])
     stays = 1 - scenario.plan.offload.activations
     return tuple(float(size) for size in np.array(program.stages, dtype=np.float64) @ saved * stays)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakForm:
+    """A rank's peak as the largest of linear forms, one for each moment.
+
+        peak = max over moments of  constant + dense D + expert E + trained T + saved S + workspace W
+
+    factors    moments x (dense, expert, trained, saved, workspace) x ranks x rows: bytes of the peak for each
+               D, E   parameter the rank holds, dense or of experts; T those trained, where the others are frozen
+               S      byte its layers save for the backward of one microbatch: microbatches in flight, less offloaded
+               W      byte the backward of its widest layer takes for itself
+    constant   moments x ranks x rows: bytes of a rank that holds no section; last norm, logits, buffers, overhead
+    """
+
+    factors: Array
+    constant: Array
+
+    def peak_bytes(self, held: Array, rows: Index, rank: int | slice = slice(None)) -> Array:
+        """Peaks of ranks that hold so much: `held` is (D, E, T, S, W) x ranks x `rows`, or of one rank."""
+        peak: Array | None = None
+        for factors, constant in zip(
+            self.factors[:, :, rank][..., rows], self.constant[:, rank][..., rows], strict=True
+        ):
+            here = constant + np.einsum("c...,c...->...", factors, held)
+            peak = here if peak is None else np.maximum(peak, here, out=here)
+        assert peak is not None
+        return peak
+
+
+def peak_form(needs: SectionFootprint, ranks: RankMix, plans: PlanColumns, widths: BytesPerParam) -> PeakForm:
+    """The linear forms of ranks, whatever sections they hold, for every row of `needs` and `plans`.
+
+    A moment that never needs more than another one is left out.
+    """
+    bare = replace(ranks, counts=np.zeros_like(ranks.counts))
+    moving = transient(rank_footprint(needs, bare), plans, widths)
+    constant = moment_bytes(model_state(rank_params(needs, bare), plans, widths), moving, widths).sum(1)
+    held, kept = resting_widths(plans, widths)
+    weights, gradients, states = (
+        _per_param(level, width, plans) for level, width in ((3, held), (2, widths.gradients), (1, kept))
+    )
+    on_chip, early = 1 - plans.offload_optimizer, np.where(moving.stay, 1.0, 0.0)
+    passing = 1.0 if widths.compiled else 1 + FRAGMENTATION
+    trained = ((2, 0),) if widths.frozen else ((0, 0), (1, 1))  # (column of the form, dense or of experts)
+    factors = np.zeros((len(MOMENTS), 5, *constant.shape[1:]))
+    for moment, name in zip(factors, MOMENTS, strict=True):
+        moment[0] += weights[0]
+        moment[1] += weights[1]
+        for column, kind in trained:
+            moment[column] += gradients[kind] * (1.0 if name == "optimizer" else early) + states[kind] * on_chip
+        if name != "optimizer":
+            moment[3] = moving.in_flight / plans.chunks * (1 - plans.offload) * passing
+        if name == "backward":
+            moment[4] = passing
+    whole = np.concatenate([factors, constant[:, None]], axis=1)
+    some = undominated_rows(whole.reshape(len(whole), -1))  # nothing has fewer than zero bytes
+    return PeakForm(factors=factors[some], constant=constant[some])
+
+
+def _per_param(level: int, width: Num, plans: PlanColumns) -> tuple[Array, Array]:
+    """Bytes of a dense parameter and of one of experts on one rank."""
+    dense, expert = shard_degrees(plans, level)
+    return width / dense, width / expert
+
+
+SHIPPED_SHORTFALLS = Path(__file__).parent / "shortfalls.json"
+COVERAGE = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """By how much a measured peak exceeds the predicted one, and what it ran on."""
+
+    family: str
+    engine: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headroom:
+    """The share of memory to leave free, and what says so."""
+
+    share: float
+    origin: str
+
+
+def headroom(family: str, engine: str, runs: Sequence[Shortfall]) -> Headroom:
+    """What runs of an engine on a family of chips ask for; what all ask for where those were never measured.
+
+    >>> runs = [Shortfall(family="hopper", engine="torch-eager", share=number / 100) for number in range(9)]
+    >>> round(headroom("hopper", "torch-eager", runs).share, 3), headroom("hopper", "nemo", runs[:2]).origin
+    (0.074, 'the largest shortfall of 2 measured peaks, none of nemo on hopper')
+    """
+    known = {(run.family, run.engine) for run in runs}
+    highest = sorted(run.share for run in runs)
+    if not runs:
+        return Headroom(share=0.0, origin="no measured peak at hand")
+    if (family, engine) in known:
+        place = min(math.ceil(COVERAGE * (len(runs) + 1)), len(runs))
+        share, told = highest[place - 1], f"{place} of {len(runs)} measured peaks fell short by less"
+    else:
+        share = highest[-1]
+        told = f"the largest shortfall of {len(runs)} measured peaks, none of {engine} on {family or 'such a chip'}"
+    return Headroom(share=max(0.0, share / (1 + share)), origin=told)
+
+
+@cache
+def shipped_shortfalls() -> tuple[Shortfall, ...]:
+    """The measured peaks that come with Ridgeline."""
+    rows = json.loads(SHIPPED_SHORTFALLS.read_text(encoding="utf-8"))["rows"]
+    return tuple(Shortfall(family=row["family"], engine=row["engine"], share=row["shortfall"]) for row in rows)
+
+
+def scenario_headroom(scenario: Scenario) -> Headroom:
+    """The headroom of a scenario's chip under its engine, from the measured peaks that come with Ridgeline."""
+    return headroom(scenario.system.chip.family, scenario.engine.fitted_id, shipped_shortfalls())

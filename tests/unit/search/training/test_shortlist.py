@@ -16,8 +16,7 @@ from ridgeline.search.training.plan_search import Search, find_plan
 from ridgeline.search.training.shortlist import PricedEntry, entry, in_order
 from ridgeline.search.training.space import choice, space_of
 from ridgeline.search.training.sweep import chunks_of, priced_grids
-from ridgeline.sim.memory.headroom import scenario_headroom
-from ridgeline.sim.memory.peak import capacity_of
+from ridgeline.sim.memory.peak import capacity_of, scenario_headroom
 from ridgeline.sim.predict_step import default_calibration, predict
 from ridgeline.sim.prediction import Prediction
 

@@ -10,7 +10,7 @@ import pytest
 
 from ridgeline.plan.scenario_file import scenario
 from ridgeline.search.training.plan_search import find_plan
-from ridgeline.sim.memory.headroom import Shortfall, headroom, scenario_headroom, shipped_shortfalls
+from ridgeline.sim.memory.peak import Shortfall, headroom, scenario_headroom, shipped_shortfalls
 
 ROOT = Path(__file__).parents[4]
 TABLE = {"model": "llama3-8b", "system": "8xh200-sxm", "workload": {"seq": 4096, "global_batch": 64}}

@@ -15,8 +15,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
 from ridgeline.sim.closed_form.stage_mix import scenario_rank_mix, sum_by_count
 from ridgeline.sim.memory.footprint import bytes_per_param, rank_footprint, rank_params, section_footprint
-from ridgeline.sim.memory.peak import model_state, moment_bytes, peak_bytes, peak_memory, transient
-from ridgeline.sim.memory.peak_form import peak_form
+from ridgeline.sim.memory.peak import model_state, moment_bytes, peak_bytes, peak_form, peak_memory, transient
 
 LORA = {"task": "lora", "lora": {"rank": 16, "targets": ["qkv", "out"]}}
 CASES: dict[str, dict[str, Any]] = {
