@@ -21,10 +21,10 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.records import dataclass
 from ridgeline.cost import Calibration
 from ridgeline.models.spec import Moe
+from ridgeline.plan.capability import unsupported_decisions
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.search.training.explain import difference
 from ridgeline.search.training.plan_search import place_layers, supported_chunks, swept
 from ridgeline.search.training.space import NO_PINS, Pins, Space, choice, space_of, widen_space

@@ -12,7 +12,7 @@ from itertools import islice
 
 from ridgeline.plan.schedules import ScheduleTable
 from ridgeline.sim.closed_form.schedule_time import PathWork, PhaseSeconds
-from ridgeline.sim.events.pipeline_run import (
+from ridgeline.sim.events.event_loop import (
     PipelineRun,
     Planned,
     Send,

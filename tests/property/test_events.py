@@ -14,7 +14,7 @@ from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
 from ridgeline.sim.closed_form.schedule_time import closed_form
-from ridgeline.sim.events.pipeline_run import Slowdown
+from ridgeline.sim.events.event_loop import Slowdown
 from ridgeline.sim.events.simulate import Simulated, simulate, timeline
 from ridgeline.sim.memory.peak import peak_memory
 from ridgeline.sim.predict_step import predict

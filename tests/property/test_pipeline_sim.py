@@ -11,7 +11,7 @@ from pipeline_oracle import run_events, summarize
 
 from ridgeline.plan.schedules import SCHEDULES, ScheduleTable, build, requirement
 from ridgeline.sim.closed_form.schedule_time import closed_form
-from ridgeline.sim.events.pipeline_run import PipelineRun, Slowdown, StageWork, Tail
+from ridgeline.sim.events.event_loop import PipelineRun, Slowdown, StageWork, Tail
 
 NAMES = sorted(SCHEDULES)
 CLOSE = 0.02

@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from schedule_laws import violations
 
 from ridgeline.plan.schedules import (
     SCHEDULES,
@@ -19,7 +20,6 @@ from ridgeline.plan.schedules import (
     peak_in_flight,
     requirement,
     run_in_order,
-    violations,
 )
 
 stages = st.integers(1, 8)

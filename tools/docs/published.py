@@ -21,7 +21,7 @@ from ridgeline.calibrate.truth.rows import where
 from ridgeline.calibrate.validate import PublishedRun, published_runs, validate
 from ridgeline.calibrate.validation import ValidationCase
 from ridgeline.core.units import format_gib, signed_share
-from ridgeline.plan.plan_table import plan_words
+from ridgeline.plan.plan import plan_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.training.gains import OtherEngine, other_engines
 from ridgeline.search.training.plan_search import Search, find_plan

@@ -1,4 +1,4 @@
-"""Mine and check the paths of `sim/closed_form/longest_paths.py`: the longest chains of waits through a schedule.
+"""Mine and check the paths of `sim/closed_form/longest_paths.txt`: the longest chains of waits through a schedule.
 
     python -m tools record paths --check [--plans 4000]    no path is longer than a run, and claims hold
     python -m tools record paths 1f1b                      mine a schedule's paths anew and print them as table lines
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from ridgeline.plan.schedules import SCHEDULES, ScheduleTable, build
 from ridgeline.sim.closed_form import schedule_time as formula
 from ridgeline.sim.closed_form.schedule_time import PathWork, PhaseSeconds, closed_form
-from ridgeline.sim.events.pipeline_run import StageWork
+from ridgeline.sim.events.event_loop import StageWork
 from tools.pages import ROOT
 
 sys.path.insert(0, str(ROOT / "tests"))

@@ -43,8 +43,7 @@ from ridgeline.core.units import DECIMAL, format_quantity
 from ridgeline.cost import Calibration, read_calibration
 from ridgeline.models.facts import training_flops_per_token
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.scenario_file import read_scenario, self_contained
-from ridgeline.plan.settings import apply_settings
+from ridgeline.plan.scenario_file import apply_settings, read_scenario, self_contained
 from ridgeline.plan.workload import Train
 from ridgeline.sim import Impossible, Prediction, default_calibration, predict, timeline
 from ridgeline.trace import (

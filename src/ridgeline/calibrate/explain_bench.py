@@ -23,7 +23,7 @@ import numpy as np
 from ridgeline.calibrate.request_log import LogErrors, fit_request_log, scheduled_by
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.scenario import Scenario, serving
-from ridgeline.plan.serve import Serve
+from ridgeline.plan.workload import Serve
 from ridgeline.serving import (
     FRONT_END_S,
     BenchRun,

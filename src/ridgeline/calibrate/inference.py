@@ -43,7 +43,7 @@ from ridgeline.cost import Calibration, Owners, ServingCalibration, default_cali
 from ridgeline.cost.fitting import SHIPPED_SERVING, Owner
 from ridgeline.cost.pricing import SERVING_PARAMETERS
 from ridgeline.ir.forward_steps import forward_steps
-from ridgeline.plan.serving_settings import BARE
+from ridgeline.plan.serving_plan import BARE
 from ridgeline.serving import ClosedBatch, Limits, closed_batch
 from ridgeline.sim import (
     PRODUCTS,

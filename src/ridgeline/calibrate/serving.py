@@ -31,7 +31,7 @@ from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.scenario_file import scenario as scenario_of
-from ridgeline.plan.serve import Poisson, Serve
+from ridgeline.plan.workload import Poisson, Serve
 from ridgeline.serving import (
     FRONT_END_S,
     Piece,

@@ -60,8 +60,7 @@ from ridgeline.core.table import decode
 from ridgeline.cost import Calibration, Choice, Profile, owners, parameter_columns, shipped_profiles
 from ridgeline.cost.fitting import shipped_calibration as shipped_calibration
 from ridgeline.plan.check import check
-from ridgeline.plan.plan import Plan
-from ridgeline.plan.plan_table import plan_table
+from ridgeline.plan.plan import Plan, plan_table
 from ridgeline.plan.scenario import Scenario
 from ridgeline.serving import Priced
 from ridgeline.sim import SHIPPED_RESIDUALS, Residual, StepBatch, interval, new_source_interval, read_residuals

@@ -130,7 +130,7 @@ def timeline(
 ) -> None:  # fmt: skip
     """Write the predicted step as a trace that Perfetto and chrome://tracing open, a process per pipeline stage."""
     from ridgeline.report.perfetto import page_files
-    from ridgeline.sim.events.to_timeline import drawn_together
+    from ridgeline.sim.events.simulate import drawn_together
     from ridgeline.trace import write_chrome
 
     if output is None and (html is None or show):

@@ -29,7 +29,7 @@ from ridgeline.ir.fusions import op_passes
 from ridgeline.ir.ops import Collective, CollectiveKind, MatMul, Num, Op, Stream
 from ridgeline.lowering.context import LoweringContext
 from ridgeline.models.parts import Columns, MixerParts, Projection
-from ridgeline.plan.serving_settings import BARE
+from ridgeline.plan.serving_plan import BARE
 
 # kernels that scale rows, against those that scale a whole tensor: what torchao's runs of Llama-3-8B on eight H100
 # leave of the gain in products once casts are counted, 0.7 to 0.85

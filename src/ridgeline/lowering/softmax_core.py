@@ -37,7 +37,7 @@ from ridgeline.lowering.op_builders import (
 from ridgeline.models.facts import mean_visible
 from ridgeline.models.parts import CrossCore, MixerParts
 from ridgeline.models.spec import Attention
-from ridgeline.plan.serving_settings import BARE
+from ridgeline.plan.serving_plan import BARE
 
 # head sizes that kernels of a library are built for; a head between two runs as the wider one. On an H200 cuDNN takes
 # as long for 72 to 112 as for 128 and for 136 and 160 as for 192, forward and backward; FlashAttention-2 has 96, too.

@@ -19,8 +19,7 @@ from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.mesh import DP_LAST, ORDERS
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES, requirement
-from ridgeline.plan.serve import Serve
-from ridgeline.plan.workload import Decode, Prefill, Train
+from ridgeline.plan.workload import Decode, Prefill, Serve, Train
 
 
 def check(scenario: Scenario) -> tuple[Problem, ...]:

@@ -25,7 +25,7 @@ from ridgeline.hardware.system import System
 from ridgeline.ir.fusions import FUSIONS
 from ridgeline.plan.mesh import ORDERS, Order
 from ridgeline.plan.schedules import SCHEDULES
-from ridgeline.plan.serving_settings import Serves
+from ridgeline.plan.serving_plan import Serves
 
 OVERLAPS: Mapping[str, str] = MappingProxyType(
     {

@@ -1,22 +1,28 @@
-"""Turn a plan and the engine that runs it into values with nothing left open: every switch, format and overlap, once.
+"""Turn a plan and the engine that runs it into values with nothing left open, and those into decisions by name.
 
 A plan may leave a switch to its engine's habit. Whoever prices, simulates, executes or exports the plan reads the
-resolved value, so that what was predicted is what is launched.
+resolved value, so that what was predicted is what is launched. `in_effect` says where a decision has any effect at all:
+without context ranks nobody exchanges keys. Names of decisions are those of a scenario file below `plan`, for one mesh
+or for columns of many; beside them stand facts of the question that a capability may depend on (`model.experts`).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.dtype import DType
 from ridgeline.core.records import dataclass
 from ridgeline.ir.fusions import is_joined
-from ridgeline.models.spec import LatentAttention, ModelSpec, Moe
+from ridgeline.models.spec import Attention, LatentAttention, Mamba2, ModelSpec, Moe, Recurrence
 from ridgeline.plan.engine import Engine, ExpertLaunch
 from ridgeline.plan.plan import NARROW, Precision, Switches
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Train
+from ridgeline.plan.workload import Train, Workload
+
+if TYPE_CHECKING:
+    from ridgeline.core.arrays import Array, Index, Mask
 
 # pointwise fusions that a compiler makes: gone where an engine that compiles by habit is told not to
 COMPILED = frozenset({"bias-activation", "bias-dropout-add", "rotary", "cross-entropy", "elementwise"})
@@ -232,3 +238,243 @@ def separate_norms(model: ModelSpec) -> float:
     layers = [model.blocks[kind] for kind in model.order]
     lone_norms = sum(isinstance(block.mixer, LatentAttention) + isinstance(block.ffn, Moe) for block in layers)
     return lone_norms / max(1, sum((block.mixer is not None) + (block.ffn is not None) for block in layers))
+
+
+Sizes: TypeAlias = "int | Array | Index"
+Truth: TypeAlias = "bool | Mask"
+AXES = ("pp", "dp", "cp", "tp", "ep", "etp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSizes:
+    """Degrees of the mesh, sequences of a microbatch and ranks of a shard: of one plan, or columns over many."""
+
+    pp: Sizes
+    dp: Sizes
+    cp: Sizes
+    tp: Sizes
+    ep: Sizes
+    etp: Sizes
+    microbatch: Sizes
+    shard_degree: Sizes
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> PlanSizes:
+        """The sizes of a scenario's own plan."""
+        plan, mesh = scenario.plan, scenario.plan.mesh
+        degrees: JsonObject = {axis: getattr(mesh, axis) for axis in AXES}
+        return cls(**degrees, microbatch=plan.microbatch, shard_degree=plan.shard_degree)
+
+
+def plan_decisions(scenario: Scenario) -> JsonMapping:
+    """The decisions of one plan that take effect.
+
+    >>> import ridgeline
+    >>> made = ridgeline.scenario({"model": "llama3-8b", "system": "16xh100-sxm",
+    ...     "workload": {"seq": 8192, "global_batch": 64}, "plan": {"tp": 4, "pp": 2}})
+    >>> decisions = plan_decisions(made)
+    >>> decisions["tp"], decisions["placement"], decisions["overlap.grad-reduce"], "cp_kind" in decisions
+    (4, (16, 16), True, False)
+    """
+    sizes = PlanSizes.of(scenario)
+    effect = in_effect(scenario, sizes)
+    return {name: value for name, value in plan_values(scenario, sizes).items() if effect.get(name, True)}
+
+
+def plan_values(scenario: Scenario, sizes: PlanSizes) -> JsonObject:
+    """Every decision of the plan by name, whether or not it takes effect."""
+    plan, recompute, decisions = scenario.plan, scenario.plan.recompute, resolve(scenario)
+    sequence_parallel = plan.switches.sequence_parallel
+    return {
+        "engine": plan.engine,
+        **{axis: getattr(sizes, axis) for axis in AXES},
+        "microbatch": sizes.microbatch,
+        "order": plan.mesh.order,
+        "schedule.name": plan.schedule.name,
+        "schedule.chunks": plan.schedule.chunks,
+        "placement": scenario.placement,
+        "shard": plan.sharding.shard,
+        "shard_degree": sizes.shard_degree,
+        "recompute.kind": recompute.kind,
+        "recompute.parts": tuple(sorted(recompute.parts)),
+        "recompute.layers": recompute.layers,
+        "recompute.rest": recompute.rest,
+        "recompute.blocks": dict(recompute.blocks),
+        "offload.activations": plan.offload.activations,
+        "offload.optimizer": plan.offload.optimizer,
+        **_formats(decisions),
+        "attention": decisions.attention,
+        "graph": decisions.graph,
+        "compiled": decisions.compiled,
+        "launch_blocking": decisions.launch_blocking,
+        "sequence_parallel": (sizes.tp > 1) if sequence_parallel is None else sequence_parallel,
+        "cp_kind": decisions.cp_kind,
+        "moe_dispatch": decisions.moe_dispatch,
+        "moe_imbalance": decisions.moe_imbalance,
+        **{f"overlap.{word}": decisions.overlap[word] for word in OVERLAPPED},
+    }
+
+
+OVERLAPPED = ("grad-reduce", "param-gather", "tp", "pp", "cp", "moe", "offload")
+
+
+def _formats(resolved: Resolved) -> JsonObject:
+    precision = resolved.precision
+    return {
+        "precision.compute": precision.compute.id,
+        "precision.weights": precision.weights.id,
+        "precision.activations": precision.activations.id,
+        "precision.gradients": resolved.gradients.id,
+        "precision.kv": precision.kv.id,
+        "precision.scaling": precision.scaling,
+    }
+
+
+def in_effect(scenario: Scenario, sizes: PlanSizes) -> dict[str, Truth]:
+    """Whether a decision has an effect, of those that may have none.
+
+    Sends of plain 1f1b and a context exchange by all-to-all count only where the plan itself says something of them: an
+    engine that overlaps what it can does not thereby promise these.
+    """
+    plan, recompute, overlap = scenario.plan, scenario.plan.recompute, scenario.plan.switches.overlap
+    has_stages, has_shards = sizes.pp > 1, plan.sharding.shard != "none"
+    experts = has_experts(scenario.model)
+    return {
+        "order": has_stages & (sizes.dp > 1),
+        **dict.fromkeys(("schedule.name", "schedule.chunks", "placement"), has_stages),
+        "shard_degree": has_shards,
+        "recompute.parts": recompute.kind == "selective",
+        "recompute.layers": recompute.kind != "none",
+        "recompute.rest": recompute.kind != "none" and recompute.layers is not None,
+        "recompute.blocks": bool(recompute.blocks),
+        "precision.scaling": plan.precision.compute.peak in NARROW,
+        "sequence_parallel": sizes.tp > 1,
+        "cp_kind": sizes.cp > 1,
+        "moe_dispatch": experts,
+        "moe_imbalance": experts,
+        "overlap.grad-reduce": sizes.dp * sizes.cp > 1,
+        "overlap.param-gather": (sizes.shard_degree > 1) & has_shards,
+        "overlap.tp": sizes.tp > 1,
+        "overlap.pp": has_stages & (plan.schedule.name != "1f1b" or "pp" in overlap),
+        "overlap.cp": (sizes.cp > 1) & (plan.switches.cp_kind == "ring" or "cp" in overlap),
+        "overlap.moe": sizes.ep > 1,
+        "overlap.offload": plan.offload.activations > 0 or plan.offload.optimizer > 0,
+    }
+
+
+def question_facts(scenario: Scenario, sizes: PlanSizes) -> JsonObject:
+    """What a capability may depend on beside decisions: the model, the chips, and sums of sizes.
+
+    replicas       data-parallel times context ranks, which hold the same weights
+    microbatches   that each data-parallel rank runs in a step
+    even           all virtual stages hold as many layers
+    first_gap      layers before the first place where a stage is shorter than the longest; all layers where none is
+    dense_first    layers before the first with experts; 0 without any
+    recomputes_by  which layers recompute: all, so many of each stage (number), or as many as each stage says (stages)
+    patterned      layers are state spaces or single parts, which some software spells as a pattern
+    """
+    model, placement, work = scenario.model, scenario.placement, scenario.workload
+    mixers, layers = [block.mixer for block in model.blocks], scenario.plan.recompute.layers
+    sequences = getattr(work, "sequences", 1)
+    gaps = [stage * max(placement) + layers for stage, layers in enumerate(placement) if layers < max(placement)]
+    sparse = [isinstance(model.blocks[index].ffn, Moe) for index in model.order]
+    return {
+        "replicas": sizes.dp * sizes.cp,
+        "ranks": sizes.pp * sizes.dp * sizes.cp * sizes.tp,
+        "microbatches": sequences // (sizes.dp * sizes.microbatch),
+        "even": len(set(placement)) == 1,
+        "first_gap": min(gaps, default=model.layers),
+        "whole_layers": (plan_share := scenario.plan.offload.activations) < 1 and plan_share * model.layers % 1 == 0,
+        "recomputes_by": "all" if layers is None else "number" if isinstance(layers, int) else "stages",
+        "seq": work.seq,
+        **_training_facts(work),
+        "chip.vendor": scenario.system.chip.vendor,
+        "chip.id": scenario.system.chip.id,
+        "model.experts": has_experts(model),
+        "model.dense_first": sparse.index(True) if any(sparse) else 0,
+        "model.layers": model.layers,
+        "model.kv_heads": min((mixer.kv_heads for mixer in mixers if isinstance(mixer, Attention)), default=0),
+        "model.heads": min((mixer.heads for mixer in mixers if isinstance(mixer, Attention)), default=0),
+        "model.tied": model.embedding.tied,
+        "model.mtp": model.mtp.depth if model.mtp else 0,
+        "model.latent": any(isinstance(mixer, LatentAttention) for mixer in mixers),
+        "model.windows": any(isinstance(mixer, Attention) and bool(mixer.window or mixer.sinks) for mixer in mixers),
+        "model.patterned": is_patterned(model),
+        "model.expert_bias": any(isinstance(block.ffn, Moe) and block.ffn.bias for block in model.blocks),
+    }
+
+
+def _training_facts(work: Workload) -> JsonObject:
+    """What of a training run formats depend on: adapters, and what the optimizer keeps."""
+    if not isinstance(work, Train):
+        return {}
+    master = work.optimizer.master.id if work.optimizer.master else "none"
+    return {
+        "workload.task": work.task,
+        "workload.lora": work.lora is not None,
+        "workload.optimizer": work.optimizer.name,
+        "optimizer.states": work.optimizer.states.id,
+        "optimizer.master": master,
+    }
+
+
+def serving_values(scenario: Scenario) -> JsonObject:
+    """Decisions of a deployment by name: how one replica is split, its formats, drafts, and whether there are pools.
+
+    dp   data-parallel ranks that step together; of a deployment in pools those of the first
+    """
+    plan, serving, mesh = scenario.plan, scenario.plan.serving, scenario.plan.mesh
+    pool = serving.pools[0] if serving.pools else None
+    switches, drafts, precision = plan.switches, plan.speculation, plan.precision
+    tp, pp, ep = (getattr(pool, axis, None) or getattr(mesh, axis) for axis in ("tp", "pp", "ep"))
+    dp = pool.dp if pool else serving.data_parallel_size
+    return {
+        "engine": plan.engine,
+        "tp": tp,
+        "pp": pp,
+        "ep": ep,
+        "dp": dp,
+        "etp": mesh.etp,
+        "ranks": tp * dp,
+        "pools": len(serving.pools),
+        **{f"precision.{name}": getattr(precision, name).id for name in ("compute", "weights", "activations", "kv")},
+        "precision.scaling": precision.scaling,
+        "attention": switches.attention,
+        "graph": switches.graph,
+        "compiled": switches.compiled,
+        "moe_dispatch": switches.moe_dispatch,
+        "speculation.draft": drafts.draft if drafts else None,
+        "model.experts": has_experts(scenario.model),
+    }
+
+
+def serving_effects(scenario: Scenario) -> dict[str, Truth]:
+    """Whether a decision of a deployment is one: what a plan leaves open is left to the engine."""
+    plan, experts = scenario.plan, has_experts(scenario.model)
+    switches, precision = plan.switches, plan.precision
+    other_ranks = plan.mesh.tp * plan.serving.data_parallel_size // plan.mesh.ep
+    return {
+        "ep": experts and not plan.serving.pools,
+        "etp": experts and not plan.serving.pools and plan.mesh.etp not in (1, other_ranks),
+        "precision.scaling": precision.scaling is not None and precision.compute.peak in NARROW,
+        **{name: getattr(switches, name) is not None for name in ("attention", "graph", "compiled")},
+        "moe_dispatch": switches.moe_dispatch is not None and plan.mesh.ep > 1,
+        "speculation.draft": plan.speculation is not None,
+    }
+
+
+def has_experts(model: ModelSpec) -> bool:
+    """Whether any layer is a mixture of experts."""
+    return any(isinstance(block.ffn, Moe) for block in model.blocks)
+
+
+def is_patterned(model: ModelSpec) -> bool:
+    """Whether some layers are state spaces, single parts, or two mixers side by side."""
+    return any(
+        isinstance(block.mixer, (Mamba2, Recurrence))
+        or not block.mixer
+        or not block.ffn
+        or block.captured is not None
+        or block.beside is not None
+        for block in model.blocks
+    )

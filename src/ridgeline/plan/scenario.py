@@ -13,8 +13,7 @@ from ridgeline.models.sizing import EncoderInput
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.engine import Engine
 from ridgeline.plan.plan import Plan
-from ridgeline.plan.serve import Serve
-from ridgeline.plan.workload import Decode, Train, Workload
+from ridgeline.plan.workload import Decode, Serve, Train, Workload
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

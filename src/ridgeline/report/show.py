@@ -14,9 +14,8 @@ from ridgeline.hardware.load import CHIPS, SYSTEMS, chip, system
 from ridgeline.models.load import MODELS, model
 from ridgeline.models.params import count
 from ridgeline.plan.engine import ENGINES
-from ridgeline.plan.scenario_file import read_scenario
+from ridgeline.plan.scenario_file import apply_settings, read_scenario
 from ridgeline.plan.schedules import SCHEDULES
-from ridgeline.plan.settings import apply_settings
 from ridgeline.report.catalog import (
     Detail,
     Entry,

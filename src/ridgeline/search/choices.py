@@ -11,7 +11,7 @@ from ridgeline.models.spec import Moe
 from ridgeline.plan.engine import RecomputePart
 from ridgeline.plan.resolve import NEARLY_ALL, separate_norms
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.settings import parse_value
+from ridgeline.plan.scenario_file import parse_value
 
 WIDEST = 64  # tensor ranks nobody goes beyond
 RANGE = re.compile(r"\s*(\d{1,9})\s*\.\.\s*(\d{1,9})\s*")

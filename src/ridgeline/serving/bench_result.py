@@ -34,7 +34,7 @@ from ridgeline.core.documents import JsonMapping, JsonValue
 from ridgeline.core.errors import InputError
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
-from ridgeline.plan.serve import Objective
+from ridgeline.plan.workload import Objective
 from ridgeline.serving.request_files import json_documents, refuse_file
 from ridgeline.serving.served import Spread, spread_of
 from ridgeline.trace import Source

@@ -14,7 +14,7 @@ import numpy as np
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
-from ridgeline.plan.serve import (
+from ridgeline.plan.workload import (
     USUAL_REQUESTS,
     ClosedLoop,
     Constant,

@@ -18,7 +18,7 @@ from math import floor, inf
 from typing import NoReturn
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.plan.serve import Objective
+from ridgeline.plan.workload import Objective
 from ridgeline.serving.engine.step import Chunk, Policy, RequestState, Step
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import TokenGaps

@@ -17,7 +17,7 @@ import numpy as np
 
 from ridgeline.core.arrays import Array
 from ridgeline.core.records import dataclass
-from ridgeline.plan.serve import Objective
+from ridgeline.plan.workload import Objective
 from ridgeline.serving.engine.step import RequestState
 
 

@@ -11,7 +11,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.core.units import HOUR, MILLION
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario, serving
-from ridgeline.plan.serve import Objective
+from ridgeline.plan.workload import Objective
 from ridgeline.serving.deployment import Instance, Priced, fleet_of, instances_of, unservable
 from ridgeline.serving.fleet import FleetRun, Progress, simulate_fleet
 from ridgeline.serving.load import load_of

@@ -7,7 +7,7 @@
     StepBatch, StepTimes                  steps of many scenarios under any parameters, for a fit
     price_forward, ForwardSteps, ...      seconds of engine steps of a serving instance, any number at once
     serving_memory, ServingMemory         weights, KV cache and the tokens that fit on a serving instance
-    Memory, peak_memory, capacity_of      bytes of the fullest chip, and of a chip
+    peak_memory, capacity_of              bytes of the fullest chip, and of a chip
     Residual, interval, ...               how sure a prediction is
     sensitivities                         what steps answer to, parameter by parameter
 

@@ -49,7 +49,7 @@ from ridgeline.lowering.program import ForwardProgram, lower_forward
 from ridgeline.lowering.softmax_core import VECTOR_ATTENTION
 from ridgeline.plan.resolve import attention_format
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serving_settings import Speculation
+from ridgeline.plan.serving_plan import Speculation
 from ridgeline.sim.memory.serving import limits_of
 
 CLASSES = (

@@ -12,12 +12,11 @@ import numpy as np
 
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import MissingNumber, Problem
-from ridgeline.core.evidence import Evidence, weakest
+from ridgeline.core.evidence import Evidence
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import HOUR, MILLION
 from ridgeline.cost import Bound, Calibration, ServingCalibration, default_calibration, profile_for, shipped_serving
 from ridgeline.cost.pricing import serving_spread
-from ridgeline.hardware.load import rated_power
 from ridgeline.ir.forward_steps import ForwardSteps, chunk_pairs, forward_steps
 from ridgeline.models.spec import Moe
 from ridgeline.plan.check import check
@@ -25,7 +24,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Decode, Prefill
 from ridgeline.sim.forward_price import PARTS, ForwardSeconds, price_forward
 from ridgeline.sim.memory.serving import ServingMemory, limits_of, serving_memory
-from ridgeline.sim.prediction import Bill, Impossible, Part, StepParts
+from ridgeline.sim.prediction import Bill, Impossible, Part, StepParts, missing_number_problem, step_bill, step_evidence
 from ridgeline.sim.prediction_interval import Interval
 from ridgeline.sim.unpriced_fields import unused_networks
 
@@ -141,10 +140,7 @@ def predict_phase(
     try:
         return _predict_phase(scenario, *used)
     except MissingNumber as missing:
-        todo = f'set it with --set {missing.path}="… {missing.unit}"'
-        given, expected = f"nothing published for {missing.owner}", f"a quantity in {missing.unit}"
-        problem = Problem(path=missing.path, given=given, expected=expected, todo=todo)
-        return Impossible(scenario=scenario, reasons=(problem,))
+        return Impossible(scenario=scenario, reasons=(missing_number_problem(missing),))
 
 
 def _unserved_parts(scenario: Scenario) -> Iterator[Problem]:
@@ -181,8 +177,8 @@ def _predict_phase(scenario: Scenario, calibration: Calibration, serving: Servin
         memory=memory,
         cached_tokens=cached,
         interval=Interval(low=total * low, high=total * high, coverage=COVERAGE, runs=rows, basis=basis),
-        bill=_bill(scenario, total),
-        evidence=_evidence(scenario, serving),
+        bill=step_bill(scenario, total),
+        evidence=step_evidence(scenario, fitted=serving.knows(scenario.engine)),
         curve=_curve(scenario, memory, calibration, serving) if isinstance(work, Decode) else (),
         assumptions=(*scenario.assumptions, *_assumptions(scenario, serving, calibration)),
     )
@@ -246,15 +242,6 @@ def _breakdown(priced: ForwardSeconds, total: float) -> tuple[Part, ...]:
     )
 
 
-def _bill(scenario: Scenario, seconds: float) -> Bill:
-    chip, chips = scenario.system.chip, scenario.system.chips
-    power = rated_power(chip)
-    return Bill(
-        energy_j=power.value * chips * seconds if power else None,
-        cost_usd=chip.price.value * chips * seconds / HOUR if chip.price else None,
-    )
-
-
 def _curve(
     scenario: Scenario, memory: ServingMemory, calibration: Calibration, serving: ServingCalibration
 ) -> tuple[CurvePoint, ...]:
@@ -282,14 +269,6 @@ def _curve(
             )
         )
     return tuple(made)
-
-
-def _evidence(scenario: Scenario, serving: ServingCalibration) -> Evidence:
-    system, compute = scenario.system, scenario.plan.precision.compute
-    used = [system.chip.peak_flops_per_s(compute), system.chip.need("hbm.bandwidth")]
-    used += [tier.need_bandwidth() for tier in system.tiers]
-    fitted = Evidence.FITTED if serving.knows(scenario.engine) else Evidence.ANALYTIC
-    return weakest([*(number.evidence for number in used), scenario.engine.evidence, fitted])
 
 
 def _assumptions(scenario: Scenario, serving: ServingCalibration, calibration: Calibration) -> Iterator[str]:

@@ -13,9 +13,9 @@ import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import InputError, MissingNumber, Problem
-from ridgeline.core.evidence import Evidence, Quoted, weakest
+from ridgeline.core.evidence import Evidence, Quoted
 from ridgeline.core.records import dataclass
-from ridgeline.core.units import DECIMAL, HOUR, format_gib
+from ridgeline.core.units import DECIMAL, format_gib
 from ridgeline.cost import (
     Bound,
     Calibration,
@@ -52,7 +52,17 @@ from ridgeline.plan.workload import Train
 from ridgeline.sim.closed_form.stage_mix import stage_mixes
 from ridgeline.sim.closed_form.step import StepTimes, step_seconds
 from ridgeline.sim.memory.peak import peak_memory
-from ridgeline.sim.prediction import Bill, Impossible, KernelEvidence, Part, Prediction, Utilization, kernel_evidence
+from ridgeline.sim.prediction import (
+    Impossible,
+    KernelEvidence,
+    Part,
+    Prediction,
+    Utilization,
+    kernel_evidence,
+    missing_number_problem,
+    step_bill,
+    step_evidence,
+)
 from ridgeline.sim.prediction_interval import narrow_interval, shipped_interval
 from ridgeline.sim.step_batch import anchor_effect
 from ridgeline.sim.unpriced_fields import slow_paths, unpriced_fields
@@ -80,13 +90,6 @@ def predict(
         return _predict_step(scenario, calibration or default_calibration(), causal)
     except MissingNumber as missing:
         return Impossible(scenario=scenario, reasons=(missing_number_problem(missing),))
-
-
-def missing_number_problem(missing: MissingNumber) -> Problem:
-    """A number that is absent from the catalog, as a reason."""
-    todo = f'set it with --set {missing.path}="… {missing.unit}"'
-    given, expected = f"nothing published for {missing.owner}", f"a quantity in {missing.unit}"
-    return Problem(path=missing.path, given=given, expected=expected, todo=todo)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,14 +179,14 @@ def _predict_step(scenario: Scenario, calibration: Calibration, causal: bool) ->
     program, steps = priced.program, priced.steps
     step_s = float(steps.step_s[0])
     if not math.isfinite(step_s) or step_s <= 0:
-        return Impossible(scenario=scenario, reasons=unbelievable(steps))
+        return Impossible(scenario=scenario, reasons=non_finite_parts(steps))
     known = calibration.knows(chip, engine)
     precision, seq = scenario.plan.precision.compute.id, scenario.workload.seq
     span = shipped_interval(step_s, chip.fitted_id, engine.fitted_id, chip.family, precision, seq)
     anchor = anchor_effect(scenario, calibration, step_s)
     kernels = _kernels(scenario, priced, calibration)
-    told = [str(one) for one in (anchor, kernels) if one]
     notes = (
+        *(str(effect) for effect in (anchor, kernels) if effect),
         *scenario.assumptions,
         *unpriced_fields(scenario),
         *slow_paths(scenario, program, float(priced.rates.machines.cores[0])),
@@ -196,9 +199,9 @@ def _predict_step(scenario: Scenario, calibration: Calibration, causal: bool) ->
         utilization=utilization(scenario, priced, step_s, causal),
         memory=peak_memory(scenario, program, priced.plans),
         interval=narrow_interval(span, step_s, anchor.narrowed, len(anchor.runs)) if anchor else span,
-        bill=_bill(scenario, step_s),
+        bill=step_bill(scenario, step_s),
         evidence=_evidence(scenario, known),
-        assumptions=(*told, *notes),
+        assumptions=notes,
         anchor=anchor,
         kernels=kernels,
     )
@@ -218,7 +221,7 @@ def _kernels(scenario: Scenario, priced: Priced, calibration: Calibration) -> Ke
     return kernel_evidence(priced.ops, priced.measured, often, (products, attention), profile.title)
 
 
-def unbelievable(steps: StepTimes) -> tuple[Problem, ...]:
+def non_finite_parts(steps: StepTimes) -> tuple[Problem, ...]:
     """The parts of a step that are not times, as reasons; empty for a step that can be believed."""
     parts = {name: float(seconds[0]) for name, seconds in steps.parts.items()}
     wrong = {name: value for name, value in parts.items() if not math.isfinite(value) or value < 0}
@@ -231,7 +234,11 @@ def unbelievable(steps: StepTimes) -> tuple[Problem, ...]:
 
 def _breakdown(priced: Priced) -> tuple[Part, ...]:
     """Parts in the order of `StepPart`, those of zero seconds left out."""
-    limits = {StepPart.MATMUL: _matmul_bound(priced), StepPart.ATTENTION: _attention_bound(priced)}
+    table, ops = priced.table, priced.ops
+    limits = {
+        StepPart.MATMUL: _bound(ops.matmul_s * _op_repeats(priced, table.matmul_slot), ops.matmul_memory_bound),
+        StepPart.ATTENTION: _bound(ops.attend_s * _op_repeats(priced, table.attend_slot), ops.attend_memory_bound),
+    }
     seconds = ((part, float(priced.steps.parts[part][0])) for part in StepPart if part in priced.steps.parts)
     return tuple(
         Part(name=part.value, seconds=spent, bound=limits.get(part, part.bound), meaning=part.meaning)
@@ -240,18 +247,8 @@ def _breakdown(priced: Priced) -> tuple[Part, ...]:
     )
 
 
-def _matmul_bound(priced: Priced) -> Bound:
-    """What limits most of the time in matrix products, each as often as it runs."""
-    often = _op_repeats(priced, priced.table.matmul_slot)
-    return _most_of(priced.ops.matmul_s * often, priced.ops.matmul_memory_bound)
-
-
-def _attention_bound(priced: Priced) -> Bound:
-    often = _op_repeats(priced, priced.table.attend_slot)
-    return _most_of(priced.ops.attend_s * often, priced.ops.attend_memory_bound)
-
-
-def _most_of(seconds: Array, memory_bound: Mask) -> Bound:
+def _bound(seconds: Array, memory_bound: Mask) -> Bound:
+    """What limits most of the time in some ops, each as often as it runs."""
     return "memory" if 2 * float(seconds[memory_bound].sum()) > float(seconds.sum()) else "compute"
 
 
@@ -334,24 +331,10 @@ def _documents(work: Train) -> str:
     return f"tokens/s and MFU over {work.document_tokens} of the {work.seq} tokens of a sequence: the rest is padding"
 
 
-def _bill(scenario: Scenario, step_s: float) -> Bill:
-    """Every chip at its rated power, and at its price by the hour, for the time of the step."""
-    chip, chips = scenario.system.chip, scenario.system.chips
-    power = rated_power(chip)
-    return Bill(
-        energy_j=power.value * chips * step_s if power else None,
-        cost_usd=chip.price.value * chips * step_s / HOUR if chip.price else None,
-    )
-
-
 def _evidence(scenario: Scenario, known: tuple[bool, bool]) -> Evidence:
     """The weakest of what the step time rests on: the rates it uses, the engine's description, the calibration."""
-    system, compute = scenario.system, scenario.plan.precision.compute
-    used = [system.chip.peak_flops_per_s(compute), system.chip.need("hbm.bandwidth")]
-    used += [tier.need_bandwidth() for tier in system.tiers]
-    used += [power for power in (rated_power(system.chip),) if power]
-    fitted = Evidence.FITTED if all(known) else Evidence.ANALYTIC
-    return weakest([*(number.evidence for number in used), scenario.engine.evidence, fitted])
+    power = rated_power(scenario.system.chip)
+    return step_evidence(scenario, fitted=all(known), also=[power] if power else [])
 
 
 def _assumptions(scenario: Scenario, calibration: Calibration, known: tuple[bool, bool]) -> Iterator[str]:

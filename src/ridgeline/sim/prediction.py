@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
 from ridgeline.core.documents import JsonObject
-from ridgeline.core.errors import Problem
-from ridgeline.core.evidence import Evidence
+from ridgeline.core.errors import MissingNumber, Problem
+from ridgeline.core.evidence import Evidence, Quoted, weakest
 from ridgeline.core.records import dataclass
+from ridgeline.core.units import HOUR
 from ridgeline.cost import Bound, StepPart
 from ridgeline.cost.pricing import SAME, MeasuredOps, OpPrices
-from ridgeline.plan.plan_table import plan_table, plan_words
+from ridgeline.hardware.load import rated_power
+from ridgeline.plan.plan import plan_table, plan_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.sim.memory.peak import Memory
@@ -77,10 +79,9 @@ class AnchorEffect:
     def __str__(self) -> str:
         named = ", ".join(self.runs[:3]) + (f" and {len(self.runs) - 3} more" if len(self.runs) > 3 else "")
         moved = ", ".join(f"{name} {old:.3g} -> {new:.3g}" for name, (old, new) in self.parameters.items())
-        told = f"; {moved}" if moved else ""
         return (
             f"anchored on {named}: step x {self.factor:.3f}, of which x {self.pace:.3f} beside any parameter"
-            f"{told}; interval {self.narrowed:.0%} as wide"
+            f"{moved and f'; {moved}'}; interval {self.narrowed:.0%} as wide"
         )
 
 
@@ -90,6 +91,32 @@ class Bill:
 
     energy_j: float | None = None
     cost_usd: float | None = None
+
+
+def step_bill(scenario: Scenario, seconds: float) -> Bill:
+    """Every chip at its rated power, and at its price by the hour, for so long."""
+    chip, chips = scenario.system.chip, scenario.system.chips
+    power = rated_power(chip)
+    return Bill(
+        energy_j=power.value * chips * seconds if power else None,
+        cost_usd=chip.price.value * chips * seconds / HOUR if chip.price else None,
+    )
+
+
+def step_evidence(scenario: Scenario, *, fitted: bool, also: Iterable[Quoted] = ()) -> Evidence:
+    """The weakest of what a step rests on: the rates it uses, the engine's description, the fit."""
+    system, compute = scenario.system, scenario.plan.precision.compute
+    rates = [system.chip.peak_flops_per_s(compute), system.chip.need("hbm.bandwidth"), *also]
+    rates += [tier.need_bandwidth() for tier in system.tiers]
+    fit = Evidence.FITTED if fitted else Evidence.ANALYTIC
+    return weakest([*(number.evidence for number in rates), scenario.engine.evidence, fit])
+
+
+def missing_number_problem(missing: MissingNumber) -> Problem:
+    """A number that is absent from the catalog, as a reason."""
+    todo = f'set it with --set {missing.path}="… {missing.unit}"'
+    given, expected = f"nothing published for {missing.owner}", f"a quantity in {missing.unit}"
+    return Problem(path=missing.path, given=given, expected=expected, todo=todo)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

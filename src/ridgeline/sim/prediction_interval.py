@@ -25,6 +25,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.records import dataclass
 
 # written by `ridgeline fit` beside the calibration: the residuals, and what a prediction needs of them
@@ -117,8 +118,12 @@ def interval(step_s: float, chip: str, engine: str, residuals: Sequence[Residual
     >>> round(found.low, 3), round(found.high, 3), found.basis
     (0.91, 1.11, '21 runs on a under x')
     """
-    low, high, runs, basis = _factors(chip, engine, residuals)
-    return Interval(low=step_s * low, high=step_s * high, coverage=COVERAGE, runs=runs, basis=basis)
+    return _scaled(_factors(chip, engine, residuals), step_s)
+
+
+def _scaled(factors: Interval, step_s: float) -> Interval:
+    """The range around a step time, from that around one second."""
+    return replace(factors, low=step_s * factors.low, high=step_s * factors.high)
 
 
 def new_source_interval(
@@ -140,8 +145,7 @@ def new_source_interval(
     """
     measured = measured_by(residuals)
     factors = _stranger(chip, engine, family, measured, lambda part: spread_without(part, residuals))
-    low, high, runs, basis = factors or _factors(chip, engine, residuals)
-    near = Interval(low=step_s * low, high=step_s * high, coverage=COVERAGE, runs=runs, basis=basis)
+    near = _scaled(factors or _factors(chip, engine, residuals), step_s)
     return widen_interval(near, step_s, distance_from(measured, precision=precision, seq=seq, family=family))
 
 
@@ -229,24 +233,21 @@ def shipped_interval(
     step_s: float, chip: str, engine: str, family: str = "", precision: str = "", seq: int = 0
 ) -> Interval:
     """The same from the residuals that come with Ridgeline."""
-    low, high, runs, basis = _shipped_factors(chip, engine, family, precision, seq)
-    return Interval(low=step_s * low, high=step_s * high, coverage=COVERAGE, runs=runs, basis=basis)
+    return _scaled(_shipped_factors(chip, engine, family, precision, seq), step_s)
 
 
 @cache
-def _shipped_factors(chip: str, engine: str, family: str, precision: str, seq: int) -> tuple[float, float, int, str]:
+def _shipped_factors(chip: str, engine: str, family: str, precision: str, seq: int) -> Interval:
     measured, spreads = shipped_summary()
     factors = _stranger(chip, engine, family, measured, spreads.get)
-    low, high, runs, basis = factors or _factors(chip, engine, shipped_residuals())
-    near = Interval(low=low, high=high, coverage=COVERAGE, runs=runs, basis=basis)
-    wide = widen_interval(near, 1.0, distance_from(measured, precision=precision, seq=seq, family=family))
-    return wide.low, wide.high, wide.runs, wide.basis
+    near = factors or _factors(chip, engine, shipped_residuals())
+    return widen_interval(near, 1.0, distance_from(measured, precision=precision, seq=seq, family=family))
 
 
 def _stranger(
     chip: str, engine: str, family: str, measured: Measured, spread: Callable[[str], Spread | None]
-) -> tuple[float, float, int, str] | None:
-    """What to multiply a stranger's prediction by for its low and its high end; None without runs that can say."""
+) -> Interval | None:
+    """The range around a second of a stranger's prediction; None without runs that can say."""
     known_chip = chip in measured.chips
     known_family = known_chip or (bool(family) and family in measured.formats)
     missing = [] if engine in measured.engines else ["engine"]
@@ -259,7 +260,7 @@ def _stranger(
     low, high = wider * max(abs(end.low) for end in spreads), wider * max(abs(end.high) for end in spreads)
     runs, sources = spreads[-1].runs, spreads[-1].sources
     basis = f"{runs} runs of {sources} sources, each predicted without its {' and without its '.join(parts)}"
-    return math.exp(-low), math.exp(high), runs, basis
+    return Interval(low=math.exp(-low), high=math.exp(high), coverage=COVERAGE, runs=runs, basis=basis)
 
 
 def spread_without(part: str, residuals: Iterable[Residual]) -> Spread | None:
@@ -283,14 +284,16 @@ def _source_votes(runs: Sequence[Residual]) -> list[float]:
     return [vote / total[run.source] ** (1 / 3) for run, vote in zip(runs, each, strict=True)]
 
 
-def _factors(chip: str, engine: str, residuals: Sequence[Residual]) -> tuple[float, float, int, str]:
-    """What to multiply a prediction by for the low and the high end, the runs that say so, and which they are."""
+def _factors(chip: str, engine: str, residuals: Sequence[Residual]) -> Interval:
+    """The range around a predicted second."""
     if sum(_votes(residuals)) < ENOUGH:
-        return 1 / (1 + UNKNOWN), 1 + UNKNOWN, 0, f"assumed: {UNKNOWN:.0%} either way, no runs at hand"
+        basis = f"assumed: {UNKNOWN:.0%} either way, no runs at hand"
+        return Interval(low=1 / (1 + UNKNOWN), high=1 + UNKNOWN, coverage=COVERAGE, runs=0, basis=basis)
     chosen, basis, wider = _similar(chip, engine, residuals)
     ratios = sorted(zip((run.log_ratio for run in chosen), _votes(chosen), strict=True))
     low, high = _outer(ratios, TAIL), -_outer([(-ratio, vote) for ratio, vote in reversed(ratios)], TAIL)
-    return math.exp(wider * min(low, 0.0)), math.exp(wider * max(high, 0.0)), len(chosen), f"{len(chosen)} runs {basis}"
+    low, high, basis = math.exp(wider * min(low, 0.0)), math.exp(wider * max(high, 0.0)), f"{len(chosen)} runs {basis}"
+    return Interval(low=low, high=high, coverage=COVERAGE, runs=len(chosen), basis=basis)
 
 
 def _votes(runs: Sequence[Residual]) -> list[float]:
@@ -341,31 +344,20 @@ def _outer(ordered: Sequence[tuple[float, float]], tail: float) -> float:
     return values[at] + ((place - below[at]) / step * (values[after] - values[at]) if step else 0.0)
 
 
+_WORDS = ("chip", "engine", "group", "source", "family", "precision")
+_WITHOUT = ("without_source", "without_engine", "without_family")
+
+
 def read_residuals(rows: Iterable[object]) -> tuple[Residual, ...]:
     """Rows of a residual table; what is not one, or not a number above -1, is left out."""
-    found: list[Residual] = []
+    residuals: list[Residual] = []
     for row in rows:
         value = row.get("residual") if isinstance(row, dict) else None
         if isinstance(row, dict) and isinstance(value, (int, float)) and math.isfinite(value) and value > -1:
-            chip, engine, group, source, family = (
-                str(row.get(name, "")) for name in ("chip", "engine", "group", "source", "family")
-            )
-            found.append(
-                Residual(
-                    chip=chip,
-                    engine=engine,
-                    residual=value,
-                    group=group,
-                    source=source,
-                    family=family,
-                    without_source=_number(row.get("without_source")),
-                    without_engine=_number(row.get("without_engine")),
-                    without_family=_number(row.get("without_family")),
-                    precision=str(row.get("precision", "")),
-                    seq=int(_number(row.get("seq")) or 0),
-                )
-            )
-    return tuple(found)
+            facts: JsonObject = {name: str(row.get(name, "")) for name in _WORDS}
+            facts |= {name: _number(row.get(name)) for name in _WITHOUT}
+            residuals.append(Residual(residual=value, seq=int(_number(row.get("seq")) or 0), **facts))
+    return tuple(residuals)
 
 
 def _number(value: object) -> float | None:

@@ -1,4 +1,8 @@
-"""Turn many scenarios into one table of ops that prices all their steps under any parameters: what a fit asks."""
+"""Turn many scenarios into one table of ops that prices all their steps under any parameters, and into what they answer
+to: how log(step time) changes with the offset of each parameter.
+
+slope = (log t(x + h) - log t(x)) / h          t = step time, x = offset of the parameter (`cost.calibration`)
+"""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""What becomes of a field of a model, a plan or a workload that no op, size or rate answers to.
+"""Turn a scenario into what its prediction leaves out, simplifies, or prices on a slow path: a sentence each.
 
-Every field has a fate: it changes the predicted time or memory, or it stands here as irrelevant with its reason, or a
-prediction names it among its assumptions. A test goes through all of them and fails on one that has none.
+Every field of a model, a plan or a workload changes the predicted time or memory, or a test holds it as irrelevant with
+its reason, or a prediction names it here, among its assumptions. Slow paths are what libraries have no fast kernels
+for: rows of products that are not aligned to 16 bytes, heads between two sizes that attention kernels have, experts
+that are launched one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Iterator
 from itertools import chain
 from math import log2
-from types import MappingProxyType
 
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost.pricing import ALIGNED, PAIRED, SINGLE
@@ -19,71 +19,16 @@ from ridgeline.ir.program import Program
 from ridgeline.lowering.plan_columns import ring_is_hidden
 from ridgeline.lowering.softmax_core import kernel_head_dim
 from ridgeline.models.params import tower_params
-from ridgeline.models.spec import Attention, Block, LatentAttention, Moe, Numerics, RotaryScaling, Router
+from ridgeline.models.spec import Attention, Block, LatentAttention, Moe
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serve import Serve
-from ridgeline.plan.workload import Decode, Train
+from ridgeline.plan.workload import Decode, Serve, Train
 
-_TAG = "says which type it is; what the type holds is priced"
-_SIZES = "says how long a sequence and how large an image is, where a scenario is read; those are priced"
-_TOKENS = "tokens of the language model's sequence: checked against seq, which says how many run"
-_NUMBERS = (Numerics, RotaryScaling, Router)
-_NUMBER = "a number that kernels compute with, whatever it is; exports write it"
-IRRELEVANT: Mapping[str, str] = MappingProxyType(
-    {
-        **{
-            f"{kind.__name__}.{part.name}": _NUMBER
-            for kind in (Numerics, RotaryScaling, Router)
-            for part in fields(kind)
-        },
-        "ModelSpec.numerics": _NUMBER,
-        "ModelSpec.id": "a name",
-        "ModelSpec.name": "a name",
-        "ModelSpec.source": "where it was read",
-        "ModelSpec.capture": "how it was read; a prediction names it and what it could not tell",
-        "CaptureRecord.by": "how it was read; a prediction names it",
-        "CaptureRecord.tokens": "how it was read",
-        "CaptureRecord.untold": "what could not be told; a prediction names it",
-        "Captured.cached": "a training step keeps no key-value cache",
-        "Captured.mixes": "decides which degrees a plan may have, not what they cost",
-        "Product.label": "a name",
-        "Product.weights": "the gradient of either factor is a product of the same size",
-        "ModelSpec.context": "how long sequences may be is the model's promise; how long they are is the workload's",
-        "Attention.kind": _TAG,
-        "LatentAttention.kind": _TAG,
-        "Mamba2.kind": _TAG,
-        "GatedDeltaNet.kind": _TAG,
-        "Recurrence.kind": _TAG,
-        "CompressedAttention.kind": _TAG,
-        "Mlp.kind": _TAG,
-        "Moe.kind": _TAG,
-        "Train.kind": _TAG,
-        "Encoder.per_second": "how many positions a second of sound has; how many a sequence has is the workload's",
-        "Sizing.breaks": _TOKENS,
-        "Sizing.marks": _TOKENS,
-        "Clip.silence": _TOKENS,
-        "Companion.name": "a name; a prediction names it",
-        "Companion.params": "it takes no part, which a prediction says",
-        "LatentSpace.pixels": _SIZES,
-        "LatentSpace.frames": _SIZES,
-        "Norm.kind": "bound by memory: a mean less to subtract reads and writes the same elements",
-        "Precision.kv": "a training step keeps no key-value cache",
-        "Plan.serving": "knobs of a scheduler and a fleet: a training step serves no requests",
-        "Plan.speculation": "a training step drafts nothing; a decode step is priced with it",
-        "Speculation.draft_tokens": "a training step drafts nothing",
-        "Speculation.acceptance": "a training step drafts nothing",
-        "Speculation.draft": "a training step drafts nothing",
-    }
-)
-"""Fields by class and name, with the reason why a training step takes as long and holds as much whatever they say."""
 STREAMED = frozenset({"hyper-connection", "stream router"})  # products of layers with several residual streams
-UNCOUNTED_OPTIMIZERS: Mapping[str, str] = MappingProxyType(
-    {
-        "muon": "the products that make an update orthogonal are not counted",
-        "adafactor": "sums by row and column are not counted",
-    }
-)
+UNCOUNTED_OPTIMIZERS = {
+    "muon": "the products that make an update orthogonal are not counted",
+    "adafactor": "sums by row and column are not counted",
+}
 
 
 def unpriced_fields(scenario: Scenario) -> Iterator[str]:

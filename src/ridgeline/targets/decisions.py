@@ -17,13 +17,12 @@ from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.dtype import DType
 from ridgeline.models.numerics import Numerics, numerics_of, unknown_numerics
 from ridgeline.models.spec import ModelSpec
-from ridgeline.plan.decisions import has_experts as has_experts
-from ridgeline.plan.decisions import plan_decisions
 from ridgeline.plan.plan import NARROW
+from ridgeline.plan.resolve import has_experts as has_experts
+from ridgeline.plan.resolve import plan_decisions
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serve import Serve
 from ridgeline.plan.serving_plan import KNOBS
-from ridgeline.plan.workload import Train
+from ridgeline.plan.workload import Serve, Train
 from ridgeline.targets.tables import names
 from ridgeline.targets.target import refusal
 

@@ -9,8 +9,18 @@ import pytest
 from ridgeline.core.dtype import dtype
 from ridgeline.core.table import decode
 from ridgeline.plan.mesh import Mesh
-from ridgeline.plan.plan import Offload, Plan, Precision, Recompute, Schedule, Sharding, Switches
-from ridgeline.plan.plan_table import plan_table, plan_words, scenario_text
+from ridgeline.plan.plan import (
+    Offload,
+    Plan,
+    Precision,
+    Recompute,
+    Schedule,
+    Sharding,
+    Switches,
+    plan_table,
+    plan_words,
+    scenario_text,
+)
 
 PLANS = [
     Plan(),

@@ -13,8 +13,7 @@ from ridgeline import Plan, Scenario, check, engine, model, read_scenario, scena
 from ridgeline.core.errors import InputError
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Precision, Recompute, Schedule, Sharding, Switches
-from ridgeline.plan.scenario_file import assemble, self_contained
-from ridgeline.plan.settings import parse_value
+from ridgeline.plan.scenario_file import assemble, parse_value, self_contained
 from ridgeline.plan.workload import Decode, Optimizer, Prefill, Train
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "llama3-70b-64xh100.toml"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from schedule_laws import dependencies, violations
 
 from ridgeline.core.errors import InputError
 from ridgeline.plan.schedules import (
@@ -19,13 +20,11 @@ from ridgeline.plan.schedules import (
     blocked_ranks,
     boundaries,
     build,
-    dependencies,
     flatten,
     messages,
     peak_in_flight,
     requirement,
     run_in_order,
-    violations,
 )
 from ridgeline.plan.schedules.table import loop_placement, v_placement
 

@@ -15,8 +15,8 @@ from command import run
 import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.ir.forward_steps import forward_steps
-from ridgeline.plan.serve import Serve
-from ridgeline.plan.settings import apply_settings
+from ridgeline.plan.scenario_file import apply_settings
+from ridgeline.plan.workload import Serve
 from ridgeline.serving.deployment import Priced, instances_of, price_of
 from ridgeline.serving.load import load_of
 from ridgeline.serving.serving_prediction import FRONT_END_S, ServingPrediction, predict_serving

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import ridgeline
-from ridgeline.sim import Impossible, PhasePrediction, predict_phase
+from ridgeline.sim import Impossible
+from ridgeline.sim.phase_prediction import PhasePrediction, predict_phase
 
 
 def predicted(workload: dict[str, Any], model: str = "llama3-70b", **plan: Any) -> PhasePrediction:

@@ -19,7 +19,7 @@ from ridgeline.models.facts import training_flops_per_token
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario, scenario
 from ridgeline.plan.workload import Prefill
-from ridgeline.sim.closed_form.pipeline_time import send_seconds
+from ridgeline.sim.closed_form.step import send_seconds
 from ridgeline.sim.events.simulate import Simulated, simulate, timeline
 from ridgeline.sim.predict_step import default_calibration, predict, price
 from ridgeline.sim.prediction import Impossible, Prediction

@@ -18,7 +18,7 @@ from ridgeline.plan.mesh import ORDERS, Mesh
 from ridgeline.plan.plan import Offload, Precision, Schedule, Sharding, Switches
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.plan.serving_settings import Speculation
+from ridgeline.plan.serving_plan import Speculation
 from ridgeline.search.deployment.space import Shape, usual_knobs
 from ridgeline.search.training.expressible import with_target_defaults
 from ridgeline.search.training.space import Space, space_of

@@ -3,9 +3,9 @@
 The modules:
 
     registry   name, stages, microbatches, chunks -> ScheduleTable, or the reason why not
-    table      the table and its parts             rows        the rows of each schedule
-    flow       what an action needs and makes      timing      start and end of every step, activations held
-    laws       what a table must obey              transport   sends and receives between steps
+    table      the table and its parts, and what an action needs and makes
+    rows       the rows of each schedule
+    timing     start and end of every step, activations held, sends and receives between steps
 """
 
 from ridgeline.core.door import open_door

@@ -16,7 +16,7 @@ from ridgeline.plan.schedules.rows import (
     zero_bubble_h1_rows,
 )
 from ridgeline.plan.schedules.table import Row, ScheduleTable, loop_placement, v_placement
-from ridgeline.plan.schedules.transport import Transport
+from ridgeline.plan.schedules.timing import Transport
 
 RowsBuilder: TypeAlias = Callable[[int, int, int], tuple[Row, ...]]
 """(stages, microbatches, chunks) -> rows"""

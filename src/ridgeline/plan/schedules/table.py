@@ -2,12 +2,19 @@
 
 The model is cut into p * v virtual stages; rank r of p holds v of them, its chunks. One microbatch visits the virtual
 stages in rising order on the way forward and in falling order on the way backward. A table says who does what in which
-order and nothing about time: timing, transport and memory are functions of the table, each in its own module.
+order and nothing about time: timing, transport and memory are functions of the table.
+
+    forward at s          needs activation s-1 (if s > 0)                       makes activation s
+    backward (B, I) at s  needs activation s, gradient s+1 (if s is not last)   makes gradient s
+    weight backward at s  needs gradient s                                      makes nothing others wait for
+
+s = virtual stage, always of the same microbatch. "activation s" is what the forward at s leaves behind: its output for
+s+1 and what its own backward will read. "gradient s" is the gradient with respect to the input of s.
 """
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ridgeline.core.records import dataclass
 
@@ -127,3 +134,72 @@ def v_placement(stages: int) -> tuple[tuple[int, ...], ...]:
     ((0, 5), (1, 4), (2, 3))
     """
     return tuple((rank, 2 * stages - 1 - rank) for rank in range(stages))
+
+
+class Tensor(StrEnum):
+    """The two kinds of value that travel along the pipeline."""
+
+    ACTIVATION = "activation"
+    GRADIENT = "gradient"
+
+
+class Token(NamedTuple):
+    """One value, named by what it is, the virtual stage that made it, and its microbatch."""
+
+    tensor: Tensor
+    virtual_stage: int
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.tensor.value} of microbatch {self.microbatch} from virtual stage {self.virtual_stage}"
+
+
+def needs(table: ScheduleTable, rank: int, action: Action) -> tuple[Token, ...]:
+    """The values that must exist before the action starts."""
+    stage, microbatch = table.placement[rank][action.chunk], action.microbatch
+    if action.phase is Phase.FORWARD:
+        return (Token(Tensor.ACTIVATION, stage - 1, microbatch),) if stage > 0 else ()
+    if action.phase is Phase.BACKWARD_WEIGHT:
+        return (Token(Tensor.GRADIENT, stage, microbatch),)
+    activation = Token(Tensor.ACTIVATION, stage, microbatch)
+    last = stage == table.stages * table.chunks - 1
+    return (activation,) if last else (activation, Token(Tensor.GRADIENT, stage + 1, microbatch))
+
+
+def makes(table: ScheduleTable, rank: int, action: Action) -> Token | None:
+    """The value the action leaves for others, or None for a weight backward."""
+    stage = table.placement[rank][action.chunk]
+    if action.phase is Phase.BACKWARD_WEIGHT:
+        return None
+    tensor = Tensor.ACTIVATION if action.phase is Phase.FORWARD else Tensor.GRADIENT
+    return Token(tensor, stage, action.microbatch)
+
+
+def step_needs(table: ScheduleTable, rank: int, step: Step) -> tuple[Token, ...]:
+    """What a step waits for: an overlapped pair waits for the inputs of both halves."""
+    return tuple(token for action in actions_of(step) for token in needs(table, rank, action))
+
+
+def step_makes(table: ScheduleTable, rank: int, step: Step) -> tuple[Token, ...]:
+    """What a step leaves for others."""
+    tokens = (makes(table, rank, action) for action in actions_of(step))
+    return tuple(token for token in tokens if token is not None)
+
+
+class Message(NamedTuple):
+    """A value that crosses ranks."""
+
+    token: Token
+    sender: int
+    receiver: int
+
+
+def messages(table: ScheduleTable) -> Iterator[Message]:
+    """Every value that one rank makes and another needs, in the order of the senders' rows."""
+    rank_of = [rank for rank, _ in table.locations()]
+    for sender, row in enumerate(table.rows):
+        for step in row:
+            for token in step_makes(table, sender, step):
+                neighbour = token.virtual_stage + (1 if token.tensor is Tensor.ACTIVATION else -1)
+                if 0 <= neighbour < len(rank_of) and rank_of[neighbour] != sender:
+                    yield Message(token, sender, rank_of[neighbour])

@@ -29,8 +29,8 @@ from ridgeline.core.records import dataclass
 from ridgeline.core.units import HOUR, MILLION
 from ridgeline.ir.forward_steps import ForwardSteps, forward_steps
 from ridgeline.plan.scenario import Scenario, serving
-from ridgeline.plan.serve import Objective, Serve, TraceFile
 from ridgeline.plan.serving_plan import StaticKnobs
+from ridgeline.plan.workload import Objective, Serve, TraceFile
 from ridgeline.search.deployment.space import Shape
 from ridgeline.serving import (
     FRONT_END_S,

@@ -9,7 +9,7 @@ from ridgeline.core.errors import Problem
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_gib, format_quantity
 from ridgeline.ir.forward_steps import forward_steps
-from ridgeline.plan.serving_settings import Speculation
+from ridgeline.plan.serving_plan import Speculation
 from ridgeline.search.deployment.capacity import STABLE, Capacity, ReplicaBound, bound_of, capacity
 from ridgeline.search.deployment.find_deployment import DeploymentSearch, keeps
 from ridgeline.search.deployment.fleet import fewest, fullest, tried_at

@@ -19,7 +19,7 @@ from math import ceil, inf
 
 from ridgeline.core.records import dataclass
 from ridgeline.plan.scenario import Scenario, serving
-from ridgeline.plan.serve import Objective
+from ridgeline.plan.workload import Objective
 from ridgeline.search.deployment.capacity import (
     FINER,
     HALVINGS,

@@ -14,8 +14,8 @@ from typing import Literal
 from ridgeline.core.records import dataclass
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serve import Objective
 from ridgeline.plan.serving_plan import ServingPlan
+from ridgeline.plan.workload import Objective
 from ridgeline.search.deployment.capacity import Capacity, Load, TrialBench
 from ridgeline.search.deployment.space import DEGREES, Shape, precision_words, shape_words
 from ridgeline.search.progress import GoOn

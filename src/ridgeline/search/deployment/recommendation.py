@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.core.records import dataclass
-from ridgeline.plan.plan_table import scenario_text
+from ridgeline.plan.plan import scenario_text
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.scenario_file import assemble, self_contained
-from ridgeline.plan.serve import Serve
+from ridgeline.plan.workload import Serve
 from ridgeline.search.deployment.explain import (
     DeploymentReasons,
     FrontierPoint,

@@ -33,9 +33,8 @@ from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario, serving
-from ridgeline.plan.scenario_file import assemble, described_engine
+from ridgeline.plan.scenario_file import apply_settings, assemble, described_engine, parents_first, parse_value
 from ridgeline.plan.serving_plan import SEARCHED_KNOBS
-from ridgeline.plan.settings import apply_settings, parents_first, parse_value
 from ridgeline.search.choices import MOST_CHOICES, listed_values, range_bounds, sizes_within
 from ridgeline.search.deployment.fleet import GOALS, Goal
 from ridgeline.search.deployment.space import DeploymentSpace, deployment_space, expressible_space, target_engines

@@ -34,10 +34,10 @@ from ridgeline.plan.serving_plan import (
     EngineKnobs,
     Pool,
     ServingPlan,
+    Speculation,
     StaticKnobs,
     default_knobs,
 )
-from ridgeline.plan.serving_settings import Speculation
 from ridgeline.search.choices import has_experts, powers_of_two, tensor_degrees
 from ridgeline.search.target import ExportTarget
 from ridgeline.serving import Role

@@ -18,11 +18,9 @@ import numpy as np
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_quantity
 from ridgeline.cost import Calibration
-from ridgeline.plan.capability import decision_words
-from ridgeline.plan.plan import Recompute
-from ridgeline.plan.plan_table import runs
+from ridgeline.plan.capability import decision_words, unsupported_decisions
+from ridgeline.plan.plan import Recompute, runs
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.search.choices import selective_parts
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.stage_layout.layouts import Layouts, LayoutTable, layout_table

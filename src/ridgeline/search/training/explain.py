@@ -21,8 +21,7 @@ from ridgeline.hardware.load import resize_name
 from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.check import check
 from ridgeline.plan.mesh import Mesh
-from ridgeline.plan.plan import Offload, Plan, Switches
-from ridgeline.plan.plan_table import offload_words, plan_words, recompute_words, schedule_words
+from ridgeline.plan.plan import Offload, Plan, Switches, offload_words, plan_words, recompute_words, schedule_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.target import ExportTarget, inexpressible

@@ -20,10 +20,10 @@ from ridgeline.core.arrays import Index
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.dtype import dtype
 from ridgeline.plan.capability import Capability, PlanFacts, UnsupportedDecision
-from ridgeline.plan.decisions import PlanSizes
 from ridgeline.plan.engine import Shard
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Plan, Schedule, Sharding, Switches
+from ridgeline.plan.resolve import PlanSizes
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.choices import distinct_choices
 from ridgeline.search.target import ExportTarget

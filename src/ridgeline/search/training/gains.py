@@ -27,13 +27,12 @@ from ridgeline.core.dtype import dtype
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.records import dataclass
 from ridgeline.core.table import decode
-from ridgeline.plan.capability import UnsupportedDecision
+from ridgeline.plan.capability import UnsupportedDecision, unsupported_decisions
 from ridgeline.plan.engine import ENGINES, OVERLAPS, Engine
 from ridgeline.plan.plan import Offload, Plan, Schedule, Switches
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
-from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.plan.workload import Train
 from ridgeline.search.choices import closest_chips, neighbours
 from ridgeline.search.progress import GoOn, always

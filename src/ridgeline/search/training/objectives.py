@@ -20,8 +20,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.core.units import DECIMAL, HOUR
 from ridgeline.hardware.load import rated_power
 from ridgeline.hardware.system import System
-from ridgeline.plan.plan import Plan
-from ridgeline.plan.plan_table import plan_table, plan_words
+from ridgeline.plan.plan import Plan, plan_table, plan_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.choices import powers_of_two
 from ridgeline.search.goodput import Goodput, days_to_train, goodput

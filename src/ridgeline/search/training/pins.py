@@ -28,8 +28,8 @@ from ridgeline.core.table import decode_into, keys
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.plan import Offload, Plan, Precision, Recompute, Schedule, Switches
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario_file import SHORT, parents_first, parse_value
 from ridgeline.plan.schedules import SCHEDULES
-from ridgeline.plan.settings import SHORT, parents_first, parse_value
 from ridgeline.search.choices import MOST_CHOICES, distinct_choices, listed_values, range_bounds, sizes_within
 from ridgeline.search.training.space import MOST_CHUNKS, NO_PINS, Pins, Space, space_of
 

@@ -22,13 +22,12 @@ from ridgeline.core.records import dataclass
 from ridgeline.cost import Calibration
 from ridgeline.hardware.load import resize_name
 from ridgeline.hardware.system import System
+from ridgeline.plan.capability import tellable_orders, tells_expert_overlap
 from ridgeline.plan.check import check, precision
 from ridgeline.plan.check import engine as known_engine
 from ridgeline.plan.mesh import ORDERS
-from ridgeline.plan.plan import Plan
-from ridgeline.plan.plan_table import recompute_words, sharding_words
+from ridgeline.plan.plan import Plan, recompute_words, sharding_words
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.supported import tellable_orders, tells_expert_overlap
 from ridgeline.search.progress import SweepProgress, silent
 from ridgeline.search.target import ExportTarget, inexpressible
 from ridgeline.search.training.expressible import ExpressiblePlans, expressible_space, unsupported_question

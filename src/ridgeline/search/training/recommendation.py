@@ -17,10 +17,10 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import signed_quantity
 from ridgeline.hardware.load import rated_power
-from ridgeline.plan.plan_table import scenario_text
+from ridgeline.plan.capability import unsupported_decisions
+from ridgeline.plan.plan import scenario_text
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.plan.scenario_file import self_contained
-from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.plan.workload import Train
 from ridgeline.search.progress import Progress, Stoppable, Watch, ignore_progress
 from ridgeline.search.recommendation import SearchAnswer, SearchTime, search_until_stopped

@@ -25,8 +25,7 @@ from ridgeline.models.load import model as load_model
 from ridgeline.plan.engine import default_engine, default_engine_note
 from ridgeline.plan.plan import Switches
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.scenario_file import assemble, described_engine
-from ridgeline.plan.settings import apply_settings, told_by
+from ridgeline.plan.scenario_file import apply_settings, assemble, described_engine, told_by
 from ridgeline.plan.workload import Train
 from ridgeline.search.choices import closest_chips
 from ridgeline.search.request import (

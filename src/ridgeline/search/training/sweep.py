@@ -32,6 +32,7 @@ from ridgeline.cost import (
 from ridgeline.lowering.context import Degrees, LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import NAMES, SHARDS, PlanColumns, degree_columns, plan_columns
 from ridgeline.lowering.program import sections_of, stages_of
+from ridgeline.plan.capability import tells_expert_overlap
 from ridgeline.plan.check import blocks, context, experts, precision, tensor
 from ridgeline.plan.engine import Shard
 from ridgeline.plan.mesh import DP_LAST, Mesh
@@ -39,7 +40,6 @@ from ridgeline.plan.plan import Offload, Plan, Schedule, Sharding
 from ridgeline.plan.resolve import sends_overlap
 from ridgeline.plan.scenario import Scenario, default_placement
 from ridgeline.plan.schedules import SCHEDULES, requirement, virtual_stages_by_rank
-from ridgeline.plan.supported import tells_expert_overlap
 from ridgeline.search.choices import has_experts
 from ridgeline.search.training.space import Space
 from ridgeline.sim import (

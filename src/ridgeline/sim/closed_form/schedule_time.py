@@ -8,7 +8,7 @@ often each goes through a forward, a backward or a send depends on the sizes alo
 
 One path goes down to the last rank, stays there for all microbatches and comes back up; one stays at the first rank;
 one goes round and round, because a value needs longer for its way down and up than the ranks need for their work.
-``longest_paths`` holds the counts as expressions in p, v and m. The cost per plan depends neither on microbatches nor
+`longest_paths.txt` holds the counts as expressions in p, v and m. The cost per plan depends neither on microbatches nor
 on stages nor on chunks.
 
 No path listed is longer than any run it was tried on, so the closed form does not exceed the event loop; it falls short
@@ -32,6 +32,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, lru_cache
 from itertools import pairwise
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -41,7 +42,6 @@ from numpy.typing import ArrayLike
 from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.records import dataclass
 from ridgeline.plan.schedules import SCHEDULES, requirement
-from ridgeline.sim.closed_form.longest_paths import PATHS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,8 +255,15 @@ class _Paths:
 
 
 @cache
+def _path_texts() -> dict[str, str]:
+    """The lines of `longest_paths.txt` by schedule."""
+    text = Path(__file__).with_name("longest_paths.txt").read_text(encoding="utf-8")
+    return {name: lines for name, _, lines in (block.partition("]\n") for block in text.split("\n[")[1:])}
+
+
+@cache
 def _paths(name: str) -> _Paths:
-    rows = [line.split("|") for line in PATHS[name].strip().replace("\n    ", " ").splitlines()]
+    rows = [line.split("|") for line in _path_texts()[name].strip().replace("\n    ", " ").splitlines()]
     expressions = [[_linear(word) for word in counts.split()] for _, counts in rows]
     demands = [[rule for word in words.split() if word != "-" for rule in _rules(word)] for words, _ in rows]
     symbols = tuple(s for s in _SYMBOLS if any(s in word for row in expressions for word in row))

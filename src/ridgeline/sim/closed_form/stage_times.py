@@ -1,6 +1,6 @@
-"""Turn what a chip runs and what its host takes to issue it into the time that the chip waits (launch-bound stretches).
+"""Turn priced sections into the seconds of a microbatch: communication as far as exposed, and waiting for the host.
 
-together = (running^10 + issue^10)^(1/10)       the longer of the two, a little more where they are equal
+together = (running^10 + issue^10)^(1/10)       the longer of chip and host, a little more where they are equal
 blocking = running + 1.25 issue                 the host waits for every kernel before it issues the next
 """
 

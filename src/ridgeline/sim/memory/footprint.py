@@ -1,7 +1,8 @@
-"""Turn a section into the bytes real software keeps of it between forward and backward.
+"""Turn sections and their places into what ranks hold, as columns: parameters, activations, workspace, buffers.
 
 Lowering says what the ops of a section need, all at the stored width. Software keeps more where it does not fuse, and
 less where it keeps the inputs of narrow products narrow, or where frozen weights need no gradient and so no input.
+Nothing here knows a schedule or how state is sharded: ``peak`` makes moments and peaks of it.
 """
 
 from __future__ import annotations

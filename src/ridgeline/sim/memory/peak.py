@@ -11,6 +11,7 @@ runs several microbatches; otherwise they appear only as the activations go. On 
 communicators take, and what a caching allocator loses to fragmentation; it is no part of `allocated`.
 
 Columns are ranks x rows, so that one scenario and a hundred thousand plans run through the same lines.
+`peak_form` makes linear forms of them for a search that moves layers between ranks, `headroom` says what to leave free.
 """
 
 from __future__ import annotations

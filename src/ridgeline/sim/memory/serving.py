@@ -23,7 +23,7 @@ from ridgeline.models.params import block_params
 from ridgeline.models.parts import CacheRow, ffn_parts
 from ridgeline.models.spec import Audio, Block, Vision
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serving_settings import GIB, ServingLimits, serving_limits
+from ridgeline.plan.serving_plan import GIB, ServingLimits, serving_limits
 from ridgeline.sim.memory.peak import capacity_of
 
 # assumed: what a CUDA context with its libraries holds, communication buffers of several ranks, and graphs of a layer

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serving_settings import Speculation
+from ridgeline.plan.serving_plan import Speculation
 from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.imports.option_reader import OptionReader
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say

@@ -10,7 +10,7 @@ from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError
 from ridgeline.models.load import MODELS
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serving_settings import Speculation
+from ridgeline.plan.serving_plan import Speculation
 from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.imports.option_reader import Arguments, OptionReader, flatten, read_arguments, tables
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, lose

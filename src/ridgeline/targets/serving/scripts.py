@@ -16,7 +16,7 @@ from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serve import ClosedLoop, Constant, Gamma, OnOff, Poisson, Serve, Sessions, TraceFile
+from ridgeline.plan.workload import ClosedLoop, Constant, Gamma, OnOff, Poisson, Serve, Sessions, TraceFile
 from ridgeline.targets.imports.shell_eval import Script, read_script
 from ridgeline.targets.launchers.launch import ON_NODE, comment, header
 from ridgeline.targets.ledger import Ledger, Lose, Piece, Say, export_of

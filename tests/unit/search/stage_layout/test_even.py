@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from ridgeline.plan.capability import unsupported_decisions
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.search.choices import selective_parts
 from ridgeline.search.stage_layout.refine import Refined, Refinement, even, lacking, refine, refinement
 from ridgeline.sim.predict_step import default_calibration, predict

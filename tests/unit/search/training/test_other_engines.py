@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 
 from ridgeline.core.encode import to_json
+from ridgeline.plan.capability import unsupported_decisions
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.report.plan import software
 from ridgeline.search.recommendation import SearchTime
 from ridgeline.search.training.gains import OtherEngine, able_engines, other_engines, under, what_if

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import ridgeline
+from ridgeline.plan.capability import unsupported_decisions
 from ridgeline.plan.mesh import DP_LAST, ORDERS, Mesh
-from ridgeline.plan.plan_table import plan_words
+from ridgeline.plan.plan import plan_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.search.training.plan_search import find_plan
 from ridgeline.sim import Impossible, Prediction, predict
 

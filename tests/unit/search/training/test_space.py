@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from ridgeline.plan.capability import unsupported_decisions
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.plan import Offload, Precision, Recompute, Schedule
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.search.choices import divisors, powers_of_two
 from ridgeline.search.training.plan_search import find_plan, supported_chunks
 from ridgeline.search.training.space import Pins, Space, parts_of, space_of

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from pipeline_oracle import last_rank, run_events
 
 from ridgeline.plan.schedules import SCHEDULES, Phase, build
-from ridgeline.sim.events.event_loop import SharedWork, run_shared
-from ridgeline.sim.events.overlap_fluid import PassMix, PassTimelines, Task, flow, tasks_of
-from ridgeline.sim.events.pipeline_run import Slowdown, StageWork, Tail
-from ridgeline.sim.events.stream_work import Comm, Exchange, PassWork
+from ridgeline.sim.events.event_loop import SharedWork, Slowdown, StageWork, Tail, run_shared
+from ridgeline.sim.events.stream_work import Comm, Exchange, PassMix, PassTimelines, PassWork, Task, flow, tasks_of
 
 NEAR, FAR, NONE = (1.0, 0.0), (0.0, 1.0), (0.0, 0.0)
 

@@ -8,7 +8,7 @@ from pipeline_oracle import run_events, summarize
 
 from ridgeline.plan.schedules import SCHEDULES, Action, Phase, ScheduleTable, build, requirement
 from ridgeline.sim.closed_form.schedule_time import PathWork, PhaseSeconds, closed_form
-from ridgeline.sim.events.pipeline_run import PipelineRun, Slowdown, StageWork, Tail
+from ridgeline.sim.events.event_loop import PipelineRun, Slowdown, StageWork, Tail
 
 UNIT = StageWork(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
 SENDING = StageWork(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0, send_s=0.5)

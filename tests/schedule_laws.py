@@ -1,4 +1,6 @@
-"""Turn a table into the list of laws it breaks: empty means it is a schedule that computes the right thing and ends.
+"""Turn a schedule's table into the laws it breaks, and into what waits for what.
+
+A law may rely on those above it, so checking ends at the first one broken:
 
     shape        p rows; the placement puts every virtual stage 0 .. p v - 1 on exactly one (rank, chunk)
     membership   a row holds only chunks 0 .. v - 1 and microbatches 0 .. m - 1, and an overlapped pair is one forward
@@ -7,19 +9,61 @@
     order        in a row, F before the backward of the same chunk and microbatch, and I before W
     progress     executed in order with buffered sends, every rank finishes: F at virtual stage s after F at s - 1,
                  backward at s after backward at s + 1
-    rendezvous   the same with nothing buffered, under the given transport
+    rendezvous   the same with nothing buffered, under the given transport; checked although "ahead" implies it
 
-p = stages, v = chunks, m = microbatches. A law may rely on those above it, so checking ends at the first one broken.
-With the transport "ahead" the last law follows from the one before (``transport`` has the argument); it is checked all
-the same, so that the argument is too.
+p = stages, v = chunks, m = microbatches.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
 
-from ridgeline.plan.schedules.table import Action, Overlap, Phase, ScheduleTable, flatten
-from ridgeline.plan.schedules.timing import run_in_order
-from ridgeline.plan.schedules.transport import Transport, blocked_ranks
+from ridgeline.plan.schedules import (
+    Action,
+    Overlap,
+    Phase,
+    ScheduleTable,
+    Transport,
+    blocked_ranks,
+    flatten,
+    run_in_order,
+)
+from ridgeline.plan.schedules.table import Token, makes, needs
+
+RankedAction: TypeAlias = tuple[int, Action]
+"""An action with the rank whose row it stands in."""
+
+
+def producers(table: ScheduleTable) -> Mapping[Token, RankedAction]:
+    """Which action, on which rank, makes each value."""
+    return {
+        token: (rank, action)
+        for rank, row in enumerate(table.rows)
+        for action in flatten(row)
+        if (token := makes(table, rank, action)) is not None
+    }
+
+
+def dependencies(table: ScheduleTable) -> Mapping[RankedAction, tuple[RankedAction, ...]]:
+    """For every (rank, action) of the table, the (rank, action) pairs that must end before it starts.
+
+    Row order is not repeated here: an action also waits for the one before it in its row.
+
+    >>> from ridgeline.plan.schedules import build
+    >>> graph = dependencies(build("1f1b", stages=2, microbatches=1))
+    >>> for (rank, action), earlier in graph.items():
+    ...     print(f"rank {rank} {action} after", [f"rank {r} {a}" for r, a in earlier])
+    rank 0 F0@0 after []
+    rank 0 B0@0 after ['rank 0 F0@0', 'rank 1 B0@0']
+    rank 1 F0@0 after ['rank 0 F0@0']
+    rank 1 B0@0 after ['rank 1 F0@0']
+    """
+    made_by = producers(table)
+    return {
+        (rank, action): tuple(made_by[token] for token in needs(table, rank, action))
+        for rank, row in enumerate(table.rows)
+        for action in flatten(row)
+    }
 
 
 def violations(table: ScheduleTable, transport: Transport = Transport.AHEAD) -> tuple[str, ...]:

@@ -9,11 +9,10 @@ import pytest
 
 from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.scenario_file import read_scenario, scenario
-from ridgeline.sim.events import to_timeline
-from ridgeline.sim.events.pipeline_run import Slowdown
-from ridgeline.sim.events.simulate import Simulated, simulate, timeline
+from ridgeline.sim.events import simulate as drawing
+from ridgeline.sim.events.event_loop import Slowdown
+from ridgeline.sim.events.simulate import Simulated, drawn_together, simulate, timeline
 from ridgeline.sim.events.stream_work import AGAIN, FORWARD, INPUT, WEIGHT
-from ridgeline.sim.events.to_timeline import drawn_together
 from ridgeline.trace import Span, Timeline
 from ridgeline.trace.timeline import NO_LAYER
 
@@ -145,7 +144,7 @@ def test_gradients_are_drawn_while_the_last_are_made() -> None:
 def test_too_many_spans_draw_layers_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = drawn()
     assert not drawn_together(whole)
-    monkeypatch.setattr(to_timeline, "MOST", len(whole) // 2)
+    monkeypatch.setattr(drawing, "MOST", len(whole) // 2)
     together = drawn()
     assert drawn_together(together)
     assert len(together) < len(whole) // 2
@@ -157,7 +156,7 @@ def test_too_many_spans_draw_layers_as_one(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_far_too_many_draw_classes_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = drawn()
-    monkeypatch.setattr(to_timeline, "MOST", 1)
+    monkeypatch.setattr(drawing, "MOST", 1)
     least = drawn()
     assert drawn_together(least)
     assert len(on(least, "compute")) == len(on(least, "steps")) + 2  # the optimizer and waiting

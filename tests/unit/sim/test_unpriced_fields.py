@@ -6,6 +6,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
@@ -23,14 +24,67 @@ from ridgeline.models.spec import (
     ModelSpec,
     Moe,
     Norm,
+    Numerics,
+    RotaryScaling,
+    Router,
 )
 from ridgeline.plan.engine import ENGINES, OVERLAPS
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Lora, Train
 from ridgeline.sim.prediction import Prediction
-from ridgeline.sim.unpriced_fields import IRRELEVANT
 
+_TAG = "says which type it is; what the type holds is priced"
+_SIZES = "says how long a sequence and how large an image is, where a scenario is read; those are priced"
+_TOKENS = "tokens of the language model's sequence: checked against seq, which says how many run"
+_NUMBER = "a number that kernels compute with, whatever it is; exports write it"
+IRRELEVANT: Mapping[str, str] = MappingProxyType(
+    {
+        **{
+            f"{kind.__name__}.{part.name}": _NUMBER
+            for kind in (Numerics, RotaryScaling, Router)
+            for part in fields(kind)
+        },
+        "ModelSpec.numerics": _NUMBER,
+        "ModelSpec.id": "a name",
+        "ModelSpec.name": "a name",
+        "ModelSpec.source": "where it was read",
+        "ModelSpec.capture": "how it was read; a prediction names it and what it could not tell",
+        "CaptureRecord.by": "how it was read; a prediction names it",
+        "CaptureRecord.tokens": "how it was read",
+        "CaptureRecord.untold": "what could not be told; a prediction names it",
+        "Captured.cached": "a training step keeps no key-value cache",
+        "Captured.mixes": "decides which degrees a plan may have, not what they cost",
+        "Product.label": "a name",
+        "Product.weights": "the gradient of either factor is a product of the same size",
+        "ModelSpec.context": "how long sequences may be is the model's promise; how long they are is the workload's",
+        "Attention.kind": _TAG,
+        "LatentAttention.kind": _TAG,
+        "Mamba2.kind": _TAG,
+        "GatedDeltaNet.kind": _TAG,
+        "Recurrence.kind": _TAG,
+        "CompressedAttention.kind": _TAG,
+        "Mlp.kind": _TAG,
+        "Moe.kind": _TAG,
+        "Train.kind": _TAG,
+        "Encoder.per_second": "how many positions a second of sound has; how many a sequence has is the workload's",
+        "Sizing.breaks": _TOKENS,
+        "Sizing.marks": _TOKENS,
+        "Clip.silence": _TOKENS,
+        "Companion.name": "a name; a prediction names it",
+        "Companion.params": "it takes no part, which a prediction says",
+        "LatentSpace.pixels": _SIZES,
+        "LatentSpace.frames": _SIZES,
+        "Norm.kind": "bound by memory: a mean less to subtract reads and writes the same elements",
+        "Precision.kv": "a training step keeps no key-value cache",
+        "Plan.serving": "knobs of a scheduler and a fleet: a training step serves no requests",
+        "Plan.speculation": "a training step drafts nothing; a decode step is priced with it",
+        "Speculation.draft_tokens": "a training step drafts nothing",
+        "Speculation.acceptance": "a training step drafts nothing",
+        "Speculation.draft": "a training step drafts nothing",
+    }
+)
+"""Fields by class and name, with the reason why a training step takes as long and holds as much whatever they say."""
 WORK = {"seq": 8192, "global_batch": 64}
 BASES: Mapping[str, dict[str, Any]] = {
     "dense": {
@@ -466,7 +520,7 @@ def test_every_part_of_a_model_a_plan_and_a_workload_is_walked() -> None:
 def test_every_field_has_a_fate(name: str) -> None:
     probe = PROBES.get(name)
     if probe is None:
-        assert name in IRRELEVANT, f"{name} is new: price it, or give it a fate in sim.fates, and a probe here"
+        assert name in IRRELEVANT, f"{name} is new: price it, or give it a reason in IRRELEVANT, and a probe here"
         return
     spec, before = _base(probe.base), _predicted(probe.base)
     value = probe.value(spec) if callable(probe.value) else probe.value
