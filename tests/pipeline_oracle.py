@@ -8,6 +8,7 @@ them otherwise.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from ridgeline.plan.schedules import ScheduleTable
@@ -19,10 +20,44 @@ from ridgeline.sim.events.event_loop import (
     Slowdown,
     StageWork,
     StepInterval,
-    Tail,
     check_fit,
     compile_row,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """Seconds per rank after its last step: what of its gradient reduction is not hidden, its optimizer, and what of
+    gathering the new weights is not hidden.
+
+    Each rank has its own, since ranks hold different parameters: the one that ends last with its tail paces the step.
+    Empty means none. A rank does not wait for the others before its optimizer.
+    """
+
+    reduce_s: Sequence[float] = ()
+    optimizer_s: Sequence[float] = ()
+    gather_s: Sequence[float] = ()
+
+
+def schedule_s(run: PipelineRun) -> float:
+    """Until the last step of the table has ended, with its send where sends block: what the tails follow."""
+    return max(interval.start_s for interval in run.reduce)
+
+
+def blocked_s(run: PipelineRun, rank: int) -> float:
+    """Time a rank spends sending instead of computing: 0 where sends are overlapped."""
+    return sum(send.end_s - send.start_s for send in run.sends if send.sender == rank) if run.send_blocks else 0.0
+
+
+def busy_s(run: PipelineRun, rank: int) -> float:
+    """Steps, blocking sends and tail."""
+    tail = run.reduce[rank].duration_s + run.optimizer[rank].duration_s + run.gather[rank].duration_s
+    return sum(end - start for start, end in run.steps[rank]) + blocked_s(run, rank) + tail
+
+
+def bubble_s(run: PipelineRun, rank: int) -> float:
+    """Time a rank neither computes, sends, reduces nor optimizes: busy + bubble = makespan."""
+    return run.makespan_s - busy_s(run, rank)
 
 
 def run_events(
@@ -45,7 +80,12 @@ def run_events(
     16.5
     """
     slow, tail = slow or Slowdown(), tail or Tail()
-    check_fit(table, work, slow, tail)
+    check_fit(
+        table,
+        work,
+        slow,
+        {"reduce_s": tail.reduce_s, "optimizer_s": tail.optimizer_s, "gather_s": tail.gather_s},
+    )
     rows = [compile_row(table, rank, work, overlapped_gain, slow) for rank in range(table.stages)]
     progress = _Progress(table.stages)
     _execute(table, rows, send_blocks, progress)

@@ -126,7 +126,7 @@ def test_the_closed_form_times_the_stages_of_scenarios() -> None:
     residuals = []
     for made in scenarios(3, (2, 4, 8), 40):
         found = simulated(made, contention=False)
-        run, work = found.run.pipeline.table, found.shared.work
+        run, work = found.run.table, found.shared.work
         sizes = {"stages": run.stages, "chunks": run.chunks, "microbatches": run.microbatches}
         blocks = found.shared.send_blocks
         formula = closed_form(run.name, **sizes, work=summarize(work, run.placement), send_blocks=blocks)

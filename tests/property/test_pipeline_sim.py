@@ -7,11 +7,11 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline_oracle import run_events, summarize
+from pipeline_oracle import Tail, blocked_s, bubble_s, busy_s, run_events, summarize
 
 from ridgeline.plan.schedules import SCHEDULES, ScheduleTable, build, requirement
 from ridgeline.sim.closed_form.schedule_time import closed_form
-from ridgeline.sim.events.event_loop import PipelineRun, Slowdown, StageWork, Tail
+from ridgeline.sim.events.event_loop import PipelineRun, Slowdown, StageWork
 
 NAMES = sorted(SCHEDULES)
 CLOSE = 0.02
@@ -94,12 +94,12 @@ def test_busy_and_idle_fill_the_makespan(plan: Plan) -> None:
     result = run(plan, tail=Tail(reduce_s=[0.5] * ranks, optimizer_s=[0.25] * ranks))
     for rank in range(ranks):
         idle = sum(later.start_s - earlier.end_s for earlier, later in pairwise(result.steps[rank]))
-        idle += result.steps[rank][0].start_s - result.blocked_s(rank)
+        idle += result.steps[rank][0].start_s - blocked_s(result, rank)
         idle += result.reduce[rank].start_s - result.steps[rank][-1].end_s
         idle += result.makespan_s - result.optimizer[rank].end_s
-        assert result.bubble_s(rank) == pytest.approx(idle, abs=1e-9)
-        assert result.busy_s(rank) + result.bubble_s(rank) == pytest.approx(result.makespan_s)
-        assert -1e-9 <= result.waited_s[rank] <= result.bubble_s(rank) + 1e-9
+        assert bubble_s(result, rank) == pytest.approx(idle, abs=1e-9)
+        assert busy_s(result, rank) + bubble_s(result, rank) == pytest.approx(result.makespan_s)
+        assert -1e-9 <= result.waited_s[rank] <= bubble_s(result, rank) + 1e-9
 
 
 @given(plan=any_plan)

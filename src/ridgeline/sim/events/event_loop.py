@@ -23,11 +23,11 @@ against this loop.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from heapq import heappop, heappush
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ridgeline.core.records import dataclass
 from ridgeline.plan.schedules import Action, Phase, ScheduleTable, Step, actions_of
@@ -66,20 +66,6 @@ class Slowdown:
     links: Mapping[int, float] = field(default_factory=lambda: _NOBODY)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tail:
-    """Seconds per rank after its last step: what of its gradient reduction is not hidden, its optimizer, and what of
-    gathering the new weights is not hidden.
-
-    Each rank has its own, since ranks hold different parameters: the one that ends last with its tail paces the step.
-    Empty means none. A rank does not wait for the others before its optimizer.
-    """
-
-    reduce_s: Sequence[float] = ()
-    optimizer_s: Sequence[float] = ()
-    gather_s: Sequence[float] = ()
-
-
 class StepInterval(NamedTuple):
     """From when to when, in seconds after the step began."""
 
@@ -101,9 +87,28 @@ class Send(NamedTuple):
     end_s: float
 
 
+class Traffic(NamedTuple):
+    """One message of an exchange: a bucket of gradients, or gathered weights."""
+
+    rank: int
+    name: str
+    start_s: float
+    end_s: float
+    gathers: bool = False
+    """Whether it gathers weights; else it reduces gradients."""
+
+
+Spell = TypeVar("Spell", StepInterval, Send, Traffic)
+
+
+def _stretch(spells: Iterable[Spell], pace: float) -> tuple[Spell, ...]:
+    """The same, each so many times as long and as late."""
+    return tuple(spell._replace(start_s=spell.start_s * pace, end_s=spell.end_s * pace) for spell in spells)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRun:
-    """What happened: the interval of each step of ``table.rows[rank]``, the sends, and each rank's tail."""
+    """What happened: the interval of each step of ``table.rows[rank]``, sends, each rank's tail, exchanges beside."""
 
     table: ScheduleTable
     steps: tuple[tuple[StepInterval, ...], ...]
@@ -114,6 +119,7 @@ class PipelineRun:
     reduce: tuple[StepInterval, ...]
     optimizer: tuple[StepInterval, ...]
     gather: tuple[StepInterval, ...]
+    traffic: tuple[Traffic, ...] = ()
 
     @property
     def makespan_s(self) -> float:
@@ -122,41 +128,16 @@ class PipelineRun:
 
     def at_pace(self, pace: float) -> PipelineRun:
         """The same with everything so many times as long."""
-
-        def longer(each: Sequence[StepInterval]) -> tuple[StepInterval, ...]:
-            return tuple(StepInterval(start * pace, end * pace) for start, end in each)
-
         return replace(
             self,
-            steps=tuple(longer(row) for row in self.steps),
-            sends=tuple(send._replace(start_s=send.start_s * pace, end_s=send.end_s * pace) for send in self.sends),
+            steps=tuple(_stretch(row, pace) for row in self.steps),
+            sends=_stretch(self.sends, pace),
             waited_s=tuple(seconds * pace for seconds in self.waited_s),
-            reduce=longer(self.reduce),
-            optimizer=longer(self.optimizer),
-            gather=longer(self.gather),
+            reduce=_stretch(self.reduce, pace),
+            optimizer=_stretch(self.optimizer, pace),
+            gather=_stretch(self.gather, pace),
+            traffic=_stretch(self.traffic, pace),
         )
-
-    @property
-    def schedule_s(self) -> float:
-        """Until the last step of the table has ended, with its send where sends block: what the tails follow."""
-        return max(interval.start_s for interval in self.reduce)
-
-    def compute_s(self, rank: int) -> float:
-        """Time a rank spends inside steps."""
-        return sum(end - start for start, end in self.steps[rank])
-
-    def blocked_s(self, rank: int) -> float:
-        """Time a rank spends sending instead of computing: 0 where sends are overlapped."""
-        return sum(send.end_s - send.start_s for send in self.sends if send.sender == rank) if self.send_blocks else 0.0
-
-    def busy_s(self, rank: int) -> float:
-        """Steps, blocking sends and tail."""
-        tail = self.reduce[rank].duration_s + self.optimizer[rank].duration_s + self.gather[rank].duration_s
-        return self.compute_s(rank) + self.blocked_s(rank) + tail
-
-    def bubble_s(self, rank: int) -> float:
-        """Time a rank neither computes, sends, reduces nor optimizes: busy + bubble = makespan."""
-        return self.makespan_s - self.busy_s(rank)
 
 
 class Planned(NamedTuple):
@@ -220,13 +201,14 @@ def _phase_seconds(work: StageWork, factor: float) -> dict[Phase, float]:
     }
 
 
-def check_fit(table: ScheduleTable, work: Sequence[StageWork], slow: Slowdown, tail: Tail) -> None:
+def check_fit(
+    table: ScheduleTable, work: Sequence[StageWork], slow: Slowdown, tails: Mapping[str, Sequence[float]]
+) -> None:
     """Refuse work, slowdowns or tails of another size than the table."""
     wanted = table.stages * table.chunks
     if len(work) != wanted:
         raise ValueError(f"got work for {len(work)} virtual stages, expected {wanted} = stages x chunks of the table")
-    tails = (("reduce_s", tail.reduce_s), ("optimizer_s", tail.optimizer_s), ("gather_s", tail.gather_s))
-    for what, given in tails:
+    for what, given in tails.items():
         if given and len(given) != table.stages:
             raise ValueError(f"got {what} for {len(given)} ranks, expected {table.stages}, or none at all")
     for what, factors in (("ranks", slow.ranks), ("links", slow.links)):
@@ -257,39 +239,10 @@ class SharedWork:
     buckets: tuple[int, ...]
 
 
-class Traffic(NamedTuple):
-    """One message of an exchange: a bucket of gradients, or gathered weights."""
-
-    rank: int
-    name: str
-    start_s: float
-    end_s: float
-    gathers: bool = False
-    """Whether it gathers weights; else it reduces gradients."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRun:
-    """What happened: the pipeline, and the exchanges beside it."""
-
-    pipeline: PipelineRun
-    traffic: tuple[Traffic, ...]
-
-    @property
-    def makespan_s(self) -> float:
-        """Until the last rank has finished its tail."""
-        return self.pipeline.makespan_s
-
-    def at_pace(self, pace: float) -> StepRun:
-        """The same with everything so many times as long."""
-        longer = (one._replace(start_s=one.start_s * pace, end_s=one.end_s * pace) for one in self.traffic)
-        return StepRun(pipeline=self.pipeline.at_pace(pace), traffic=tuple(longer))
-
-
-def run_shared(table: ScheduleTable, given: SharedWork, *, slow: Slowdown | None = None) -> StepRun:
+def run_shared(table: ScheduleTable, given: SharedWork, *, slow: Slowdown | None = None) -> PipelineRun:
     """Execute the table once."""
     slow = slow or Slowdown()
-    check_fit(table, given.work, slow, Tail(optimizer_s=given.optimizer_s))
+    check_fit(table, given.work, slow, {"optimizer_s": given.optimizer_s})
     engine = _Engine(table, given, slow)
     engine.run()
     return engine.result()
@@ -353,10 +306,10 @@ class _Engine:
         if any(done < len(row) for done, row in zip(stuck, self.rows, strict=True)):
             raise ValueError(f"{self.table.name} stops after {stuck} steps per rank: it breaks a law of schedules")
 
-    def result(self) -> StepRun:
+    def result(self) -> PipelineRun:
         """What happened, once it has."""
         reduce, optimizer, gather = (tuple(tail[place] for tail in self.tails) for place in range(3))
-        run = PipelineRun(
+        return PipelineRun(
             table=self.table,
             steps=tuple(tuple(map(StepInterval, *pair)) for pair in zip(self.starts, self.ends, strict=True)),
             sends=tuple(self.sends),
@@ -365,8 +318,8 @@ class _Engine:
             reduce=reduce,
             optimizer=optimizer,
             gather=gather,
+            traffic=tuple(self.traffic),
         )
-        return StepRun(pipeline=run, traffic=tuple(self.traffic))
 
     # -- what is under way -------------------------------------------------------------------------------------------
 
@@ -533,7 +486,7 @@ class _Engine:
         """After the last step: the rest of the reduction, the optimizer, the rest of the gathering."""
         stages, began = self.table.placement[rank], self.now
         reduce, gather = (
-            [_rest_of_comm(comm) for comm in comms]
+            [comm.part(1 - comm.hidden) for comm in comms]
             for comms in zip(
                 *((self.given.exchange[s].reduce, self.given.exchange[s].gather) for s in stages), strict=True
             )
@@ -551,10 +504,6 @@ class _Engine:
             self.tails[rank].append(StepInterval(flow.begun_s, self.now))
 
         self._queue(rank, -1, _together(reduce), reduced)
-
-
-def _rest_of_comm(comm: Comm) -> Comm:
-    return comm.part(1 - comm.hidden)
 
 
 def _together(comms: Sequence[Comm]) -> Comm:

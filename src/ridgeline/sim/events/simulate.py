@@ -34,10 +34,10 @@ from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.cost import Calibration
 from ridgeline.cost.pricing import PHASES
-from ridgeline.ir.program import Program, SectionKey, SectionRole
+from ridgeline.ir.program import SectionKey, SectionRole
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.schedules import SCHEDULES, Phase, ScheduleTable, Step, actions_of, build
+from ridgeline.plan.schedules import SCHEDULES, Action, Phase, ScheduleTable, Step, actions_of, build
 from ridgeline.sim.closed_form.stage_times import StageTimes
 from ridgeline.sim.events.event_loop import (
     BUCKETS,
@@ -46,7 +46,6 @@ from ridgeline.sim.events.event_loop import (
     Slowdown,
     StageWork,
     StepInterval,
-    StepRun,
     run_shared,
 )
 from ridgeline.sim.events.stream_work import (
@@ -61,7 +60,7 @@ from ridgeline.sim.events.stream_work import (
     StepWork,
     step_work,
 )
-from ridgeline.sim.memory.peak import Memory, peak_memory, saved_by_stage
+from ridgeline.sim.memory.peak import Memory, StageMemory, peak_memory, saved_by_stage
 from ridgeline.sim.predict_step import (
     Priced,
     default_calibration,
@@ -78,316 +77,6 @@ from ridgeline.trace import (
     Timeline,
     nanoseconds_of,
 )
-
-STREAMS = ("steps", "compute", "tp", "cp", "ep", "shard", "host", "pp", "dp")
-MOST = 200_000  # spans; above, layers are drawn together
-TOGETHER = "all layers"
-
-StepKey = tuple[tuple[Phase, int], ...]
-
-
-class _Piece(NamedTuple):
-    """A part of a step: a class of a section on a stream, from when to when, with the phase and layer it belongs to."""
-
-    stream: str
-    section: str
-    part: str
-    kind: str
-    start_s: float
-    end_s: float
-    phase: int
-    layer: int = NO_LAYER
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
-    """What is to be drawn: a step as it ran, with what it consisted of."""
-
-    scenario: Scenario
-    program: Program
-    workload: StepWork
-    run: StepRun
-    memory: Memory
-    slots: Mapping[Phase, tuple[int, ...]]
-
-
-def draw(given: Drawn) -> Timeline:
-    """The timeline of a step."""
-    columns = _Columns()
-    shapes = _shapes(given, together=False)
-    if _many(given, shapes) > MOST:
-        shapes = _shapes(given, together=True)
-    if _many(given, shapes) > MOST:
-        shapes = {
-            place: (_Piece("compute", TOGETHER, "and classes", "compute", 0.0, 1.0, _phase(place[1][0][0])),)
-            for place in shapes
-        }
-    run = given.run.pipeline
-    for rank in range(run.table.stages):
-        process = f"stage {rank}"
-        for key, steps in _by_kind(run, rank).items():
-            columns.place(process, shapes[rank, key], [interval for _, interval in steps])
-        for step, interval in zip(run.table.rows[rank], run.steps[rank], strict=True):
-            phase = _phase(_key(step)[0][0])  # of two that overlap, the first
-            columns.add(process, "steps", (str(step), "annotation"), interval, phase)  # work is on the other streams
-        _tails(given, rank, columns)
-    for send in run.sends:
-        name = f"{send.action} to stage {send.receiver}"
-        interval = StepInterval(send.start_s, send.end_s)
-        phase = _phase(send.action.phase)
-        columns.add(f"stage {send.sender}", "pp", (name, "send"), interval, phase, receiver=send.receiver)
-    for message in given.run.traffic:
-        interval = StepInterval(message.start_s, message.end_s)
-        phase = StepPhase.OPTIMIZER if message.gathers else StepPhase.BACKWARD
-        columns.add(f"stage {message.rank}", "dp", (message.name, "overlapped"), interval, phase)
-    return columns.timeline([_memory_counter(given, rank) for rank in range(run.table.stages)])
-
-
-def drawn_together(line: Timeline) -> bool:
-    """Whether the layers of a step were drawn as one."""
-    return not (line.layer != NO_LAYER).any()
-
-
-def _phase(phase: Phase) -> int:
-    return StepPhase.FORWARD if phase is Phase.FORWARD else StepPhase.BACKWARD
-
-
-class _Columns:
-    """Spans as columns while they are collected: times are starts and ends, marks phases and layers."""
-
-    def __init__(self) -> None:
-        self.tables: list[dict[str, int]] = [{}, {text: code for code, text in enumerate(STREAMS)}, {}, {}]
-        self.times: list[Longs] = []
-        self.codes: list[NDArray[np.int32]] = []
-        self.marks: list[NDArray[np.int16]] = []
-        self.single: list[tuple[StepInterval, tuple[int, ...], int]] = []
-        self.receivers: dict[int, int] = {}
-
-    def _code(self, *texts: str) -> tuple[int, ...]:
-        return tuple(table.setdefault(text, len(table)) for table, text in zip(self.tables, texts, strict=True))
-
-    def add(
-        self,
-        process: str,
-        stream: str,
-        name: tuple[str, str],
-        interval: StepInterval,
-        phase: int,
-        receiver: int | None = None,
-    ) -> None:
-        """One span; nothing of no length. A send has a receiver."""
-        if interval.duration_s > 0:
-            if receiver is not None:
-                self.receivers[len(self.single)] = receiver
-            self.single.append((interval, self._code(process, stream, *name), phase))
-
-    def place(self, process: str, shape: Sequence[_Piece], intervals: Sequence[StepInterval]) -> None:
-        """A shape of length one, stretched into each of the intervals."""
-        if not shape:
-            return
-        begin, end = np.array(intervals).T[:, :, None]
-        edges = np.array([(item.start_s, item.end_s) for item in shape]).T[:, None, :]
-        times = np.where(edges < 1.0, begin + (end - begin) * edges, end)  # the last ends with its step, to the bit
-        self.times.append(nanoseconds_of(np.minimum(times, end)).reshape(2, -1))
-        codes = [self._code(process, item.stream, f"{item.section} {item.part}", item.kind) for item in shape]
-        self.codes.append(np.tile(np.array(codes, dtype=np.int32), (len(intervals), 1)))
-        marks = np.array([(item.phase, item.layer) for item in shape], np.int16).T
-        self.marks.append(np.tile(marks, (1, len(intervals))))
-
-    def timeline(self, counters: Sequence[Counter]) -> Timeline:
-        """All of it, in the order of a timeline."""
-        intervals, codes, phases = zip(*self.single, strict=True)
-        single = nanoseconds_of([(interval.start_s, interval.end_s) for interval in intervals]).T
-        start, end = np.concatenate([single, *self.times], axis=1)
-        marks = np.array([phases, [NO_LAYER] * len(phases)], np.int16)
-        phase, layer = np.concatenate([marks, *self.marks], axis=1)
-        return Timeline.of_columns(
-            start_ns=start,
-            end_ns=end,
-            codes=np.concatenate([np.array(codes, dtype=np.int32), *self.codes]),
-            phase=phase.astype(np.int8),
-            layer=layer,
-            tables=tuple(tuple(table) for table in self.tables),
-            counters=tuple(counters),
-            sends=self.receivers,
-            predicted=True,
-        )
-
-
-def _by_kind(run: PipelineRun, rank: int) -> dict[StepKey, list[tuple[Step, StepInterval]]]:
-    found: dict[StepKey, list[tuple[Step, StepInterval]]] = {}
-    for step, interval in zip(run.table.rows[rank], run.steps[rank], strict=True):
-        found.setdefault(_key(step), []).append((step, interval))
-    return found
-
-
-def _key(step: Step) -> StepKey:
-    return tuple((action.phase, action.chunk) for action in actions_of(step))
-
-
-def _many(given: Drawn, shapes: Mapping[tuple[int, StepKey], Sequence[_Piece]]) -> int:
-    run = given.run.pipeline
-    return sum(
-        len(steps) * (1 + len(shapes[rank, key]))
-        for rank in range(run.table.stages)
-        for key, steps in _by_kind(run, rank).items()
-    )
-
-
-def _shapes(given: Drawn, together: bool) -> dict[tuple[int, StepKey], tuple[_Piece, ...]]:
-    """For every kind of step of every rank, its pieces in a step of length one."""
-    patterns = PassTimelines([item for passes in given.workload.passes for item in passes])
-    table = given.run.pipeline.table
-    layers = _layers(given)
-    found: dict[tuple[int, StepKey], tuple[_Piece, ...]] = {}
-    for rank in range(table.stages):
-        for key in dict.fromkeys(map(_key, table.rows[rank])):
-            pieces: list[_Piece] = []
-            for phase, chunk in key:
-                held = layers[table.placement[rank][chunk]]
-                at = max((item.end_s for item in pieces), default=0.0)
-                order = held if phase is Phase.FORWARD else held[::-1]
-                pieces += _chain(patterns, order, given.slots[phase], at, _phase(phase))
-            found[rank, key] = _unit(_join_pieces(pieces) if together else pieces)
-    return found
-
-
-def _chain(
-    patterns: PassTimelines, layers: Sequence[tuple[str, int, int]], slots: Sequence[int], at: float, phase: int
-) -> Iterator[_Piece]:
-    """The patterns of layers one after the other, from a time on."""
-    for name, place, layer in layers:
-        for slot in slots:
-            pattern = patterns.at(place * PHASES + slot)
-            for item in pattern.segments:
-                times = at + item.start_s, at + item.end_s
-                yield _Piece(item.stream, name, item.name, item.kind, *times, phase, layer)
-            at += pattern.seconds
-
-
-def _unit(pieces: Sequence[_Piece]) -> tuple[_Piece, ...]:
-    whole = max((item.end_s for item in pieces), default=0.0) or 1.0
-    return tuple(item._replace(start_s=item.start_s / whole, end_s=item.end_s / whole) for item in pieces)
-
-
-def _join_pieces(pieces: Sequence[_Piece]) -> list[_Piece]:
-    """Compute of a step one class after the other, behind it what is exposed; overlapped traffic from the start."""
-    totals: dict[tuple[str, str, str, int], float] = {}
-    for item in pieces:
-        key = item.stream, item.part, item.kind, item.phase
-        totals[key] = totals.get(key, 0.0) + item.end_s - item.start_s
-    made, at = [], 0.0
-    for (stream, part, kind, phase), seconds in sorted(totals.items(), key=lambda entry: STREAMS.index(entry[0][0])):
-        if kind != "overlapped":
-            made.append(_Piece(stream, TOGETHER, part, kind, at, at + seconds, phase))
-            at += seconds
-    whole = max((item.end_s for item in pieces), default=at)
-    taken = {item.stream: item.start_s for item in reversed(made)}
-    reached: dict[str, float] = {}
-    for (stream, part, kind, phase), seconds in totals.items():
-        if kind == "overlapped":
-            begin = reached.get(stream, 0.0)
-            reached[stream] = min(begin + seconds, max(begin, taken.get(stream, whole)))
-            made.append(_Piece(stream, TOGETHER, part, kind, begin, reached[stream], phase))
-    return made
-
-
-BEFORE = (
-    SectionRole.EMBEDDING, SectionRole.VISION_ENDS, SectionRole.VISION, SectionRole.VISION_WINDOWED,
-    SectionRole.AUDIO_ENDS, SectionRole.AUDIO, SectionRole.ENCODER_ENDS, SectionRole.ENCODER,
-)  # fmt: skip
-
-
-def _layers(given: Drawn) -> list[list[tuple[str, int, int]]]:
-    """By virtual stage, its sections in the order they run: name, place among the distinct ones, layer."""
-    keys, model = given.workload.keys, given.scenario.model
-    place = {key: index for index, key in enumerate(keys)}
-    found, layer = [], 0
-    for counts, held in zip(given.workload.stages, given.scenario.placement, strict=True):
-        left = {key: count for key, count in zip(keys, counts, strict=True) if count}
-        first = [key for key in keys if key.role in BEFORE]
-        made = [(str(key), place[key], NO_LAYER) for key in first for _ in range(left.pop(key, 0))]
-        for _ in range(held):
-            block = SectionKey(SectionRole.BLOCK, model.order[layer])
-            block = block if left.get(block) else block._replace(rest=True)
-            left[block] -= 1
-            made.append((f"layer {layer}", place[block], layer))
-            layer += 1
-        behind = sorted(left, key=lambda key: key.role is SectionRole.HEAD)  # the head comes last
-        made += [(str(key), place[key], NO_LAYER) for key in behind for _ in range(left[key])]
-        found.append(made)
-    return found
-
-
-def _tails(given: Drawn, rank: int, columns: _Columns) -> None:
-    run, process = given.run.pipeline, f"stage {rank}"
-    hidden = max((message.end_s for message in given.run.traffic if message.rank == rank), default=0.0)
-    reduce = run.reduce[rank]
-    reduce = StepInterval(max(reduce.start_s, min(hidden, reduce.end_s)), reduce.end_s)
-    columns.add(process, "dp", ("gradients", "exposed"), reduce, StepPhase.BACKWARD)
-    columns.add(process, "compute", ("optimizer", "optimizer"), run.optimizer[rank], StepPhase.OPTIMIZER)
-    columns.add(process, "dp", ("weights", "exposed"), run.gather[rank], StepPhase.OPTIMIZER)
-    end = given.run.makespan_s
-    columns.add(
-        process, "compute", ("waiting", "waiting"), StepInterval(end, end + given.workload.waiting_s), StepPhase.OTHER
-    )
-
-
-# -- memory -----------------------------------------------------------------------------------------------------------
-
-
-def _memory_counter(given: Drawn, rank: int) -> Counter:
-    """Bytes a rank holds: state, activations from a forward's start to the end of its last backward, and what the
-    moment of the peak takes for a while; gradients throughout, or once they are whole where they do not stay."""
-    run, stage = given.run.pipeline, given.memory.stages[rank]
-    kinds = stage.bytes_by_kind
-    whole = stage.state["gradients"]
-    early = kinds["gradients"] if stage.moment != "optimizer" else 0.0
-    base = kinds["weights"] + kinds["optimizer"] + kinds["overhead"] + early
-    changes = [*_activations(given, rank), *_passing(given, rank), (run.reduce[rank].start_s, whole - early)]
-    changes.sort(key=lambda change: (change[0], change[1]))
-    times = [0.0]
-    values = [base]
-    for time, group in groupby(changes, key=lambda change: change[0]):
-        times.append(time)
-        values.append(values[-1] + sum(size for _, size in group))
-    held = np.maximum(values, 0.0)
-    return Counter(process=f"stage {rank}", name="memory", times_ns=nanoseconds_of(times), values=held)
-
-
-def _activations(given: Drawn, rank: int) -> Iterator[tuple[float, float]]:
-    run = given.run.pipeline
-    saved = saved_by_stage(given.scenario, given.program)
-    for step, interval in zip(run.table.rows[rank], run.steps[rank], strict=True):
-        for action in actions_of(step):
-            size = saved[run.table.placement[rank][action.chunk]]
-            if action.phase is Phase.FORWARD:
-                yield interval.start_s, size
-            elif action.phase is not Phase.BACKWARD_INPUT:
-                yield interval.end_s, -size
-
-
-def _passing(given: Drawn, rank: int) -> Iterator[tuple[float, float]]:
-    """What comes and goes: logits from a forward of the last stage to its backward, the rest during backwards."""
-    run, stage = given.run.pipeline, given.memory.stages[rank]
-    kinds, table = stage.bytes_by_kind, run.table
-    last = table.stages * table.chunks - 1
-    loss = stage.moment == "loss" and last in table.placement[rank]
-    many = table.microbatches if SCHEDULES[table.name].all_forwards_first and table.stages > 1 else 1
-    for step, interval in zip(table.rows[rank], run.steps[rank], strict=True):
-        for action in actions_of(step):
-            at_end = loss and table.placement[rank][action.chunk] == last
-            backward = action.phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT)
-            if at_end and action.phase is not Phase.BACKWARD_WEIGHT:
-                yield (
-                    (interval.end_s, -kinds["logits"] / many)
-                    if backward
-                    else (interval.start_s, kinds["logits"] / many)
-                )
-            if backward and (at_end or not loss) and stage.moment != "optimizer":
-                yield interval.start_s, kinds["workspace"] + kinds["buffers"]
-                yield interval.end_s, -kinds["workspace"] - kinds["buffers"]
-
 
 Stretch = tuple[float, float, float]  # of forward, input gradient and weight gradient
 LARGEST = 200_000  # actions of a table that is still worth simulating
@@ -407,7 +96,7 @@ class Simulated:
     priced: Priced
     workload: StepWork
     shared: SharedWork
-    run: StepRun
+    run: PipelineRun
 
     @property
     def step_s(self) -> float:
@@ -429,7 +118,7 @@ def simulate(
 
     >>> from ridgeline.plan.scenario_file import read_scenario
     >>> found = simulate(read_scenario("examples/llama3-70b-64xh100.toml", ["workload.global_batch=32"]))
-    >>> [len(row) for row in found.run.pipeline.steps]      # 8 microbatches x 5 chunks x forward and backward
+    >>> [len(row) for row in found.run.steps]      # 8 microbatches x 5 chunks x forward and backward
     [80, 80]
     """
     reasons = (*check(scenario), *not_predictable(scenario), *_too_large(scenario))
@@ -464,11 +153,7 @@ def timeline(
         memory = peak_memory(scenario, found.priced.program)
     except MissingNumber as missing:
         return Impossible(scenario=scenario, reasons=(missing_number_problem(missing),))
-    given = Drawn(
-        scenario=scenario, program=found.priced.program, workload=found.workload, run=found.run, memory=memory,
-        slots=SLOTS,
-    )  # fmt: skip
-    return draw(given)
+    return draw(found, memory)
 
 
 def _too_large(scenario: Scenario) -> Iterator[Problem]:
@@ -562,3 +247,301 @@ def _separate_streams(given: StepWork) -> StepWork:
             for item in given.exchange
         ),
     )
+
+
+STREAMS = ("steps", "compute", "tp", "cp", "ep", "shard", "host", "pp", "dp")
+MOST = 200_000  # spans; above, layers are drawn together
+TOGETHER = "all layers"
+
+StepKey = tuple[tuple[Phase, int], ...]
+
+
+class _Piece(NamedTuple):
+    """A part of a step: a class of a section on a stream, from when to when, with the phase and layer it belongs to."""
+
+    stream: str
+    section: str
+    part: str
+    kind: str
+    start_s: float
+    end_s: float
+    phase: int
+    layer: int = NO_LAYER
+
+
+def draw(given: Simulated, memory: Memory) -> Timeline:
+    """The timeline of a step."""
+    columns = _Columns()
+    shapes = _shapes(given, together=False)
+    if _many(given, shapes) > MOST:
+        shapes = _shapes(given, together=True)
+    if _many(given, shapes) > MOST:
+        shapes = {
+            place: (_Piece("compute", TOGETHER, "and classes", "compute", 0.0, 1.0, _phase(place[1][0][0])),)
+            for place in shapes
+        }
+    run = given.run
+    for rank in range(run.table.stages):
+        process = f"stage {rank}"
+        for key, steps in _by_kind(run, rank).items():
+            columns.place(process, shapes[rank, key], [interval for _, interval in steps])
+        for step, interval in zip(run.table.rows[rank], run.steps[rank], strict=True):
+            phase = _phase(_key(step)[0][0])  # of two that overlap, the first
+            columns.add(process, "steps", (str(step), "annotation"), interval, phase)  # work is on the other streams
+        _tails(given, rank, columns)
+    for send in run.sends:
+        name = f"{send.action} to stage {send.receiver}"
+        interval = StepInterval(send.start_s, send.end_s)
+        phase = _phase(send.action.phase)
+        columns.add(f"stage {send.sender}", "pp", (name, "send"), interval, phase, receiver=send.receiver)
+    for message in given.run.traffic:
+        interval = StepInterval(message.start_s, message.end_s)
+        phase = StepPhase.OPTIMIZER if message.gathers else StepPhase.BACKWARD
+        columns.add(f"stage {message.rank}", "dp", (message.name, "overlapped"), interval, phase)
+    return columns.timeline([_memory_counter(given, rank, stage) for rank, stage in enumerate(memory.stages)])
+
+
+def drawn_together(line: Timeline) -> bool:
+    """Whether the layers of a step were drawn as one."""
+    return not (line.layer != NO_LAYER).any()
+
+
+def _phase(phase: Phase) -> int:
+    return StepPhase.FORWARD if phase is Phase.FORWARD else StepPhase.BACKWARD
+
+
+class _Columns:
+    """Spans as columns while they are collected: times are starts and ends, marks phases and layers."""
+
+    def __init__(self) -> None:
+        self.tables: list[dict[str, int]] = [{}, {text: code for code, text in enumerate(STREAMS)}, {}, {}]
+        self.times: list[Longs] = []
+        self.codes: list[NDArray[np.int32]] = []
+        self.marks: list[NDArray[np.int16]] = []
+        self.single: list[tuple[StepInterval, tuple[int, ...], int]] = []
+        self.receivers: dict[int, int] = {}
+
+    def _code(self, *texts: str) -> tuple[int, ...]:
+        return tuple(table.setdefault(text, len(table)) for table, text in zip(self.tables, texts, strict=True))
+
+    def add(
+        self,
+        process: str,
+        stream: str,
+        name: tuple[str, str],
+        interval: StepInterval,
+        phase: int,
+        receiver: int | None = None,
+    ) -> None:
+        """One span; nothing of no length. A send has a receiver."""
+        if interval.duration_s > 0:
+            if receiver is not None:
+                self.receivers[len(self.single)] = receiver
+            self.single.append((interval, self._code(process, stream, *name), phase))
+
+    def place(self, process: str, shape: Sequence[_Piece], intervals: Sequence[StepInterval]) -> None:
+        """A shape of length one, stretched into each of the intervals."""
+        if not shape:
+            return
+        begin, end = np.array(intervals).T[:, :, None]
+        edges = np.array([(item.start_s, item.end_s) for item in shape]).T[:, None, :]
+        times = np.where(edges < 1.0, begin + (end - begin) * edges, end)  # the last ends with its step, to the bit
+        self.times.append(nanoseconds_of(np.minimum(times, end)).reshape(2, -1))
+        codes = [self._code(process, item.stream, f"{item.section} {item.part}", item.kind) for item in shape]
+        self.codes.append(np.tile(np.array(codes, dtype=np.int32), (len(intervals), 1)))
+        marks = np.array([(item.phase, item.layer) for item in shape], np.int16).T
+        self.marks.append(np.tile(marks, (1, len(intervals))))
+
+    def timeline(self, counters: Sequence[Counter]) -> Timeline:
+        """All of it, in the order of a timeline."""
+        intervals, codes, phases = zip(*self.single, strict=True)
+        single = nanoseconds_of([(interval.start_s, interval.end_s) for interval in intervals]).T
+        start, end = np.concatenate([single, *self.times], axis=1)
+        marks = np.array([phases, [NO_LAYER] * len(phases)], np.int16)
+        phase, layer = np.concatenate([marks, *self.marks], axis=1)
+        return Timeline.of_columns(
+            start_ns=start,
+            end_ns=end,
+            codes=np.concatenate([np.array(codes, dtype=np.int32), *self.codes]),
+            phase=phase.astype(np.int8),
+            layer=layer,
+            tables=tuple(tuple(table) for table in self.tables),
+            counters=tuple(counters),
+            sends=self.receivers,
+            predicted=True,
+        )
+
+
+def _by_kind(run: PipelineRun, rank: int) -> dict[StepKey, list[tuple[Step, StepInterval]]]:
+    found: dict[StepKey, list[tuple[Step, StepInterval]]] = {}
+    for step, interval in zip(run.table.rows[rank], run.steps[rank], strict=True):
+        found.setdefault(_key(step), []).append((step, interval))
+    return found
+
+
+def _key(step: Step) -> StepKey:
+    return tuple((action.phase, action.chunk) for action in actions_of(step))
+
+
+def _many(given: Simulated, shapes: Mapping[tuple[int, StepKey], Sequence[_Piece]]) -> int:
+    run = given.run
+    return sum(
+        len(steps) * (1 + len(shapes[rank, key]))
+        for rank in range(run.table.stages)
+        for key, steps in _by_kind(run, rank).items()
+    )
+
+
+def _shapes(given: Simulated, together: bool) -> dict[tuple[int, StepKey], tuple[_Piece, ...]]:
+    """For every kind of step of every rank, its pieces in a step of length one."""
+    patterns = PassTimelines([item for passes in given.workload.passes for item in passes])
+    table = given.run.table
+    layers = _layers(given)
+    found: dict[tuple[int, StepKey], tuple[_Piece, ...]] = {}
+    for rank in range(table.stages):
+        for key in dict.fromkeys(map(_key, table.rows[rank])):
+            pieces: list[_Piece] = []
+            for phase, chunk in key:
+                held = layers[table.placement[rank][chunk]]
+                at = max((item.end_s for item in pieces), default=0.0)
+                order = held if phase is Phase.FORWARD else held[::-1]
+                pieces += _chain(patterns, order, SLOTS[phase], at, _phase(phase))
+            found[rank, key] = _unit(_join_pieces(pieces) if together else pieces)
+    return found
+
+
+def _chain(
+    patterns: PassTimelines, layers: Sequence[tuple[str, int, int]], slots: Sequence[int], at: float, phase: int
+) -> Iterator[_Piece]:
+    """The patterns of layers one after the other, from a time on."""
+    for name, place, layer in layers:
+        for slot in slots:
+            pattern = patterns.at(place * PHASES + slot)
+            for item in pattern.segments:
+                times = at + item.start_s, at + item.end_s
+                yield _Piece(item.stream, name, item.name, item.kind, *times, phase, layer)
+            at += pattern.seconds
+
+
+def _unit(pieces: Sequence[_Piece]) -> tuple[_Piece, ...]:
+    whole = max((item.end_s for item in pieces), default=0.0) or 1.0
+    return tuple(item._replace(start_s=item.start_s / whole, end_s=item.end_s / whole) for item in pieces)
+
+
+def _join_pieces(pieces: Sequence[_Piece]) -> list[_Piece]:
+    """Compute of a step one class after the other, behind it what is exposed; overlapped traffic from the start."""
+    totals: dict[tuple[str, str, str, int], float] = {}
+    for item in pieces:
+        key = item.stream, item.part, item.kind, item.phase
+        totals[key] = totals.get(key, 0.0) + item.end_s - item.start_s
+    made, at = [], 0.0
+    for (stream, part, kind, phase), seconds in sorted(totals.items(), key=lambda entry: STREAMS.index(entry[0][0])):
+        if kind != "overlapped":
+            made.append(_Piece(stream, TOGETHER, part, kind, at, at + seconds, phase))
+            at += seconds
+    whole = max((item.end_s for item in pieces), default=at)
+    taken = {item.stream: item.start_s for item in reversed(made)}
+    reached: dict[str, float] = {}
+    for (stream, part, kind, phase), seconds in totals.items():
+        if kind == "overlapped":
+            begin = reached.get(stream, 0.0)
+            reached[stream] = min(begin + seconds, max(begin, taken.get(stream, whole)))
+            made.append(_Piece(stream, TOGETHER, part, kind, begin, reached[stream], phase))
+    return made
+
+
+BEFORE = (
+    SectionRole.EMBEDDING, SectionRole.VISION_ENDS, SectionRole.VISION, SectionRole.VISION_WINDOWED,
+    SectionRole.AUDIO_ENDS, SectionRole.AUDIO, SectionRole.ENCODER_ENDS, SectionRole.ENCODER,
+)  # fmt: skip
+
+
+def _layers(given: Simulated) -> list[list[tuple[str, int, int]]]:
+    """By virtual stage, its sections in the order they run: name, place among the distinct ones, layer."""
+    keys, model = given.workload.keys, given.scenario.model
+    place = {key: index for index, key in enumerate(keys)}
+    found, layer = [], 0
+    for counts, held in zip(given.workload.stages, given.scenario.placement, strict=True):
+        left = {key: count for key, count in zip(keys, counts, strict=True) if count}
+        first = [key for key in keys if key.role in BEFORE]
+        made = [(str(key), place[key], NO_LAYER) for key in first for _ in range(left.pop(key, 0))]
+        for _ in range(held):
+            block = SectionKey(SectionRole.BLOCK, model.order[layer])
+            block = block if left.get(block) else block._replace(rest=True)
+            left[block] -= 1
+            made.append((f"layer {layer}", place[block], layer))
+            layer += 1
+        behind = sorted(left, key=lambda key: key.role is SectionRole.HEAD)  # the head comes last
+        made += [(str(key), place[key], NO_LAYER) for key in behind for _ in range(left[key])]
+        found.append(made)
+    return found
+
+
+def _tails(given: Simulated, rank: int, columns: _Columns) -> None:
+    run, process = given.run, f"stage {rank}"
+    hidden = max((message.end_s for message in given.run.traffic if message.rank == rank), default=0.0)
+    reduce = run.reduce[rank]
+    reduce = StepInterval(max(reduce.start_s, min(hidden, reduce.end_s)), reduce.end_s)
+    columns.add(process, "dp", ("gradients", "exposed"), reduce, StepPhase.BACKWARD)
+    columns.add(process, "compute", ("optimizer", "optimizer"), run.optimizer[rank], StepPhase.OPTIMIZER)
+    columns.add(process, "dp", ("weights", "exposed"), run.gather[rank], StepPhase.OPTIMIZER)
+    end = given.run.makespan_s
+    columns.add(
+        process, "compute", ("waiting", "waiting"), StepInterval(end, end + given.workload.waiting_s), StepPhase.OTHER
+    )
+
+
+def _memory_counter(given: Simulated, rank: int, stage: StageMemory) -> Counter:
+    """Bytes a rank holds: state, activations from a forward's start to the end of its last backward, and what the
+    moment of the peak takes for a while; gradients throughout, or once they are whole where they do not stay."""
+    kinds = stage.bytes_by_kind
+    whole = stage.state["gradients"]
+    early = kinds["gradients"] if stage.moment != "optimizer" else 0.0
+    base = kinds["weights"] + kinds["optimizer"] + kinds["overhead"] + early
+    changes = [
+        *_activations(given, rank),
+        *_passing(given.run, rank, stage),
+        (given.run.reduce[rank].start_s, whole - early),
+    ]
+    changes.sort(key=lambda change: (change[0], change[1]))
+    times = [0.0]
+    values = [base]
+    for time, group in groupby(changes, key=lambda change: change[0]):
+        times.append(time)
+        values.append(values[-1] + sum(size for _, size in group))
+    held = np.maximum(values, 0.0)
+    return Counter(process=f"stage {rank}", name="memory", times_ns=nanoseconds_of(times), values=held)
+
+
+def _activations(given: Simulated, rank: int) -> Iterator[tuple[float, float]]:
+    run = given.run
+    saved = saved_by_stage(given.scenario, given.priced.program)
+    for action, interval in _actions(run, rank):
+        size = saved[run.table.placement[rank][action.chunk]]
+        if action.phase is Phase.FORWARD:
+            yield interval.start_s, size
+        elif action.phase is not Phase.BACKWARD_INPUT:
+            yield interval.end_s, -size
+
+
+def _actions(run: PipelineRun, rank: int) -> Iterator[tuple[Action, StepInterval]]:
+    """Every action of a rank with the interval of its step."""
+    for step, interval in zip(run.table.rows[rank], run.steps[rank], strict=True):
+        yield from ((action, interval) for action in actions_of(step))
+
+
+def _passing(run: PipelineRun, rank: int, stage: StageMemory) -> Iterator[tuple[float, float]]:
+    """What comes and goes: logits from a forward of the last stage to its backward, the rest during backwards."""
+    kinds, table = stage.bytes_by_kind, run.table
+    last = table.stages * table.chunks - 1
+    loss = stage.moment == "loss" and last in table.placement[rank]
+    many = table.microbatches if SCHEDULES[table.name].all_forwards_first and table.stages > 1 else 1
+    for action, interval in _actions(run, rank):
+        at_end = loss and table.placement[rank][action.chunk] == last
+        backward = action.phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT)
+        if at_end and action.phase is not Phase.BACKWARD_WEIGHT:
+            logits = kinds["logits"] / many
+            yield (interval.end_s, -logits) if backward else (interval.start_s, logits)
+        if backward and (at_end or not loss) and stage.moment != "optimizer":
+            yield interval.start_s, kinds["workspace"] + kinds["buffers"]
+            yield interval.end_s, -kinds["workspace"] - kinds["buffers"]

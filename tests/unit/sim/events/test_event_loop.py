@@ -10,10 +10,10 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline_oracle import last_rank, run_events
+from pipeline_oracle import Tail, last_rank, run_events
 
 from ridgeline.plan.schedules import SCHEDULES, Phase, build
-from ridgeline.sim.events.event_loop import SharedWork, Slowdown, StageWork, Tail, run_shared
+from ridgeline.sim.events.event_loop import SharedWork, Slowdown, StageWork, run_shared
 from ridgeline.sim.events.stream_work import Comm, Exchange, PassMix, PassTimelines, PassWork, Task, flow, tasks_of
 
 NEAR, FAR, NONE = (1.0, 0.0), (0.0, 1.0), (0.0, 0.0)
@@ -150,10 +150,10 @@ def test_buckets_and_sends_share_a_tier() -> None:
     assert alone == 2 * (F + B) + 2 * 1.0
     # rank 1 reduces its 4 s from its backward on (at 3 s); its send (at 5 s) meets 2 s of it: 2 s instead of 1
     run = run_shared(table, shared(2, send=send, reduce=reduce))
-    back = next(item for item in run.pipeline.sends if item.sender == 1)
+    back = next(item for item in run.sends if item.sender == 1)
     assert (back.start_s, back.end_s) == (5.0, 7.0)
     apart = run_shared(table, shared(2, send=send, reduce=Comm(stream="dp", seconds=4.0, hidden=1.0, loads=NEAR)))
-    assert next(item for item in apart.pipeline.sends if item.sender == 1).end_s == 6.0
+    assert next(item for item in apart.sends if item.sender == 1).end_s == 6.0
     assert run.makespan_s == apart.makespan_s + 1.0
 
 
@@ -162,7 +162,7 @@ def test_the_first_forward_waits_for_its_weights() -> None:
     gather = Comm(stream="dp", seconds=4.0, hidden=0.75, loads=FAR)
     # 3 s beside the first forward of 1 s, 1 s behind the optimizer
     run = run_shared(table, shared(1, gather=gather, optimizer_s=(0.5,)))
-    assert run.pipeline.steps[0][0].end_s == 3.0
+    assert run.steps[0][0].end_s == 3.0
     assert run.makespan_s == 3.0 + B + (F + B) + 0.5 + 1.0
 
 
@@ -170,7 +170,7 @@ def test_each_rank_has_its_own_tail_and_the_last_paces() -> None:
     table = build("1f1b", stages=2, microbatches=1)
     given = shared(2, optimizer_s=(0.0, 4.0))
     run = run_shared(table, given)
-    assert last_rank(run.pipeline) == 1
+    assert last_rank(run) == 1
     assert run.makespan_s == F + F + B + 4.0
     tail = Tail(reduce_s=(0.0, 3.0), optimizer_s=(0.0, 1.0), gather_s=(0.0, 0.5))
     plain = run_events(table, given.work, send_blocks=False, tail=tail)
@@ -191,8 +191,8 @@ def test_at_one_instant_communication_ends_before_compute() -> None:
     # a send of 1 s and a step of 1 s that begin together: the arrival is seen by the receiver before the step's end
     table = build("gpipe", stages=2, microbatches=2)
     run = run_shared(table, shared(2, send=Comm(stream="pp", seconds=1.0, loads=FAR)))
-    assert [(send.start_s, send.end_s) for send in run.pipeline.sends][:2] == [(1.0, 2.0), (2.0, 3.0)]
-    assert run.pipeline.waited_s[1] == 1.0
+    assert [(send.start_s, send.end_s) for send in run.sends][:2] == [(1.0, 2.0), (2.0, 3.0)]
+    assert run.waited_s[1] == 1.0
 
 
 class Case(NamedTuple):
@@ -230,7 +230,7 @@ def test_where_nobody_shares_the_pipeline_runs_as_it_does_alone(case: Case) -> N
     work = replace(bare, work=case.work, send_blocks=case.blocks, optimizer_s=case.tail)
     slow = Slowdown(ranks={0: case.slow[0]}, links={case.stages - 1: case.slow[1]})
     alone = run_events(table, case.work, send_blocks=case.blocks, slow=slow, tail=Tail(optimizer_s=case.tail))
-    run = run_shared(table, work, slow=slow).pipeline
+    run = run_shared(table, work, slow=slow)
     for one, other in zip(chain(*alone.steps), chain(*run.steps), strict=True):
         assert one == pytest.approx(other)
     assert run.makespan_s == pytest.approx(alone.makespan_s)

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from pipeline_oracle import run_events, summarize
+from pipeline_oracle import Tail, blocked_s, bubble_s, busy_s, run_events, schedule_s, summarize
 
 from ridgeline.plan.schedules import SCHEDULES, Action, Phase, ScheduleTable, build, requirement
 from ridgeline.sim.closed_form.schedule_time import PathWork, PhaseSeconds, closed_form
-from ridgeline.sim.events.event_loop import PipelineRun, Slowdown, StageWork, Tail
+from ridgeline.sim.events.event_loop import PipelineRun, Slowdown, StageWork
 
 UNIT = StageWork(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
 SENDING = StageWork(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0, send_s=0.5)
@@ -35,12 +35,12 @@ def test_one_microbatch_goes_down_and_up() -> None:
 def test_a_rank_waits_for_what_is_under_way() -> None:
     result = run("1f1b", 2, 1, SENDING)
     assert list(result.waited_s) == [0.5, 0.5]
-    assert [result.bubble_s(rank) for rank in range(2)] == [4.0, 4.0]
+    assert [bubble_s(result, rank) for rank in range(2)] == [4.0, 4.0]
 
 
 def test_blocking_sends_are_busy_time_and_lengthen_the_sending_step() -> None:
     result = run("1f1b", 2, 2, SENDING, send_blocks=True)
-    assert result.blocked_s(0) == result.blocked_s(1) == 1.0
+    assert blocked_s(result, 0) == blocked_s(result, 1) == 1.0
     # F0 and its send, then three times F and B on rank 1 with the send of B0 between, then the send and B of the last
     assert result.makespan_s == 1.5 + 3 + 0.5 + 3 + 0.5 + 2
     assert run("1f1b", 2, 2, SENDING).makespan_s == 3 * 3 + 2 * 0.5
@@ -112,10 +112,10 @@ def test_the_wrap_around_is_the_last_link() -> None:
 def test_the_tail_follows_each_rank_on_its_own() -> None:
     tail = Tail(reduce_s=[5.0, 0.0], optimizer_s=[1.0, 1.0])
     result = run("1f1b", 2, 1, tail=tail)
-    assert result.schedule_s == 6.0
+    assert schedule_s(result) == 6.0
     assert result.makespan_s == 12.0
     assert (result.reduce[1], result.optimizer[1].start_s) == ((4.0, 4.0), 4.0)
-    assert [result.busy_s(rank) + result.bubble_s(rank) for rank in range(2)] == [12.0, 12.0]
+    assert [busy_s(result, rank) + bubble_s(result, rank) for rank in range(2)] == [12.0, 12.0]
 
 
 @pytest.mark.parametrize(
