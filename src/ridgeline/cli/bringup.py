@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json as codec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import Json, answer, check_outputs
+from ridgeline.cli.terminal import answer, check_outputs
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError, Problem
@@ -22,65 +22,12 @@ if TYPE_CHECKING:
     from ridgeline.cost import Profile
     from ridgeline.runtime import BringUp, FaultsReport, Fingerprint, ImportedDump, Rates
 
-Device = Annotated[
-    str, typer.Option(metavar="NAME", help="A torch device; ridge: a fake one, whose ops can be faulted.")
-]
-Faults = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Python functions fault_*(op, args, kwargs, result) for ridge.")
-]
-FaultName = Annotated[
-    str, typer.Option(metavar="NAME", help="One fault of the file, or of the corpus; else each in turn.")
-]
-Chip = Annotated[
-    str | None,
-    typer.Option(metavar="ID", help="Whose roofline speeds are held against; else by the device's name."),
-]
-ProfileFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--profile",
-        metavar="FILE",
-        help="The same from rates that `ridgeline characterize` measured; ops are judged by a fingerprint in it.",
-    ),
-]
-SaveFingerprint = Annotated[
-    bool,
-    typer.Option("--save-fingerprint", help="Store the arithmetic's fingerprint in the profile, which has none yet."),
-]
-Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page as well: one file, offline.")]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "-o",
-        "--output",
-        metavar="FILE.json|FOLDER",
-        help="Save the report, which `ridgeline diff` compares; into a folder with the reproductions of findings.",
-    ),
-]
-Msprobe = Annotated[
-    Path | None,
-    typer.Option("--msprobe", metavar="FOLDER", help="Judge what mindstudio-probe dumped elsewhere, without a device."),
-]
-GraphBreaks = Annotated[
-    bool, typer.Option("--graph-breaks", help="Say too where a compiler would leave its graph (dynamo; some seconds).")
-]
-
-
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL", help="A catalog id, a config.json, a model file, or module:function for a torch module."
-    ),
-]
-Allow = Annotated[list[str] | None, typer.Option(metavar="NAME", help="What the device may do: tf32. May be repeated.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of weights and inputs.")]
-
 
 def bringup(
-    model: Model = "", device: Device = "cpu", faults: Faults = None, fault: FaultName = "", allow: Allow = None,
-    seed: Seed = 0, chip: Chip = None, profile: ProfileFile = None, save_fingerprint: SaveFingerprint = False,
-    graph_breaks: GraphBreaks = False, msprobe: Msprobe = None, html: Html = None, output: Output = None,
-    json: Json = False,
+    model: str = "", device: str = "cpu", faults: Path | None = None, fault: str = "", allow: list[str] | None = None,
+    seed: int = 0, chip: str | None = None, profile: Path | None = None, save_fingerprint: bool = False,
+    graph_breaks: bool = False, msprobe: Path | None = None, html: Path | None = None, output: Path | None = None,
+    json: bool = False,
 ) -> None:  # fmt: skip
     """Run a model on a device: every op, the ladder, invariances; judged against fp64 arithmetic on the host."""
     from ridgeline.runtime import (

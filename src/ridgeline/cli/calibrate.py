@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -18,10 +18,6 @@ import ridgeline
 from ridgeline import api
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import (
-    Anchor,
-    CalibrationFile,
-    Json,
-    ProfileOption,
     answer,
     check_outputs,
     print_json,
@@ -34,31 +30,10 @@ if TYPE_CHECKING:
     from ridgeline.calibrate.request_log import LogFit
 
 
-Table = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="FILE",
-        help="A CSV of runs, servers, kernels or collectives, a log of measured requests, or a recording of a "
-        "scheduler's decisions; `kernels`, `collectives`, `inference`, `serving`, `published`: the bundled.",
-    ),
-]
-Where = Annotated[
-    list[str] | None,
-    typer.Option("--where", metavar="COLUMN=VALUE[,VALUE]", help="Only rows that hold this; may be repeated."),
-]
-Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with charts too.")]
-Frozen = Annotated[
-    bool, typer.Option("--frozen", help="Open the frozen sources: bundled rows that no choice has looked at.")
-]
-Next = Annotated[
-    Path | None,
-    typer.Option("--next", metavar="SCENARIO", help="Rank what to measure next to be surer of this scenario."),
-]
-
-
 def validate(
-    table: Table = None, where: Where = None, json: Json = False, html: Html = None, frozen: Frozen = False,
-    profile: ProfileOption = None, next_: Next = None, calibration: CalibrationFile = None, anchor: Anchor = None,
+    table: Path | None = None, where: list[str] | None = None, json: bool = False, html: Path | None = None,
+    frozen: bool = False, profile: str | None = None, next_: Path | None = None, calibration: Path | None = None,
+    anchor: list[str] | None = None,
 ) -> None:  # fmt: skip
     """Hold predictions against measured runs: how far off, on what, and why."""
     from ridgeline.serving import is_recording, is_request_log, replay_recording
@@ -104,37 +79,9 @@ def _fit_requests(path: Path, anchor: Sequence[str]) -> LogFit:
     return fit_request_log(log)
 
 
-Quick = Annotated[bool, typer.Option("--quick", help="A few rounds, no ablation; print, write nothing.")]
-Check = Annotated[
-    bool, typer.Option("--check", help="Fit nothing: fail if the tables in the documentation are out of date.")
-]
-Tables = Annotated[
-    bool, typer.Option("--tables", help="Fit nothing: write the tables that follow from the shipped parameters.")
-]
-Nested = Annotated[
-    bool,
-    typer.Option("--nested", help="Ship nothing: what priors chosen inside folds are worth; docs/nested.json."),
-]
-Collectives = Annotated[
-    bool, typer.Option("--collectives", help="Fit the times of communication libraries instead; a few seconds.")
-]
-Serving = Annotated[
-    bool, typer.Option("--serving", help="The parameters of serving alone, from the bundled rows of inference.csv.")
-]
-Own = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--with", metavar="RUN", help="Anchor the parameters on runs of yours, as --anchor takes them; repeatable."
-    ),
-]
-Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE.json", help="With --with: the calibration to write.")
-]
-
-
 def fit(
-    json: Json = False, quick: Quick = False, check: Check = False, tables: Tables = False, nested: Nested = False,
-    collectives: Collectives = False, serving: Serving = False, own: Own = None, output: Output = None,
+    json: bool = False, quick: bool = False, check: bool = False, tables: bool = False, nested: bool = False,
+    collectives: bool = False, serving: bool = False, own: list[str] | None = None, output: Path | None = None,
 ) -> None:  # fmt: skip
     """Derive the parameters again from the bundled runs, or from yours beside them; cross-validated, written down."""
     # one thread a process: small factorisations are ten times slower when threads wait for each other

@@ -17,7 +17,7 @@ import typer
 
 import ridgeline
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import Json, ScenarioFile, Settings, check_outputs, console, count, print_json
+from ridgeline.cli.terminal import check_outputs, console, print_json
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_table, write_text
 
@@ -40,24 +40,11 @@ Names = Annotated[
         help="chips, systems, models, engines, schedules, dtypes; or ids, system names (64xh100-sxm), files.",
     ),
 ]
-Seq = Annotated[
-    int, typer.Option(metavar="N", parser=count, help="Models: sequence length for flops and cache, 8192 or 8k.")
-]
-Batch = Annotated[int, typer.Option(help="Models: sequences of a decode step.")]
-Dtype = Annotated[str, typer.Option(help="Models: format of weights and cache.")]
-Stages = Annotated[int, typer.Option(help="Schedules: pipeline stages.")]
-Microbatches = Annotated[int, typer.Option(help="Schedules: microbatches.")]
-Chunks = Annotated[int | None, typer.Option(help="Schedules: chunks per stage; its own number if left out.")]
-Sources = Annotated[bool, typer.Option("--sources", help="Chips: sources and dissent of each number.")]
-ShowSettings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help='Set one key, e.g. chip.hbm.bandwidth="8 TB/s"; may be repeated.'),
-]
 
 
 def show(
-    names: Names, json: Json = False, seq: Seq = 8192, batch: Batch = 1, dtype: Dtype = "bf16", stages: Stages = 4,
-    microbatches: Microbatches = 8, chunks: Chunks = None, sources: Sources = False, settings: ShowSettings = None,
+    names: Names, json: bool = False, seq: int = 8192, batch: int = 1, dtype: str = "bf16", stages: int = 4,
+    microbatches: int = 8, chunks: int | None = None, sources: bool = False, settings: list[str] | None = None,
 ) -> None:  # fmt: skip
     """Show what the catalogs know: chips and models side by side, systems, engines, schedules, files."""
     from ridgeline.report.catalog import Detail
@@ -77,7 +64,7 @@ def show(
         draw_sources(shown, screen)
 
 
-def check(scenario: ScenarioFile, settings: Settings = None, json: Json = False) -> None:
+def check(scenario: Path, settings: list[str] | None = None, json: bool = False) -> None:
     """Check a scenario file: print it as understood, or every reason why it cannot run (exit code 2)."""
     from ridgeline.report.catalog import CheckedScenario, ScenarioEntry
 
@@ -91,10 +78,8 @@ def check(scenario: ScenarioFile, settings: Settings = None, json: Json = False)
 
 
 def schema(
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to this file instead of printing.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="The schema is JSON with or without this.")] = False,  # noqa: ARG001
+    output: Path | None = None,
+    json: bool = False,  # noqa: ARG001
 ) -> None:
     """Print the JSON schema of scenario files, for editors that complete and check them."""
     if output is None:
@@ -103,19 +88,7 @@ def schema(
         write_text(output, codec.dumps(ridgeline.schema(), indent=2) + "\n")
 
 
-def capture(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A config.json, its folder, or module:function for a torch module.")
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE.toml", help="Save it: a model file that needs no torch."),
-    ] = None,
-    seq: Annotated[
-        int, typer.Option(metavar="N", parser=count, help="Sequence length for flops and cache, 8192 or 8k.")
-    ] = 8192,
-    json: Json = False,
-) -> None:
+def capture(model: str, output: Path | None = None, seq: int = 8192, json: bool = False) -> None:
     """Record one forward of a model without its weights, and describe it: layers, flops, parameters, cache."""
     from ridgeline.report.catalog import Detail, model_entry
     from ridgeline.report.catalog_tables import draw

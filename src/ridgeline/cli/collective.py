@@ -6,133 +6,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import typer
 
 import ridgeline
 from ridgeline.cli.refuse import UNUSABLE
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import Json, OneSystem, answer, check_outputs
+from ridgeline.cli.terminal import answer, check_outputs
 from ridgeline.core.errors import InputError, Problem, not_among
 
 Parts = list[str] | None
 
 
-What = Annotated[
-    str,
-    typer.Argument(
-        metavar="WHAT",
-        help="allreduce, allgather, reducescatter, alltoall, broadcast, reduce, sendrecv, alltoallv, dispatch, "
-        "combine; list (the library); verify FILE; or run COLLECTIVE.",
-    ),
-]
-File = Annotated[
-    Path | None,
-    typer.Argument(metavar="FILE", help="With verify: the algorithm to check. With run: the collective to run."),
-]
-Topology = Annotated[
-    str,
-    typer.Option(
-        "--topology",
-        metavar="SHAPE",
-        help="mesh:AxB[xC], torus:AxB[xC], ring:N, switch:N, sharp:N, full:N, random:NxD, domains:NxG, "
-        "rails:NxGxS, leafspine:LxDxS, fattree:K, planes:NxP, dragonfly:GxRxP.",
-    ),
-]
-Link = Annotated[str, typer.Option("--link", metavar="RATE", help="One link, one direction.")]
-Outer = Annotated[str, typer.Option("--outer", metavar="RATE", help="A link between domains; else as --link.")]
-Latency = Annotated[str, typer.Option("--latency", metavar="TIME", help="One hop.")]
-Size = Annotated[str, typer.Option("--size", metavar="SIZE", help="Of the whole vector, see docs.")]
-Algorithm = Annotated[
-    str,
-    typer.Option("--algorithm", metavar="NAME", help="One of the library; else its fastest. With run also a file."),
-]
-Synthesize = Annotated[bool, typer.Option("--synthesize", help="Build one for this very graph.")]
-Library = Annotated[
-    str, typer.Option("--library", metavar="NAME", help="What nccl, rccl or hccl would do, and why; wants --on.")
-]
-Without = Annotated[
-    Parts, typer.Option("--without", metavar="PART", help="A broken link:3-4 or node:5; may be repeated.")
-]
-Slow = Annotated[
-    Parts,
-    typer.Option("--slow", metavar="PART", help="A link:3-4:0.5 or node:5:0.25 of another rate; may be repeated."),
-]
-Chunks = Annotated[int | None, typer.Option("--chunks", min=1, metavar="K", help="Synthesis: chunks of a rank's part.")]
-Root = Annotated[int, typer.Option("--root", min=0, metavar="RANK", help="Of broadcast and reduce.")]
-Groups = Annotated[str, typer.Option("--groups", metavar="SIZES", help="All-reduce on groups of unequal size, 2+3.")]
-Pair = Annotated[
-    Parts, typer.Option("--pair", metavar="A-B", help="Sendrecv: rank A sends M to rank B; may be repeated.")
-]
-Matrix = Annotated[
-    Path | None, typer.Option("--matrix", metavar="CSV", help="Alltoallv: row i, column j is what i sends to j.")
-]
-Experts = Annotated[int, typer.Option("--experts", min=0, metavar="E", help="Dispatch, combine: else one a rank.")]
-TopK = Annotated[int, typer.Option("--top-k", min=1, metavar="K", help="Dispatch, combine: experts of a token.")]
-Tokens = Annotated[int, typer.Option("--tokens", min=1, metavar="N", help="Dispatch, combine: of each rank.")]
-Simulate = Annotated[bool, typer.Option("--simulate", help="Also as flows that share links.")]
-Paths = Annotated[str, typer.Option("--paths", metavar="RULE", help="With --simulate: ecmp, spray, rail or shortest.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="With --simulate: of hashed paths.")]
-Seeds = Annotated[
-    int, typer.Option("--seeds", min=1, max=1000, metavar="N", help="With --simulate: how many are tried.")
-]
-Background = Annotated[
-    Parts,
-    typer.Option(
-        "--background", metavar="TRAFFIC", help='With --simulate: "3-9:10 GB/s", or 20% of links between switches.'
-    ),
-]
-Straggler = Annotated[
-    Parts,
-    typer.Option(
-        "--straggler", metavar="RANK:HOW", help="With --simulate: 5:1.5 is slower, 5:2ms late; may be repeated."
-    ),
-]
-Beside = Annotated[
-    Parts,
-    typer.Option("--beside", metavar="WHAT:SIZE", help="With --simulate: another collective at once, alltoall:256MB."),
-]
-Injection = Annotated[
-    str, typer.Option("--injection", metavar="RATE", help="With --simulate: what a rank sends at most.")
-]
-Message = Annotated[str, typer.Option("--message", metavar="TIME", help="With --simulate: what each message costs.")]
-BySize = Annotated[
-    bool,
-    typer.Option("--by-size", help="Which algorithm is fastest at which size; with --synthesize made ones too."),
-]
-Picture = Annotated[
-    Path | None,
-    typer.Option("--picture", metavar="FILE", help="Draw the schedule, rounds x links, as .html, .svg or .png."),
-]
-Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the algorithm, or a library's choice.")
-]
-To = Annotated[
-    str, typer.Option("--to", metavar="TARGET", help="With -o: ridgeline, msccl, rccl, mscclpp; nccl-tuner, hccl.")
-]
-Ranks = Annotated[int, typer.Option("--ranks", min=2, metavar="N", help="Run: processes to start, without torchrun.")]
-Backend = Annotated[
-    str, typer.Option("--backend", metavar="NAME", help="Run: gloo, nccl, or ridge_shm for ranks of one host.")
-]
-Sizes = Annotated[
-    str, typer.Option("--sizes", metavar="LOW:HIGH", help="Run: sizes by factors of four, or some with commas.")
-]
-Timeout = Annotated[
-    float, typer.Option("--timeout", min=1, metavar="SECONDS", help="Run: for one size, and for one call.")
-]
-
-
 def collective(
-    what: What, file: File = None, on: OneSystem = "", topology: Topology = "", link: Link = "50 GB/s",
-    outer: Outer = "", latency: Latency = "0.5 us", size: Size = "1 GB", algorithm: Algorithm = "",
-    synthesize: Synthesize = False, library: Library = "", without: Without = None, slow: Slow = None,
-    chunks: Chunks = None, root: Root = 0, groups: Groups = "", pair: Pair = None, matrix: Matrix = None,
-    experts: Experts = 0, top_k: TopK = 1, tokens: Tokens = 64, simulate: Simulate = False, paths: Paths = "ecmp",
-    seed: Seed = 0, seeds: Seeds = 20, background: Background = None, straggler: Straggler = None,
-    beside: Beside = None, injection: Injection = "", message: Message = "0 s", by_size: BySize = False,
-    picture: Picture = None, output: Output = None, to: To = "", ranks: Ranks = 2, backend: Backend = "gloo",
-    sizes: Sizes = "1KB:64MB", timeout: Timeout = 120, json: Json = False,
+    what: str, file: Path | None = None, on: str = "", topology: str = "", link: str = "50 GB/s", outer: str = "",
+    latency: str = "0.5 us", size: str = "1 GB", algorithm: str = "", synthesize: bool = False, library: str = "",
+    without: list[str] | None = None, slow: list[str] | None = None, chunks: int | None = None, root: int = 0,
+    groups: str = "", pair: list[str] | None = None, matrix: Path | None = None, experts: int = 0, top_k: int = 1,
+    tokens: int = 64, simulate: bool = False, paths: str = "ecmp", seed: int = 0, seeds: int = 20,
+    background: list[str] | None = None, straggler: list[str] | None = None, beside: list[str] | None = None,
+    injection: str = "", message: str = "0 s", by_size: bool = False, picture: Path | None = None,
+    output: Path | None = None, to: str = "", ranks: int = 2, backend: str = "gloo", sizes: str = "1KB:64MB",
+    timeout: float = 120, json: bool = False,
 ) -> None:  # fmt: skip
     """How long a collective takes on a network, by which algorithm, and how far that is from the best possible."""
     network = _FileNetwork(on, topology, link, latency, size, to, picture)

@@ -16,7 +16,7 @@ import typer
 
 import ridgeline
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import Force, Json, ScenarioFile, Settings, print_json
+from ridgeline.cli.terminal import print_json
 from ridgeline.core.encode import plain
 from ridgeline.core.errors import InputError, Problem, UnitError
 from ridgeline.core.files import write_text
@@ -30,24 +30,14 @@ MISFIT = 1  # exit code: the files would not run as planned
 
 
 To = Annotated[str, typer.Option("--to", metavar="TARGET", help=f"Software to write for: {', '.join(sorted(IDS))}.")]
-Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder to write into; printed if left out.")
-]
 Launcher = Annotated[
     str | None, typer.Option("--launcher", metavar="NAME", help=f"Who starts it: {', '.join(LAUNCHERS)}.")
-]
-Job = Annotated[
-    list[str] | None, typer.Option("--job", metavar="KEY=VALUE", help="time, partition, account, image, output.")
-]
-AllowMisfit = Annotated[
-    bool,
-    typer.Option("--allow-misfit", help="Write files that no longer fit, or are over 5 % slower, all the same."),
 ]
 
 
 def export(
-    scenario: ScenarioFile, to: To, output: Output = None, launcher: Launcher = None, job: Job = None,
-    settings: Settings = None, allow_misfit: AllowMisfit = False, force: Force = False, json: Json = False,
+    scenario: Path, to: To, output: Path | None = None, launcher: Launcher = None, job: list[str] | None = None,
+    settings: list[str] | None = None, allow_misfit: bool = False, force: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     """Write a scenario as a target's own configuration and launch scripts; say what the target cannot express.
 
@@ -112,36 +102,10 @@ def lost_lines(found: Export) -> Iterator[str]:
         yield _one_line(f"{fate} {', '.join(parts[:MOST])}{rest}: {why}")
 
 
-Source = Annotated[
-    Path, typer.Argument(metavar="PATH", help="A run's configuration: a file, a folder, or 'bash run.sh WORDS'.")
-]
-Target = Annotated[
-    str | None, typer.Option("--from", metavar="TARGET", help="Software it is for; recognised when left out.")
-]
-System = Annotated[
-    str | None, typer.Option("--on", metavar="SYSTEM", help="The machine, e.g. 64xh100-sxm; files rarely say it.")
-]
-Model = Annotated[
-    str | None, typer.Option("--model", metavar="MODEL", help="The model, where the files leave it to a script.")
-]
-Seq = Annotated[
-    str | None, typer.Option("--seq", metavar="TOKENS", help="Tokens of a sequence, where a script says them.")
-]
-Arguments = Annotated[
-    list[str] | None, typer.Option("--arg", metavar="WORD", help="An argument the script is called with; in order.")
-]
-Environment = Annotated[
-    list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable the script is called with.")
-]
-ImportRunOutput = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Scenario file to write; printed if left out.")
-]
-
-
 def import_run(
-    source: Source, target: Target = None, system: System = None, model: Model = None, seq: Seq = None,
-    arguments: Arguments = None, environment: Environment = None, output: ImportRunOutput = None,
-    force: Force = False, json: Json = False,
+    source: Path, target: str | None = None, system: str | None = None, model: str | None = None,
+    seq: str | None = None, arguments: list[str] | None = None, environment: list[str] | None = None,
+    output: Path | None = None, force: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     """Read a run's configuration into a scenario that `ridgeline predict` takes; say what could not be read."""
     from ridgeline.core.encode import toml_text

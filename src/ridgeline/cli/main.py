@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -35,8 +34,7 @@ def command_line(verb: str = "") -> typer.Typer:
     app.callback()(_root)
     for name in [verb] if verb in VERBS else VERBS:
         entry = VERBS[name]
-        answer = getattr(import_module(f"ridgeline.cli.{entry.module}"), entry.function or name)
-        app.command(name=name, short_help=entry.summary, epilog=entry.epilog)(answer)
+        app.command(name=name, short_help=entry.summary, epilog=entry.epilog)(entry.command(name))
     return app
 
 

@@ -24,14 +24,6 @@ from ridgeline.cli.export import lost_lines
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import (
-    Anchor,
-    CalibrationFile,
-    EngineId,
-    Force,
-    GlobalBatch,
-    Json,
-    ProfileOption,
-    Seq,
     answer,
     console,
     print_json,
@@ -75,25 +67,6 @@ class PlanOut:
         return None if self.folder else self.output
 
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A catalog id, a config.json or a scenario file.")]
-On = Annotated[str, typer.Option("--on", metavar="SYSTEM[,SYSTEM...]", help="Systems such as 64xh100-sxm.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Pin (plan.tp=8), bound (plan.tp=2..8) or set any key; may be repeated."
-    ),
-]
-Space = Annotated[Path | None, typer.Option(metavar="FILE", help="A TOML file whose [space] pins as --set.")]
-Objective = Annotated[
-    str, typer.Option(help="time, cost, energy, memory or chips; with --serve cost, chips or goodput.")
-]
-Tokens = Annotated[str, typer.Option(help="Tokens of the run, such as 2T: asks for days, failures counted.")]
-Days = Annotated[float | None, typer.Option(help="Days the run may take; with --tokens the fewest chips.")]
-Chips = Annotated[str, typer.Option(help="Sizes to compare, 64..4096 or 64,96,128.")]
-Top = Annotated[int, typer.Option(min=1, max=64, help="Plans to list.")]
-Headroom = Annotated[str, typer.Option(help="Share of memory kept free; else as measured peaks ask.")]
-Frontier = Annotated[str, typer.Option(help="Two of time, memory, cost, energy, chips.")]
-Refine = Annotated[bool, typer.Option(help="Also choose stage boundaries and recompute by stage.")]
 To = Annotated[
     str,
     typer.Option(
@@ -103,34 +76,17 @@ To = Annotated[
         f"with --serve {', '.join(sorted(SERVE))}.",
     ),
 ]
-Output = Annotated[
-    Path | None,
-    typer.Option("-o", "--output", help="Write the plan as a scenario file; with --to a folder to launch."),
-]
-Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the page as HTML.")]
-Serve = Annotated[bool, typer.Option("--serve", help="Size a deployment that serves requests.")]
-Requests = Annotated[Path | None, typer.Option(metavar="FILE", help="With --serve: a trace of requests.")]
-Rate = Annotated[float | None, typer.Option(help="With --serve: requests a second; none: the most goodput.")]
-Isl = Annotated[int | None, typer.Option(min=1, help="With --serve: prompt tokens.")]
-Osl = Annotated[int | None, typer.Option(min=1, help="With --serve: output tokens.")]
-Ttft = Annotated[str, typer.Option(help="Limit of the time to the first token, such as 500ms.")]
-Tpot = Annotated[str, typer.Option(help="Limit of the time per output token, such as 30ms.")]
-Itl = Annotated[str, typer.Option(help="Limit of a pause between tokens.")]
-E2e = Annotated[str, typer.Option(help="Limit of the time to the last token.")]
-Percentile = Annotated[float | None, typer.Option(help="Of requests that must keep the limits; 99.")]
-Picture = Annotated[
-    Path | None, typer.Option("--picture", metavar="FILE", help="With --serve: draw the frontier as .png or .svg.")
-]
 
 
 def plan(
-    model: Model, on: On = "", seq: Seq = None, global_batch: GlobalBatch = None, engine: EngineId = "",
-    settings: Settings = None, space: Space = None, objective: Objective = "", tokens: Tokens = "", days: Days = None,
-    chips: Chips = "", top: Top = 5, headroom: Headroom = "", frontier: Frontier = "", refine: Refine = True,
-    to: To = "", output: Output = None, force: Force = False, html: Html = None, json: Json = False,
-    calibration: CalibrationFile = None, anchor: Anchor = None, profile: ProfileOption = None, serve: Serve = False,
-    requests: Requests = None, rate: Rate = None, isl: Isl = None, osl: Osl = None, ttft: Ttft = "", tpot: Tpot = "",
-    itl: Itl = "", e2e: E2e = "", percentile: Percentile = None, picture: Picture = None,
+    model: str, on: str = "", seq: int | None = None, global_batch: int | None = None, engine: str = "",
+    settings: list[str] | None = None, space: Path | None = None, objective: str = "", tokens: str = "",
+    days: float | None = None, chips: str = "", top: int = 5, headroom: str = "", frontier: str = "",
+    refine: bool = True, to: To = "", output: Path | None = None, force: bool = False, html: Path | None = None,
+    json: bool = False, calibration: Path | None = None, anchor: list[str] | None = None, profile: str | None = None,
+    serve: bool = False, requests: Path | None = None, rate: float | None = None, isl: int | None = None,
+    osl: int | None = None, ttft: str = "", tpot: str = "", itl: str = "", e2e: str = "",
+    percentile: float | None = None, picture: Path | None = None,
 ) -> None:  # fmt: skip
     """Find the best way to train or serve a model on a system, priced, simulated and explained.
 

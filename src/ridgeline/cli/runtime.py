@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -22,9 +22,6 @@ from ridgeline import api
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import (
-    Json,
-    ScenarioFile,
-    Settings,
     answer,
     check_outputs,
     print_json,
@@ -40,63 +37,14 @@ if TYPE_CHECKING:
     from ridgeline.sim.prediction import Prediction
 
 LINES = 20  # of steps that are printed where no terminal shows them as they go
-TorchDevice = Annotated[
-    str, typer.Option(metavar="NAME", help="Any torch device string: cuda, cuda:1, cpu, npu, xpu, mps.")
-]
-Imports = Annotated[
-    list[str] | None,
-    typer.Option("--import", metavar="PACKAGE", help="A package that adds a device or ops; may be repeated."),
-]
-GroupBackend = Annotated[
-    str,
-    typer.Option("--backend", metavar="NAME", help="Of torch.distributed: nccl, gloo, hccl; else the device's own."),
-]
-Steps = Annotated[int, typer.Option(metavar="N", help="Optimizer steps; those before a checkpoint count.")]
-Verify = Annotated[
-    bool, typer.Option("--verify", help="Compare loss and every gradient of one step with a single process.")
-]
-Dry = Annotated[
-    bool, typer.Option("--dry", help="Trace the plan for any number of ranks, here, against what is predicted.")
-]
-Data = Annotated[
-    str,
-    typer.Option(metavar="WHAT", help="synthetic, text (Ridgeline's source), or .u16 or .u32 files of tokens."),
-]
-Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="For metrics.jsonl and checkpoints.")
-]
-Every = Annotated[int, typer.Option(metavar="N", help="Steps between checkpoints; 0: one at the end.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest sound checkpoint, on any mesh.")]
-Restarts = Annotated[int, typer.Option(metavar="N", help="Start lost workers again, this often.")]
-Elastic = Annotated[
-    bool,
-    typer.Option("--elastic", help="Then go on with the best plan for the ranks that are left; resumes what is there."),
-]
-Launcher = Annotated[
-    str, typer.Option(metavar="NAME", help="ray: on a Ray cluster. Else here, or in what torchrun or srun started.")
-]
-Sbatch = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Start nothing: write a Slurm batch script that runs this.")
-]
-TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Scalars of every step in FOLDER/tensorboard.")]
-Rate = Annotated[float, typer.Option(metavar="X", help="Learning rate of AdamW.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of weights and data.")]
-Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, npu; else what the chip is.")]
-Backend = Annotated[str, typer.Option(metavar="NAME", help="gloo, nccl, hccl; else the device's own.")]
-Trace = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Trace two steps of every rank, for `explain` and `analyze`.")
-]
-Weights = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Begin from Hugging Face safetensors.")]
-SaveWeights = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write Hugging Face safetensors at the end.")]
-Timeout = Annotated[float, typer.Option(metavar="S", help="Seconds a collective may take.")]
 
 
 def run(
-    scenario: ScenarioFile, steps: Steps = 10, verify: Verify = False, dry: Dry = False, data: Data = "synthetic",
-    output: Output = None, every: Every = 0, resume: Resume = False, restarts: Restarts = 0, elastic: Elastic = False,
-    launcher: Launcher = "", sbatch: Sbatch = None, tensorboard: TensorBoard = False, rate: Rate = 3e-4, seed: Seed = 0,
-    device: Device = "", backend: Backend = "", trace: Trace = None, weights: Weights = None,
-    save_weights: SaveWeights = None, timeout: Timeout = 600.0, settings: Settings = None, json: Json = False,
+    scenario: Path, steps: int = 10, verify: bool = False, dry: bool = False, data: str = "synthetic",
+    output: Path | None = None, every: int = 0, resume: bool = False, restarts: int = 0, elastic: bool = False,
+    launcher: str = "", sbatch: Path | None = None, tensorboard: bool = False, rate: float = 3e-4, seed: int = 0,
+    device: str = "", backend: str = "", trace: Path | None = None, weights: Path | None = None,
+    save_weights: Path | None = None, timeout: float = 600.0, settings: list[str] | None = None, json: bool = False,
 ) -> None:  # fmt: skip
     """Train a scenario's model by its plan, here; it starts a process for each rank, or joins those of torchrun."""
     from ridgeline.runtime import Options, RunOutcome
@@ -188,12 +136,7 @@ def _live(
         )
 
 
-def pack(
-    files: Annotated[list[Path], typer.Argument(metavar="FILES...", help="Texts, or .jsonl of text or tokens a line.")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The .u16 or .u32 file to write.")],
-    end: Annotated[int | None, typer.Option(metavar="ID", help="A token to put behind every document.")] = None,
-    json: Json = False,
-) -> None:
+def pack(files: list[Path], output: Path, end: int | None = None, json: bool = False) -> None:
     """Pack documents into a file of tokens for `ridgeline run --data`; the tokens of a text are its bytes."""
     packed = ridgeline.pack(files, output, end=end)
     if json:
@@ -205,37 +148,10 @@ def pack(
 # -- measuring --------------------------------------------------------------------------------------------------------
 
 
-Minutes = Annotated[float, typer.Option(metavar="N", help="The time box; the most informative shapes first.")]
-CharacterizeOutput = Annotated[Path, typer.Option("-o", "--output", metavar="PROFILE", help="The profile to write.")]
-CharacterizeResume = Annotated[bool, typer.Option("--resume", help="Go on with the journal of a run that broke off.")]
-Only = Annotated[
-    str | None,
-    typer.Option(
-        metavar="GROUPS",
-        help="Some of gemm,grouped,attention,rows,optimizer,memory,host,overlap,sustained,interconnect.",
-    ),
-]
-Chip = Annotated[str | None, typer.Option(metavar="ID", help="Catalog id of the chip, where its name does not tell.")]
-CharacterizeSeed = Annotated[int, typer.Option(metavar="N", help="Seed of the random inputs.")]
-Merge = Annotated[
-    list[Path] | None,
-    typer.Option("--merge", metavar="FILE", help="Measure nothing: join profiles of ranks; may be repeated."),
-]
-Standalone = Annotated[
-    Path | None,
-    typer.Option(
-        "--standalone", metavar="FILE.pyz", help="Measure nothing: write one file that runs with torch alone."
-    ),
-]
-
-
 def characterize(
-    device: TorchDevice = "cuda", minutes: Minutes = 5.0,
-    output: CharacterizeOutput = Path(
-        "profile.json"
-    ), resume: CharacterizeResume = False,
-    only: Only = None, chip: Chip = None, imports: Imports = None, backend: GroupBackend = "",
-    seed: CharacterizeSeed = 0, merge: Merge = None, standalone: Standalone = None, json: Json = False,
+    device: str = "cuda", minutes: float = 5.0, output: Path = Path("profile.json"), resume: bool = False,
+    only: str | None = None, chip: str | None = None, imports: list[str] | None = None, backend: str = "",
+    seed: int = 0, merge: list[Path] | None = None, standalone: Path | None = None, json: bool = False,
 ) -> None:  # fmt: skip
     """Measure a device: kernels, memory, host, links, overlap and energy, into a profile that prices are read from."""
     from ridgeline.runtime import merge_profiles
@@ -267,16 +183,12 @@ def _write_standalone(path: Path, json: bool) -> None:
 
 
 def preflight(
-    device: TorchDevice = "cuda",
-    reference: Annotated[
-        Path | None, typer.Option(metavar="PROFILE", help="What a sound chip measures: a profile of `characterize`.")
-    ] = None,
-    drill: Annotated[
-        int | None, typer.Option(metavar="RANK", help="Slow this rank on purpose, to see that it is found.")
-    ] = None,
-    imports: Imports = None,
-    backend: GroupBackend = "",
-    json: Json = False,
+    device: str = "cuda",
+    reference: Path | None = None,
+    drill: int | None = None,
+    imports: list[str] | None = None,
+    backend: str = "",
+    json: bool = False,
 ) -> None:
     """Find the slow chip, slow link and wrong setting before a run; start it with torchrun or srun.
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
 import typer
 
@@ -31,45 +31,6 @@ def count(text: str | int) -> int:
         return parse_count(str(text))
     except UnitError as wrong:
         raise typer.BadParameter(str(wrong)) from None
-
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file in TOML, JSON or YAML.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set one key of the scenario, e.g. plan.tp=4; may be repeated."),
-]
-OneSystem = Annotated[str, typer.Option("--on", metavar="SYSTEM", help="A system such as 64xh100-sxm.")]
-EngineId = Annotated[str, typer.Option(metavar="ID", help="The software that runs the plan.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
-Seq = Annotated[
-    int | None, typer.Option(metavar="N", parser=count, help="Tokens of a sequence, 8192 unless given; 128k is 131072.")
-]
-GlobalBatch = Annotated[
-    int | None, typer.Option(metavar="N", parser=count, help="Sequences of a step; 1024 unless given.")
-]
-CalibrationFile = Annotated[
-    Path | None,
-    typer.Option("--calibration", metavar="FILE.json", help="Parameters that `ridgeline fit --with` wrote."),
-]
-Anchor = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--anchor",
-        metavar="RUN",
-        help="A run of yours to correct by: CSV of `explain -o`, CSV of runs, scenario with [measured], "
-        "TRACE@SCENARIO; may be repeated.",
-    ),
-]
-ProfileOption = Annotated[
-    str | None,
-    typer.Option(
-        "--profile",
-        metavar="FILE|none",
-        help="Measured kernels that price ops: a file of `characterize`, aiconfigurator:CHIP, or none; "
-        "else what ships for the chip.",
-    ),
-]
 
 
 def console() -> Console:

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import typer
 
@@ -25,9 +25,6 @@ from ridgeline import api
 from ridgeline.cli.predict import predict_samples
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import (
-    Json,
-    ScenarioFile,
-    Settings,
     answer,
     check_outputs,
     console,
@@ -42,62 +39,12 @@ if TYPE_CHECKING:
 
 STDIN = Path("-")
 CHUNK = 2**20  # bytes copied at a time
-Policy = Annotated[
-    str, typer.Option(help="all: every kernel and copy; linked: only those whose launch is in the trace.")
-]
-Classes = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="TOML with further classes of kernels, tried before the own ones.")
-]
-Unit = Annotated[
-    str | None, typer.Option(metavar="s|ms|us|ns", help="Unit of the times, where a trace does not keep to its own.")
-]
-
-
-Traces = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="TRACE...",
-        help="Trace files, a folder of ranks, detailed results of a load generator, or - for standard input.",
-    ),
-]
-Chip = Annotated[
-    str | None,
-    typer.Option(metavar="ID", help="Chip of the roofline; found by the trace's device name if left out."),
-]
-Counters = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="CSV of Nsight Compute: what each kernel measured.")
-]
-Html = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write an interactive report as well: one file, works offline.")
-]
-HtmlSpans = Annotated[
-    int, typer.Option(metavar="N", help="Spans that report keeps one by one; the shortest beyond are merged.")
-]
-WhatIf = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--what-if",
-        metavar="QUESTION",
-        help='Replay with a change: "matmul x2", "overlap nccl", "no launch gaps", "fuse norm"; may be repeated.',
-    ),
-]
-Model = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ID[:TP]",
-        help="Model that an engine served: its sizes price kernels behind graphs; guessed if left out.",
-    ),
-]
-Capture = Annotated[
-    Path | None,
-    typer.Option(metavar="PATH", help="Trace, or a folder, of the capture of the graphs that the trace replays."),
-]
 
 
 def analyze(
-    traces: Traces, policy: Policy = "all", chip: Chip = None, classes: Classes = None, counters: Counters = None,
-    unit: Unit = None, html: Html = None, html_spans: HtmlSpans = 400_000, what_if: WhatIf = None,
-    model: Model = None, capture: Capture = None, json: Json = False,
+    traces: list[Path], policy: str = "all", chip: str | None = None, classes: Path | None = None,
+    counters: Path | None = None, unit: str | None = None, html: Path | None = None, html_spans: int = 400_000,
+    what_if: list[str] | None = None, model: str | None = None, capture: Path | None = None, json: bool = False,
 ) -> None:  # fmt: skip
     """Read traces: where the time went, why chips idled, how near ops are to the roofline, and what to change first."""
     from ridgeline.trace import Analysis
@@ -118,14 +65,12 @@ def analyze(
 
 
 def query(
-    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, a folder of ranks, or - .")],
-    sql: Annotated[
-        str, typer.Argument(metavar="SQL", help="One SELECT over spans and counters.")
-    ] = "SELECT * FROM spans",
-    limit: Annotated[int, typer.Option(metavar="N", help="Most rows of the answer.")] = 10_000,
-    seconds: Annotated[float, typer.Option(metavar="S", help="Longest time the query may take.")] = 60.0,
-    unit: Unit = None,
-    json: Json = False,
+    trace: Path,
+    sql: str = "SELECT * FROM spans",
+    limit: int = 10_000,
+    seconds: float = 60.0,
+    unit: str | None = None,
+    json: bool = False,
 ) -> None:
     """Ask a trace in SQL: a table `spans` with a row a span, a table `counters`; read-only and bounded."""
     with plain_files([trace]) as paths:
@@ -136,26 +81,9 @@ def query(
 # -- diff -------------------------------------------------------------------------------------------------------------
 
 
-Before = Annotated[
-    Path,
-    typer.Argument(metavar="A", help="A trace, a folder of ranks, a scenario file, a profile, or a report of bringup."),
-]
-After = Annotated[
-    list[Path] | None,
-    typer.Argument(metavar="B...", help="The same; each step is compared with A's. Or none, and --set."),
-]
-DiffHtml = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write the comparison as a page: one file, works offline.")
-]
-FailAbove = Annotated[
-    str | None,
-    typer.Option(metavar="SHARE", help="Exit with 1 when a step of B takes more than this above A's, such as 3%."),
-]
-
-
 def diff(
-    before: Before, after: After = None, policy: Policy = "all", classes: Classes = None, settings: Settings = None,
-    html: DiffHtml = None, fail_above: FailAbove = None, json: Json = False,
+    before: Path, after: list[Path] | None = None, policy: str = "all", classes: Path | None = None,
+    settings: list[str] | None = None, html: Path | None = None, fail_above: str | None = None, json: bool = False,
 ) -> None:  # fmt: skip
     """Compare traces, predictions, or one of each: why B's step differs from A's, in causes that sum to it.
 
@@ -231,34 +159,10 @@ def _share(text: str) -> float:
 # -- explain ----------------------------------------------------------------------------------------------------------
 
 
-ExplainTraces = Annotated[
-    list[Path] | None,
-    typer.Argument(metavar="[TRACE...]", help="A trace of it, or a folder of ranks; none for requests under load."),
-]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "-o",
-        "--output",
-        "--residuals",
-        metavar="FILE.csv",
-        help="Write the residuals, which `ridgeline validate` and `ridgeline fit --with` read.",
-    ),
-]
-Calibration = Annotated[
-    Path | None, typer.Option(metavar="FILE.json", help="Parameters that `ridgeline fit --with` wrote.")
-]
-Profile = Annotated[str | None, typer.Option(metavar="PROFILE", help="Measured kernels, where requests were measured.")]
-Anchor = Annotated[
-    Path | None, typer.Option(metavar="RESULT", help="One more result of the load generator, to fit steps to.")
-]
-Force = Annotated[bool, typer.Option("--force", help="Compare a trace that cannot be of the scenario all the same.")]
-
-
 def explain(
-    scenario: ScenarioFile, traces: ExplainTraces = None, output: Output = None, policy: Policy = "all",
-    classes: Classes = None, settings: Settings = None, calibration: Calibration = None, profile: Profile = None,
-    anchor: Anchor = None, force: Force = False, json: Json = False,
+    scenario: Path, traces: list[Path] | None = None, output: Path | None = None, policy: str = "all",
+    classes: Path | None = None, settings: list[str] | None = None, calibration: Path | None = None,
+    profile: str | None = None, anchor: Path | None = None, force: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     """Compare a scenario with a trace: what accounts for the gap. Requests under load: why the slow ones are slow."""
     from ridgeline.serving import is_bench_result

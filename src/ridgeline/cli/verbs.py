@@ -1,12 +1,22 @@
-"""Each verb in one line and by example, as `ridgeline --help` and `ridgeline VERB --help` print them: `verbs.toml`."""
+"""Each verb in one line and by example, as `ridgeline --help` and `ridgeline VERB --help` print them: `verbs.toml`.
+
+The options of a verb are the parameters of its function; `options/` has the flags, values and help of each.
+"""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
+from typing import Annotated, get_origin, get_type_hints
 
+import typer
+
+from ridgeline.cli.terminal import count
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.records import dataclass
 
 
@@ -27,9 +37,32 @@ class Verb:
         """The end of its help."""
         return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in self.examples)
 
+    def command(self, name: str) -> Callable[..., None]:
+        """The function that answers it, each parameter annotated with its flags and help as typer reads them."""
+        answer: Callable[..., None] = getattr(import_module(f"ridgeline.cli.{self.module}"), self.function or name)
+        own = _read_table(f"options/{self.module}.toml")
+        options = {**_read_table("options/shared.toml"), **own.get("all", {}), **own.get(name, {})}
+        for parameter, kind in get_type_hints(answer, include_extras=True).items():
+            if parameter != "return" and get_origin(kind) is not Annotated:
+                answer.__annotations__[parameter] = Annotated[kind, _typer_parameter(parameter, options[parameter])]
+        return answer
+
+
+def _typer_parameter(name: str, table: JsonObject) -> object:
+    texts = {key: value for key, value in table.items() if key not in ("argument", "flags", "parser")}
+    if "argument" in table:
+        return typer.Argument(**texts)
+    flags = table.get("flags", [f"--{name.replace('_', '-')}"])
+    return typer.Option(*flags, parser=count if "parser" in table else None, **texts)
+
+
+@cache
+def _read_table(name: str) -> JsonObject:
+    return tomllib.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
+
 
 def _read_verbs() -> Mapping[str, Verb]:
-    tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    tables = _read_table("verbs.toml")
     verbs = {name: Verb(**table | {"examples": tuple(table["examples"])}) for name, table in tables.items()}
     return MappingProxyType(verbs)
 

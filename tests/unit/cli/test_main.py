@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from command import run
 from rich.console import Console
 from typer.main import get_command
 
+from ridgeline.cli import verbs
 from ridgeline.cli.main import command_line
 from ridgeline.cli.verbs import VERBS
 from ridgeline.report.catalog_tables import draw
@@ -73,6 +75,21 @@ def test_every_verb_has_a_whole_line_and_examples_that_parse(
             program, called, *arguments = words[words.index("ridgeline") :]
             assert (program, called) == ("ridgeline", name)
             commands[name].make_context(name, arguments)
+
+
+def test_every_described_option_is_a_parameter() -> None:
+    commands = get_command(command_line()).commands  # type: ignore[attr-defined]
+    parameters = {name: {part.name for part in command.params} for name, command in commands.items()}
+    of_module: dict[str, set[str]] = {}
+    for name, verb in VERBS.items():
+        of_module.setdefault(verb.module, set()).update(parameters[name])
+    for file in (Path(verbs.__file__).parent / "options").iterdir():
+        tables = tomllib.loads(file.read_text())
+        if file.stem == "shared":
+            assert tables.keys() <= set().union(*of_module.values())
+            continue
+        for name, table in tables.items():
+            assert table.keys() <= (of_module[file.stem] if name == "all" else parameters[name]), (file.name, name)
 
 
 def test_the_reference_lists_every_option() -> None:
