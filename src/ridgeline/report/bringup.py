@@ -11,7 +11,7 @@ from rich.text import Text
 from ridgeline.core.documents import JsonMapping
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.report.cells import DASH, blocks, clean, facts, header_table, list_lines, percent
-from ridgeline.report.html import HOUSE, document, escape_text, svg, table
+from ridgeline.report.html import document, escape_text, page_style, svg, table
 from ridgeline.report.html import facts as html_facts
 from ridgeline.runtime import (
     BringUp,
@@ -287,13 +287,6 @@ def _bringup_diff_speed(diff: ReportDiff) -> list[RenderableType]:
 # -- bringup html -----------------------------------------------------------------------------------------------------
 
 
-STYLE = (
-    HOUSE
-    + """
-.right { color: #2f8f5b; } .wrong { color: #c8382c; }
-.bar { fill: var(--in); } .slow { fill: var(--out); } .impossible { fill: #c8382c; }
-"""
-)
 ROWS = 400  # signatures on the page
 BRINGUP_HTML_SHOWN = 40  # timed ops
 BAR = 120  # pixels of a whole share
@@ -321,7 +314,7 @@ def bringup_page(found: BringUp) -> str:
         f"{_findings(found.findings)}{_check_table(found)}{_arithmetic_section(found)}{''.join(_inventory(inventory))}"
         f"{_coverage(found)}{_speed_section(found.speed_report) if found.speed_report else ''}{_rows(inventory)}"
     )
-    return document(title=f"Ridgeline: bring-up of {title}", body=body, style=STYLE)
+    return document(title=f"Ridgeline: bring-up of {title}", body=body, style=page_style("bringup"))
 
 
 def faults_page(found: FaultsReport) -> str:
@@ -335,7 +328,7 @@ def faults_page(found: FaultsReport) -> str:
     figures = ((f"{found.caught} of {len(found.faults)}", "faults caught"), (f"{len(found.silent)}", "silent"))
     cells = table(("fault", "", "op", "module", "phase"), rows, text=range(5))
     body = f"<h1>Faults of a device</h1>{html_facts(figures)}{cells}"
-    return document(title="Ridgeline: faults of a device", body=body, style=STYLE)
+    return document(title="Ridgeline: faults of a device", body=body, style=page_style("bringup"))
 
 
 def dump_page(found: ImportedDump) -> str:
@@ -349,7 +342,7 @@ def dump_page(found: ImportedDump) -> str:
     body = (
         f"<h1>A dump of msprobe: {escape_text(found.folder)}</h1>{html_facts(figures)}{_findings(found.findings)}{more}"
     )
-    return document(title="Ridgeline: a dump of msprobe", body=body, style=STYLE)
+    return document(title="Ridgeline: a dump of msprobe", body=body, style=page_style("bringup"))
 
 
 def _findings(findings: Sequence[OpFinding]) -> str:

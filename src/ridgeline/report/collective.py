@@ -481,7 +481,7 @@ def page(found: CollectiveTime, by_size: Sequence[SizeRange] = ()) -> str:
     if found.verification.problems:
         rows = [(str(problem),) for problem in found.verification.problems]
         body += f"<h2>What is wrong</h2>{html.table(('step, rank',), rows, text=(0,))}"
-    return html.document(title=title, body=body, style=html.HOUSE)
+    return html.document(title=title, body=body, style=html.page_style())
 
 
 def _round_labels(filled: Array, side: tuple[int, int], rounds: int) -> list[str]:

@@ -25,8 +25,8 @@ from ridgeline.report.cells import (
     scatter,
 )
 from ridgeline.report.drawing import RULE, ChartPoint, Label, Line, Look, Mark, png_marks, standalone_svg
-from ridgeline.report.html import Scale, document, escape_text, facts, table
-from ridgeline.report.plan_html import EDGE, LEFT, SCRIPT, STYLE, TALL, WIDE, Chart, chart
+from ridgeline.report.html import Scale, document, escape_text, facts, page_part, page_style, table
+from ridgeline.report.plan_html import EDGE, LEFT, TALL, WIDE, Chart, chart
 from ridgeline.report.predict import COLOURS
 from ridgeline.search import DeploymentReport, FrontierPoint
 from ridgeline.sim.forward_price import PARTS
@@ -243,7 +243,7 @@ def page(report: DeploymentReport) -> str:
     title = f"{report.scenario.model.id} on {report.scenario.system.name}"
     body = f"<h1>{escape_text(title)}</h1><p class=plan>{escape_text(best.candidate.words)}</p>{facts(pairs)}"
     body += _deployment_chart_frontier(report) + _deployment_chart_knobs(report)
-    return document(title=title, body=body, style=STYLE, script=SCRIPT)
+    return document(title=title, body=body, style=page_style("plan"), script=page_part("plan.js"))
 
 
 def _deployment_chart_frontier(report: DeploymentReport) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 from ridgeline.calibrate.explain import Explanation, GapPart
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.report.cells import better_or_worse, blocks, clean, grid, list_lines, signed_time, time
-from ridgeline.report.html import HOUSE, document, escape_text, facts, label, rule, svg, table
+from ridgeline.report.html import document, escape_text, facts, label, page_style, rule, svg, table
 from ridgeline.trace import CauseTime, Diff, Place
 
 SHOWN = 4  # of a cause on a page
@@ -177,14 +177,6 @@ def _todo(explanation: Explanation) -> list[RenderableType]:
 
 WIDE, TALL, NAMES = 860, 24, 190  # of the chart of causes, in pixels
 ITEMS = 25  # of a cause
-STYLE = (
-    HOUSE
-    + """
-.less { fill: var(--in); fill-opacity: .75; } .more { fill: var(--out); fill-opacity: .8; }
-.sum { fill: var(--faint); fill-opacity: .5; } details { margin: .6rem 0; }
-td.text { max-width: 34rem; overflow-wrap: anywhere; }
-"""
-)
 
 
 def diff_page(diffs: Sequence[Diff]) -> str:
@@ -201,7 +193,7 @@ def diff_page(diffs: Sequence[Diff]) -> str:
         text=(1,),
     )  # fmt: skip
     body = f"<h1>Why steps differ</h1>{runs}" + "".join(_diff_summary(diff) for diff in diffs)
-    return document(title=f"Ridgeline: {first.label} and {len(diffs)} more", body=body, style=STYLE)
+    return document(title=f"Ridgeline: {first.label} and {len(diffs)} more", body=body, style=page_style("diff"))
 
 
 def _diff_summary(diff: Diff) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,25 +19,14 @@ from ridgeline.report import html
 
 Colour = tuple[int, int, int]
 PAPER, INK, FAINT, RULE = (252, 252, 250), (29, 39, 51), (138, 148, 160), (223, 227, 232)
-# five rows of three squares, top first: 1 is ink
-_ROWS = {
-    "0": "111 101 101 101 111", "1": "010 110 010 010 111", "2": "111 001 111 100 111", "3": "111 001 011 001 111",
-    "4": "101 101 111 001 001", "5": "111 100 111 001 111", "6": "111 100 111 101 111", "7": "111 001 010 010 010",
-    "8": "111 101 111 101 111", "9": "111 101 111 001 111", "A": "010 101 111 101 101", "B": "110 101 110 101 110",
-    "C": "011 100 100 100 011", "D": "110 101 101 101 110", "E": "111 100 110 100 111", "F": "111 100 110 100 100",
-    "G": "011 100 101 101 011", "H": "101 101 111 101 101", "I": "111 010 010 010 111", "J": "001 001 001 101 010",
-    "K": "101 110 100 110 101", "L": "100 100 100 100 111", "M": "101 111 111 101 101", "N": "110 101 101 101 101",
-    "O": "010 101 101 101 010", "P": "110 101 110 100 100", "Q": "010 101 101 111 011", "R": "110 101 110 110 101",
-    "S": "011 100 010 001 110", "T": "111 010 010 010 010", "U": "101 101 101 101 111", "V": "101 101 101 101 010",
-    "W": "101 101 111 111 101", "X": "101 101 010 101 101", "Y": "101 101 010 010 010", "Z": "111 001 010 100 111",
-    ".": "000 000 000 000 010", ",": "000 000 000 010 100", "-": "000 000 111 000 000", "/": "001 001 010 100 100",
-    ":": "000 010 000 010 000", "%": "101 001 010 100 101", "(": "001 010 010 010 001", ")": "100 010 010 010 100",
-    "+": "000 010 111 010 000", "=": "000 111 000 111 000", "$": "011 110 010 011 110",
-}  # fmt: skip
-GLYPHS: Mapping[str, NDArray[np.bool_]] = MappingProxyType(
-    {sign: np.array([[square == "1" for square in row] for row in rows.split()]) for sign, rows in _ROWS.items()}
-)
 SIZE = 2  # pixels of a letter's square
+
+
+@cache
+def glyphs() -> Mapping[str, NDArray[np.bool_]]:
+    """Sign -> five rows of three squares, top first: true is ink."""
+    lines = (Path(__file__).parent / "pages" / "glyphs.txt").read_text(encoding="utf-8").splitlines()
+    return {line[0]: np.array([[square == "1" for square in row] for row in line[2:].split()]) for line in lines}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +132,7 @@ class Canvas:
         top = int(y) - 5 * SIZE
         height, width, _ = self.pixels.shape
         for sign in words.upper():
-            glyph = GLYPHS.get(sign)
+            glyph = glyphs().get(sign)
             if glyph is not None and at >= 0 and at + 3 * SIZE <= width and top >= 0 and top + 5 * SIZE <= height:
                 inked = np.kron(glyph, np.ones((SIZE, SIZE), dtype=np.bool_)).astype(np.bool_)
                 self.pixels[top : top + 5 * SIZE, at : at + 3 * SIZE][inked] = colour

@@ -12,31 +12,24 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 from html import escape
+from pathlib import Path
 
 from ridgeline.core.records import dataclass
 
 LONGEST = 400  # characters of a text
-HOUSE = """
-:root { --paper: #fcfcfa; --ink: #1d2733; --faint: #8a94a0; --rule: #dfe3e8; --in: #2f6fb2; --out: #d1661f; }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #14181d; --ink: #e6e9ec; --faint: #8a94a0; --rule: #2c343d; --in: #6ba6e2; --out: #f0935a; }
-}
-body { background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto;
-  max-width: 60rem; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
-p, figcaption { color: var(--faint); } figure { margin: 0; overflow-x: auto; }
-svg { max-width: 100%; height: auto; }
-.facts { display: flex; flex-wrap: wrap; gap: .4rem 2.2rem; margin: 1rem 0; }
-.facts b { display: block; font-size: 1.35rem; font-weight: 600; color: var(--ink); }
-.facts span { color: var(--faint); }
-svg text { fill: var(--ink); font-size: 11px; } svg .faint { fill: var(--faint); }
-.rule { stroke: var(--rule); } .line { stroke: var(--faint); stroke-dasharray: 4 3; fill: none; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100%; }
-th, td { text-align: right; padding: .15rem .6rem; border-bottom: 1px solid var(--rule); }
-th:first-child, td:first-child, .text { text-align: left; } td:not(.text), td:first-child { white-space: nowrap; }
-.wide { overflow-x: auto; } summary { cursor: pointer; color: var(--faint); }
-"""
+
+
+@cache
+def page_part(name: str) -> str:
+    """A style or a script of `pages/`."""
+    return "\n" + (Path(__file__).parent / "pages" / name).read_text(encoding="utf-8")
+
+
+def page_style(*names: str) -> str:
+    """The style of every page, and what pages of these names add to it."""
+    return "".join(page_part(f"{name}.css") for name in ("house", *names))
 
 
 def document(*, title: str, body: str, style: str, script: str = "") -> str:

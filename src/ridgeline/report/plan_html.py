@@ -6,38 +6,24 @@ from collections.abc import Callable, Sequence
 
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_count, format_gib, format_quantity, signed_quantity, signed_share
-from ridgeline.report.html import HOUSE, Scale, document, dot, escape_text, facts, label, rule, svg, table
+from ridgeline.report.html import (
+    Scale,
+    document,
+    dot,
+    escape_text,
+    facts,
+    label,
+    page_part,
+    page_style,
+    rule,
+    svg,
+    table,
+)
 from ridgeline.report.plan import FORMS, software
 from ridgeline.search import ComparedSystem, PlanReport, RecommendedPlan, RefinedPlan, SystemPlan
 
 WIDE, TALL, EDGE, LEFT = 720, 380, 64, 88  # of a chart, in pixels; numbers of up to 14 characters stand at its left
 FEW = 8  # different values that are all written at an axis
-STYLE = (
-    HOUSE
-    + """
-.plan { font: 600 1.05rem/1.5 ui-monospace, monospace; color: var(--ink); }
-.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(10rem, 1fr)); gap: .6rem 1.4rem; }
-.facts b { display: block; font-size: 1.25rem; } .facts span { color: var(--faint); font-size: .85rem; }
-svg.limits { display: block; width: 100%; height: 1.1rem; border-radius: .2rem; margin: .4rem 0; }
-.compute { fill: #3b78c3; } .memory { fill: #4c9a6a; } .network { fill: #a35bb8; } .host { fill: #c79a2b; }
-.dot { fill: var(--in); } .best { fill: var(--out); } .curve { stroke: var(--in); fill: none; stroke-width: 2; }
-circle[data-told] { cursor: pointer; outline: none; }
-circle[data-told]:hover, circle[data-told]:focus { stroke: var(--ink); stroke-width: 2; }
-.told { min-height: 3em; font-family: ui-monospace, monospace; font-size: .85rem; color: var(--ink); }
-td { vertical-align: top; } td:not(.text) { white-space: nowrap; }
-td.text { white-space: normal; overflow-wrap: anywhere; }
-"""
-)
-SCRIPT = """
-for (const figure of document.querySelectorAll("figure[data-chart]")) {
-  const told = figure.querySelector(".told");
-  for (const dot of figure.querySelectorAll("circle[data-told]")) {
-    const tell = () => { told.textContent = dot.dataset.told; };
-    dot.addEventListener("mouseenter", tell);
-    dot.addEventListener("focus", tell);
-  }
-}
-"""
 
 
 def page(report: PlanReport) -> str:
@@ -58,7 +44,7 @@ def page(report: PlanReport) -> str:
             _assumption_list(report),
         )
     )
-    return document(title=f"Ridgeline plan: {what}", body=body, style=STYLE, script=SCRIPT)
+    return document(title=f"Ridgeline plan: {what}", body=body, style=page_style("plan"), script=page_part("plan.js"))
 
 
 def _winner(report: PlanReport) -> str:

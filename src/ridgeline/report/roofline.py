@@ -101,7 +101,7 @@ LOOK: Look = {
     "compute": ((47, 111, 178), 0.0), "memory": ((46, 139, 87), 0.0),
 }  # fmt: skip
 WRITERS = (".svg", ".png", ".html", ".htm")
-STYLE = html.HOUSE + (
+STYLE = (
     ".sheet { stroke: var(--in); fill: none; stroke-width: 2; } .real { stroke: var(--out); fill: none;"
     " stroke-dasharray: 6 4; stroke-width: 2; } .compute { fill: var(--in); fill-opacity: .6; }"
     " .memory { fill: #2e8b57; fill-opacity: .6; }"
@@ -165,7 +165,10 @@ def svg(roofline: Roofline) -> str:
 
 def svg_file(roofline: Roofline) -> str:
     """The chart as a file of its own, light and dark as the reader's page is."""
-    return standalone_svg(svg(roofline), STYLE.replace(":root", "svg").replace("body {", "svg {")) + "\n"
+    return (
+        standalone_svg(svg(roofline), (html.page_style() + STYLE).replace(":root", "svg").replace("body {", "svg {"))
+        + "\n"
+    )
 
 
 def _number(value: float | None) -> str:
@@ -200,7 +203,7 @@ def page(roofline: Roofline) -> str:
             "".join(f"<p>{html.escape_text(note)}</p>" for note in roofline.notes),
         )
     )
-    return html.document(title=title, body=body, style=STYLE)
+    return html.document(title=title, body=body, style=html.page_style() + STYLE)
 
 
 def write_chart(roofline: Roofline, path: Path) -> None:

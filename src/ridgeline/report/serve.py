@@ -331,16 +331,6 @@ MOST_REPLICAS = 16
 MOST_POINTS = 400  # of a curve
 TALL = 70  # pixels of a curve
 SPANS = ("queue", "transfer", "prefill", "decode")
-STYLE = (
-    html.HOUSE
-    + """
-.queue { fill: #d1661f; } .prefill { fill: #2f6fb2; } .decode { fill: #5f9e6e; } .transfer { fill: #8d5fb2; }
-.area { fill: var(--in); fill-opacity: .35; stroke: var(--in); } .held { fill: var(--out); fill-opacity: .3; }
-.swatch { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }
-.swatch.queue { background: #d1661f; } .swatch.prefill { background: #2f6fb2; }
-.swatch.decode { background: #5f9e6e; } .swatch.transfer { background: #8d5fb2; }
-"""
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,7 +364,7 @@ def serving_page(found: ServingPrediction) -> str:
         f"{_metric_tables(found)}{_time_table(metrics.time)}"
         f"<h2>Requests over time</h2><p>{_legend()}</p>{''.join(_replicas(found, axis))}"
     )
-    return html.document(title=f"Ridgeline: {title}", body=body, style=STYLE)
+    return html.document(title=f"Ridgeline: {title}", body=body, style=html.page_style("serve"))
 
 
 def _metric_tables(prediction: ServingPrediction) -> str:

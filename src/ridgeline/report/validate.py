@@ -17,7 +17,7 @@ from ridgeline.calibrate.validate import shipped_parameters
 from ridgeline.calibrate.validation import Validation, ValidationCase
 from ridgeline.core.units import HOUR, format_quantity, signed_share
 from ridgeline.report.cells import DASH, clean, header_table, percent
-from ridgeline.report.html import HOUSE, Scale, document, dot, escape_text, facts, label, rule, svg, table
+from ridgeline.report.html import Scale, document, dot, escape_text, facts, label, page_style, rule, svg, table
 from ridgeline.serving import Replay
 
 WORST = 10  # rows that are listed with a guess at the reason
@@ -213,17 +213,6 @@ SIDE, EDGE = 540, 56  # of the scatter, in pixels
 WIDE, TALL, NAMES = 760, 22, 190  # of a strip of residuals
 BOUND = 0.5  # residuals beyond are drawn at the rim
 BIN = 0.05  # of the histogram
-STYLE = (
-    HOUSE
-    + """
-.side { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-end; }
-.zero { stroke: var(--faint); } .bar { fill: var(--in); fill-opacity: .7; }
-.in { fill: var(--in); fill-opacity: .55; } .out { fill: var(--out); fill-opacity: .75; }
-.swatch { display: inline-block; width: .7em; height: .7em; border-radius: 50%; }
-.swatch.in { background: var(--in); } .swatch.out { background: var(--out); }
-@media print { details { display: none; } }
-"""
-)
 
 
 def page(found: Validation, of: str) -> str:
@@ -249,7 +238,7 @@ def page(found: Validation, of: str) -> str:
         f"a {what}, both axes logarithmic; dashed lines at ±25 %. Right: rows by residual. Point at a dot for its row."
         f"</figcaption></figure>{strips}{_worst_section(found)}{_skipped_section(found)}{_all(found.cases)}"
     )
-    return document(title=f"Ridgeline: {of}", body=body, style=STYLE)
+    return document(title=f"Ridgeline: {of}", body=body, style=page_style("validate"))
 
 
 def _dot(case: ValidationCase, x: float, y: float, radius: float) -> str:
