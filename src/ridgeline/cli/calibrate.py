@@ -17,12 +17,7 @@ import typer
 import ridgeline
 from ridgeline import api
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import (
-    answer,
-    check_outputs,
-    print_json,
-    progress_bar,
-)
+from ridgeline.cli.terminal import answer, check_outputs, print_json, progress_bar
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 

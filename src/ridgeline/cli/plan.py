@@ -23,12 +23,7 @@ from ridgeline.cli.catalog import named_model
 from ridgeline.cli.export import lost_lines
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import (
-    answer,
-    console,
-    print_json,
-    stderr_console,
-)
+from ridgeline.cli.terminal import answer, console, print_json, stderr_console
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import SUFFIXES, read_table, write_text
 from ridgeline.core.records import dataclass

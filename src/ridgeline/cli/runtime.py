@@ -21,13 +21,7 @@ import ridgeline
 from ridgeline import api
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import (
-    answer,
-    check_outputs,
-    print_json,
-    progress_bar,
-    stderr_console,
-)
+from ridgeline.cli.terminal import answer, check_outputs, print_json, progress_bar, stderr_console
 from ridgeline.core.errors import InputError
 from ridgeline.core.files import write_text
 

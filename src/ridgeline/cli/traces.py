@@ -24,13 +24,7 @@ import ridgeline
 from ridgeline import api
 from ridgeline.cli.predict import predict_samples
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import (
-    answer,
-    check_outputs,
-    console,
-    print_json,
-    progress_bar,
-)
+from ridgeline.cli.terminal import answer, check_outputs, console, print_json, progress_bar
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 

@@ -11,15 +11,7 @@ from rich.text import Text
 from ridgeline.core.encode import NANOSECONDS_PER_US
 from ridgeline.core.units import DECIMAL, format_quantity, signed_share
 from ridgeline.report.cells import BarRow, bar, bar_table, blocks, clean, grid, list_lines, time
-from ridgeline.trace import (
-    Analysis,
-    CounterFile,
-    Inference,
-    KernelCounters,
-    Launches,
-    MemoryRecord,
-    QueryAnswer,
-)
+from ridgeline.trace import Analysis, CounterFile, Inference, KernelCounters, Launches, MemoryRecord, QueryAnswer
 
 SHOWN = 8  # rows a page shows of a list
 WIDE = 30  # cells of a bar

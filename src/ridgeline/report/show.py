@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ridgeline.core.documents import JsonObject
@@ -45,12 +45,6 @@ def _chip_rows() -> Iterator[JsonObject]:
         }  # fmt: skip
 
 
-def _system_rows() -> Iterator[JsonObject]:
-    for id, template in SYSTEMS.items():
-        tiers = " > ".join(f"{tier.name} ({tier.topology.kind})" for tier in template.tier)
-        yield {"id": id, "name": template.name, "chip": template.chip, "node": template.node, "tiers": tiers}
-
-
 def _model_rows() -> Iterator[JsonObject]:
     for spec in MODELS.values():
         params = count(spec)
@@ -60,35 +54,27 @@ def _model_rows() -> Iterator[JsonObject]:
         }  # fmt: skip
 
 
-def _engine_rows() -> Iterator[JsonObject]:
-    for engine in ENGINES.values():
-        yield {
-            "id": engine.id, "name": engine.name, "launch": engine.launch.mode,
-            "shard": " ".join(engine.supports.shard), "overlaps": " ".join(engine.overlaps),
-            "evidence": engine.evidence.label,
-        }  # fmt: skip
-
-
-def _schedule_rows() -> Iterator[JsonObject]:
-    for kind in SCHEDULES.values():
-        yield {"id": kind.id, "meaning": kind.meaning, "source": kind.source}
-
-
-def _dtype_rows() -> Iterator[JsonObject]:
-    for item in DTYPES.values():
-        yield {
-            "id": item.id, "bits_per_element": float(item.bits_per_element), "block": item.block, "peak": item.peak,
-        }  # fmt: skip
-
-
-LISTS: Mapping[str, Callable[[], Iterator[JsonObject]]] = {
+LISTS: Mapping[str, Callable[[], Iterable[JsonObject]]] = {
     "chips": _chip_rows,
-    "systems": _system_rows,
+    "systems": lambda: (
+        {"id": id, "name": template.name, "chip": template.chip, "node": template.node,
+         "tiers": " > ".join(f"{tier.name} ({tier.topology.kind})" for tier in template.tier)}
+        for id, template in SYSTEMS.items()
+    ),
     "models": _model_rows,
-    "engines": _engine_rows,
-    "schedules": _schedule_rows,
-    "dtypes": _dtype_rows,
-}
+    "engines": lambda: (
+        {"id": engine.id, "name": engine.name, "launch": engine.launch.mode, "shard": " ".join(engine.supports.shard),
+         "overlaps": " ".join(engine.overlaps), "evidence": engine.evidence.label}
+        for engine in ENGINES.values()
+    ),
+    "schedules": lambda: (
+        {"id": kind.id, "meaning": kind.meaning, "source": kind.source} for kind in SCHEDULES.values()
+    ),
+    "dtypes": lambda: (
+        {"id": item.id, "bits_per_element": float(item.bits_per_element), "block": item.block, "peak": item.peak}
+        for item in DTYPES.values()
+    ),
+}  # fmt: skip
 
 
 # -- names ------------------------------------------------------------------------------------------------------------

@@ -39,14 +39,7 @@ from ridgeline.lowering.program import lower
 from ridgeline.models.params import count
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
-from ridgeline.search.interruptions import (
-    Interruptions,
-    Shares,
-    best_interval,
-    failures_per_s,
-    shares,
-    useful_share,
-)
+from ridgeline.search.interruptions import Interruptions, Shares, best_interval, failures_per_s, shares, useful_share
 
 SHIPPED = Path(__file__).parent / "reliability.toml"
 DAY = parse_quantity("1 d", "s")

@@ -23,12 +23,7 @@ from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Array, Index, at
 from ridgeline.core.records import dataclass
-from ridgeline.cost import (
-    Calibration,
-    machines_of,
-    parameter_columns,
-    sustained_rates,
-)
+from ridgeline.cost import Calibration, machines_of, parameter_columns, sustained_rates
 from ridgeline.lowering.context import Degrees, LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import NAMES, SHARDS, PlanColumns, degree_columns, plan_columns
 from ridgeline.lowering.program import sections_of, stages_of
