@@ -38,14 +38,7 @@ from ridgeline.plan.serving_plan import SEARCHED_KNOBS
 from ridgeline.search.choices import MOST_CHOICES, listed_values, range_bounds, sizes_within
 from ridgeline.search.deployment.fleet import GOALS, Goal
 from ridgeline.search.deployment.space import DeploymentSpace, deployment_space, expressible_space, target_engines
-from ridgeline.search.request import (
-    SearchOptions,
-    SearchRequest,
-    named_goal,
-    named_systems,
-    read_request,
-    read_space,
-)
+from ridgeline.search.request import SearchOptions, SearchRequest, named_goal, named_systems, read_request, read_space
 from ridgeline.serving import Priced
 
 ISL, OSL, PERCENTILE = 1024, 256, 99.0
