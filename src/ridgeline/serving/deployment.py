@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
+from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
@@ -14,7 +15,6 @@ from ridgeline.core.errors import Problem
 from ridgeline.core.records import dataclass
 from ridgeline.cost import Calibration, ServingCalibration
 from ridgeline.hardware.load import system as load_system
-from ridgeline.hardware.system import System
 from ridgeline.ir.forward_steps import ForwardSteps
 from ridgeline.models.facts import kv_cache_bytes_per_token
 from ridgeline.plan.mesh import Mesh
@@ -22,7 +22,6 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serving_plan import (
     Failure,
     Knobs,
-    Pool,
     SglangKnobs,
     StaticKnobs,
     TensorrtLlmKnobs,
@@ -52,8 +51,19 @@ from ridgeline.sim import ServingMemory, limits_of, price_forward, serving_memor
 ASYNC_SINCE = (0, 14)  # version of vLLM from which scheduling runs one step ahead by default
 LONG_CONTEXT = 1 << 17  # tokens of a model whose context nobody states
 SGLANG_DP = 0.3  # of its conservativeness under DP attention
+STATIC_TOKENS = 16384  # of a step of a static batcher that are priced
 SGLANG_RUNNING = (2048, 4096)  # least and most `max_running_requests` by default
 HANDSHAKE_S = 5e-4  # before a cache moves: notification and descriptors, assumed
+LIMITS = ("max_num_batched_tokens", "max_num_seqs", "gpu_memory_utilization", "block_size")
+LIMIT_KNOBS: Mapping[type[Knobs], tuple[str, str, str, str]] = MappingProxyType(
+    {
+        VllmKnobs: ("max_num_batched_tokens", "max_num_seqs", "gpu_memory_utilization", "block_size"),
+        SglangKnobs: ("chunked_prefill_size", "", "mem_fraction_static", "page_size"),
+        TensorrtLlmKnobs: ("max_num_tokens", "max_batch_size", "free_gpu_memory_fraction", "tokens_per_block"),
+        StaticKnobs: ("", "batch_size", "", ""),
+    }
+)
+"""The engines' own names of `LIMITS`; empty: not theirs to say."""
 
 Settings = VllmSettings | SglangSettings | TensorrtLlmSettings | StaticKnobs
 S = TypeVar("S", VllmSettings, SglangSettings, TensorrtLlmSettings)
@@ -95,6 +105,7 @@ class Instance:
         return replica_of([self.scheduler() for _ in range(self.ranks)], self.cost)
 
     def scheduler(self) -> Policy:
+        """A fresh scheduler."""
         match self.settings:
             case VllmSettings():
                 return VllmScheduler(self.settings)
@@ -118,56 +129,31 @@ class Priced:
 def instances_of(scenario: Scenario, priced: Priced | None = None) -> tuple[Instance, ...]:
     """The replicas of a scenario, one entry for each pool."""
     used = priced or Priced()
-    plan, serving = scenario.plan, scenario.plan.serving
+    mesh, serving = scenario.plan.mesh, scenario.plan.serving
     if not serving.pools:
         ranks = serving.data_parallel_size
-        most = plan.mesh.dp // ranks
-        count = serving.autoscale.max_replicas if serving.autoscale else serving.replicas or most
-        mesh = replace(plan.mesh, dp=ranks)
-        return (_instance(scenario, mesh, "both", count, used),)
-    return tuple(_pool_instance(scenario, pool, used) for pool in serving.pools)
-
-
-def _pool_instance(scenario: Scenario, pool: Pool, priced: Priced) -> Instance:
-    mesh = scenario.plan.mesh
-    own = Mesh(tp=pool.tp or mesh.tp, pp=pool.pp or mesh.pp, ep=pool.ep or mesh.ep, dp=pool.dp, etp=mesh.etp)
-    there = replace(scenario, system=load_system(pool.system)) if pool.system else scenario
-    return _instance(there, own, pool.role, pool.replicas, priced)
+        count = serving.autoscale.max_replicas if serving.autoscale else serving.replicas or mesh.dp // ranks
+        return (_instance(scenario, replace(mesh, dp=ranks), "both", count, used),)
+    return tuple(
+        _instance(
+            replace(scenario, system=load_system(pool.system)) if pool.system else scenario,
+            Mesh(tp=pool.tp or mesh.tp, pp=pool.pp or mesh.pp, ep=pool.ep or mesh.ep, dp=pool.dp, etp=mesh.etp),
+            pool.role,
+            pool.replicas,
+            used,
+        )
+        for pool in serving.pools
+    )
 
 
 def _instance(scenario: Scenario, mesh: Mesh, role: Role, count: int, priced: Priced) -> Instance:
     own = replace(scenario, plan=replace(scenario.plan, mesh=mesh))
     knobs = knobs_of(own)
     limits = limits_of(own)
-    match knobs:
-        case VllmKnobs():
-            limits = replace(
-                limits,
-                max_num_batched_tokens=knobs.max_num_batched_tokens or limits.max_num_batched_tokens,
-                max_num_seqs=knobs.max_num_seqs or limits.max_num_seqs,
-                gpu_memory_utilization=knobs.gpu_memory_utilization or limits.gpu_memory_utilization,
-                block_size=knobs.block_size,
-            )
-        case SglangKnobs():
-            chunk = (
-                knobs.chunked_prefill_size or limits.max_num_batched_tokens
-            ) // mesh.dp  # DP attention deals it out
-            limits = replace(
-                limits,
-                max_num_batched_tokens=max(chunk, 1),
-                gpu_memory_utilization=knobs.mem_fraction_static or limits.gpu_memory_utilization,
-                block_size=knobs.page_size,
-            )
-        case TensorrtLlmKnobs():
-            limits = replace(
-                limits,
-                max_num_batched_tokens=knobs.max_num_tokens or limits.max_num_batched_tokens,
-                max_num_seqs=knobs.max_batch_size or limits.max_num_seqs,
-                gpu_memory_utilization=knobs.free_gpu_memory_fraction or limits.gpu_memory_utilization,
-                block_size=knobs.tokens_per_block,
-            )
-        case StaticKnobs():
-            limits = replace(limits, max_num_seqs=knobs.batch_size)
+    names = zip(LIMITS, LIMIT_KNOBS[type(knobs)], strict=True)
+    limits = replace(limits, **{name: value for name, knob in names if knob and (value := getattr(knobs, knob))})
+    if isinstance(knobs, SglangKnobs):  # DP attention deals a chunk out
+        limits = replace(limits, max_num_batched_tokens=max(limits.max_num_batched_tokens // mesh.dp, 1))
     memory = serving_memory(own, limits)
     round_tokens = limits.max_num_batched_tokens * own.plan.mesh.pp  # every microbatch of a round has the budget
     settings, longest = _settings(own, knobs, memory, (round_tokens, limits.max_num_seqs))
@@ -206,14 +192,14 @@ def _settings(scenario: Scenario, knobs: Knobs, memory: ServingMemory, most: tup
             low, high = SGLANG_RUNNING
             usual = min(max(tokens // context * 512, low), high, max(tokens // 2, 1))
             threshold = knobs.priority_scheduling_preemption_threshold
+            dealt = SGLANG_DP if scenario.plan.mesh.dp > 1 else 1
             sglang = _settings_of(
                 SglangSettings,
                 knobs,
                 max_total_tokens=max(tokens, 2),
                 max_running_requests=knobs.max_running_requests or usual,
                 chunked_prefill_size=most[0] if knobs.chunked_prefill_size != -1 else 0,
-                schedule_conservativeness=knobs.schedule_conservativeness
-                * (SGLANG_DP if scenario.plan.mesh.dp > 1 else 1),
+                schedule_conservativeness=knobs.schedule_conservativeness * dealt,
                 priority_scheduling_preemption_threshold=10 if threshold is None else threshold,
             )
             return sglang, min(context, tokens)
@@ -245,20 +231,19 @@ def _ahead(knobs: VllmKnobs) -> bool:
 
 
 def _cost(scenario: Scenario, priced: Priced, settings: Settings, budget: int) -> PricedSteps:
-    match settings:
-        case VllmSettings():
-            most = (settings.max_num_seqs, settings.max_num_batched_tokens)
-        case SglangSettings():
-            chunk = settings.chunked_prefill_size or settings.max_prefill_tokens
-            most = (min(settings.max_running_requests, 4096), max(chunk, settings.max_prefill_tokens))
-        case TensorrtLlmSettings():
-            most = (settings.max_batch_size, settings.max_num_tokens)
-        case StaticKnobs():
-            most = (settings.batch_size, 16384)
+    if isinstance(settings, StaticKnobs):
+        tokens, seqs = STATIC_TOKENS, settings.batch_size
+    else:
+        tokens, seqs = settings.step_limits
+    if isinstance(settings, SglangSettings):
+        tokens, seqs = max(tokens, settings.max_prefill_tokens), min(seqs, SGLANG_RUNNING[1])
     drafted = scenario.plan.speculation
-    gained = drafted.tokens_per_step if drafted else 1.0
-    price = price_of(scenario, priced, budget)
-    return priced_steps(price, max_num_seqs=most[0], max_tokens=most[1], tokens_per_step=gained)
+    return priced_steps(
+        price_of(scenario, priced, budget),
+        max_num_seqs=seqs,
+        max_tokens=tokens,
+        tokens_per_step=drafted.tokens_per_step if drafted else 1.0,
+    )
 
 
 def price_of(scenario: Scenario, priced: Priced, budget: int = 0) -> Price:
@@ -308,22 +293,19 @@ def fleet_of(scenario: Scenario, instances: tuple[Instance, ...], until: float) 
     """The fleet that a scenario's plan describes; random failures until a time."""
     serving = scenario.plan.serving
     transfer = _transfer(scenario, instances)
-    pools = [
-        ReplicaPool(make=one.make, count=one.count, chips=one.chips, role=one.role, transfer=transfer.get(place))
-        for place, one in enumerate(instances)
-    ]
+    routers: dict[str, Callable[[], Router]] = {
+        "prefix-aware": partial(PrefixAware, max(one.memory.tokens * one.ranks for one in instances)),
+        "least-loaded": LeastLoaded,
+    }
     return Fleet(
-        pools=pools,
-        router=_router(serving.router, instances),
+        pools=[
+            ReplicaPool(make=one.make, count=one.count, chips=one.chips, role=one.role, transfer=transfer.get(place))
+            for place, one in enumerate(instances)
+        ],
+        router=routers.get(serving.router, RoundRobin),
         autoscale=serving.autoscale,
         failures=(*serving.failures, *_random_failures(scenario, sum(one.count for one in instances), until)),
     )
-
-
-def _router(name: str, instances: tuple[Instance, ...]) -> Callable[[], Router]:
-    if name == "prefix-aware":
-        return partial(PrefixAware, max(one.memory.tokens * one.ranks for one in instances))
-    return LeastLoaded if name == "least-loaded" else RoundRobin
 
 
 def _random_failures(scenario: Scenario, replicas: int, until: float) -> Iterator[Failure]:
@@ -346,19 +328,18 @@ def _transfer(scenario: Scenario, instances: tuple[Instance, ...]) -> dict[int, 
         return {}
     chips = sum(one.chips * one.count for one in instances)
     each = kv_cache_bytes_per_token(scenario.model, scenario.plan.precision.kv)
-    made = {}
+    transfers = {}
     for place, one in enumerate(instances):
         if one.role == "prefill":
-            rate, latency = _link(one.scenario.system, chips)
+            tiers = one.scenario.system.tiers
+            tier = next((tier for tier in tiers if tier.chips >= chips), tiers[-1])  # innermost that holds all of them
             shards = one.scenario.plan.mesh.tp * one.scenario.plan.mesh.pp
-            made[place] = Transfer(bytes_per_token=each, bytes_per_s=rate * shards, latency_s=latency + HANDSHAKE_S)
-    return made
-
-
-def _link(system: System, chips: int) -> tuple[float, float]:
-    """(bytes/s of a chip one way, latency) of the innermost tier that holds so many chips, else of the outermost."""
-    tier = next((one for one in system.tiers if one.chips >= chips), system.tiers[-1])
-    return tier.need_bandwidth().value, tier.latency.value if tier.latency else 0.0
+            transfers[place] = Transfer(
+                bytes_per_token=each,
+                bytes_per_s=tier.need_bandwidth().value * shards,
+                latency_s=(tier.latency.value if tier.latency else 0.0) + HANDSHAKE_S,
+            )
+    return transfers
 
 
 def unservable(instances: tuple[Instance, ...], requests: tuple[Request, ...]) -> Iterator[Problem]:

@@ -25,7 +25,7 @@ from ridgeline.serving.engine.sglang_prefill import (
     Verdict,
     cut,
 )
-from ridgeline.serving.engine.step import Chunk, DecodeClock, RequestState, Step
+from ridgeline.serving.engine.step import Chunk, ClockedPolicy, RequestState, Step
 from ridgeline.serving.request import Request
 
 MOST_MATCHED = 128  # waiting requests beyond which lpm acts as fcfs
@@ -68,10 +68,11 @@ def _longest_prefix(waiting: list[RequestState], settings: SglangSettings, tree:
     waiting.sort(key=lambda state: place[id(state)])
 
 
-class SglangCache:
+class SglangCache(ClockedPolicy):
     """A pool of tokens in pages. What requests hold is in the tree and locked, or their own."""
 
     def __init__(self, settings: SglangSettings) -> None:
+        super().__init__(settings.page_size, results_late=self.depth > 1)
         self.settings = settings
         self.tree = RadixCache(settings.page_size)
         self.free_tokens = settings.max_total_tokens // settings.page_size * settings.page_size
@@ -128,7 +129,6 @@ REFRESH_CALLS = 32  # prefill attempts between two refreshes of what the waiting
 class SglangScheduler(SglangCache):
     """`schedule` decides a step, `update` takes its result back; preemption is retraction."""
 
-    depth = 1
     sampled = 1
     """Tokens of a decoding answer that are known beyond those in the cache: the one sampled last."""
 
@@ -138,10 +138,9 @@ class SglangScheduler(SglangCache):
         self.waiting: list[RequestState] = []
         self.running: list[RequestState] = []
         self.chunked: RequestState | None = None
-        self._clock = DecodeClock(settings.page_size, results_late=self.depth > 1)
         self._last_prefill: list[Chunk] = []
         self._full = False
-        self._arrivals = self._admissions = self._attempts = self._entries = 0
+        self._admissions = self._attempts = self._entries = 0
         self._entered: dict[int, int] = {}  # when a request last entered the queue
         self._tried: dict[int, int] = {}  # tokens to compute of one that was looked at and not admitted
         self._unseated: list[RequestState] = []  # by requests of higher priority in this step
@@ -150,9 +149,7 @@ class SglangScheduler(SglangCache):
 
     def add(self, request: Request) -> RequestState:
         """A request arrives at the engine."""
-        state = RequestState(request, self._arrivals)
-        self._arrivals += 1
-        state.target = state.prompt_tokens + max(request.output_tokens, 1) - 1
+        state = self._arrive(request, request.output_tokens)
         state.node = self.tree.root
         state.remote = request.remote_tokens
         self._enter(state)
@@ -173,10 +170,6 @@ class SglangScheduler(SglangCache):
 
     def load(self) -> tuple[int, int]:
         return len(self.waiting), len(self.running) + len(self._last_prefill)
-
-    def computed_tokens(self, state: RequestState) -> int:
-        """Tokens of a request in the cache."""
-        return self._clock.computed_tokens(state)
 
     def produced_tokens(self, state: RequestState) -> int:
         """Tokens of its answer that are known."""
@@ -455,9 +448,6 @@ class SglangScheduler(SglangCache):
         room = (self.free_tokens + (0 if self.settings.disable_radix_cache else self.tree.evictable)) // page
         return self._clock.steps_within(room, self._clock.steps_to_end(limit))
 
-    def decode_load(self) -> tuple[int, int]:
-        return self._clock.count, self._clock.kv_tokens
-
     def decode_run(self, steps: int) -> Step:
         """That many pure decode steps at once, as the last of them."""
         page = self.settings.page_size
@@ -466,10 +456,7 @@ class SglangScheduler(SglangCache):
         self._make_room(max(need, before + len(self.running) * page))
         self.free_tokens -= need
         self.ratio.decay(steps)
-        step = Step()
-        self._clock.skip(steps - 1)
-        self._clock.tick(step)
-        return step
+        return super().decode_run(steps)
 
 
 class OverlapScheduler(SglangScheduler):

@@ -9,6 +9,7 @@ import heapq
 from bisect import insort
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import field
 from typing import Protocol
 
 from ridgeline.core.records import dataclass
@@ -16,6 +17,7 @@ from ridgeline.serving.engine.block_pool import Span
 from ridgeline.serving.request import Request
 
 
+@dataclass(slots=True, eq=False)
 class RequestState:
     """A request inside an engine: what it holds, how far it is, and when things happened to it.
 
@@ -23,68 +25,39 @@ class RequestState:
     step moves every decoding request without touching any.
     """
 
-    __slots__ = (
-        "arrival",
-        "blocks",
-        "computed",
-        "decoding",
-        "first_hit_tokens",
-        "first_scheduled_s",
-        "first_token_s",
-        "held",
-        "hit_tokens",
-        "known",
-        "last_token_s",
-        "node",
-        "offset",
-        "order",
-        "preempted_s",
-        "preemptions",
-        "prefilled_s",
-        "priority",
-        "prompt_tokens",
-        "quotes_answer",
-        "remote",
-        "request",
-        "sent_s",
-        "slots",
-        "spans",
-        "stalled_mark_s",
-        "stalled_s",
-        "target",
-        "transfer_s",
-    )
+    request: Request
+    arrival: int
+    priority: int = field(init=False)
+    prompt_tokens: int = field(init=False)
+    known: int = field(init=False)
+    computed: int = 0
+    offset: int = 0
+    decoding: bool = False
+    order: int = 0
+    target: int = 0
+    blocks: list[int] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    quotes_answer: bool = False
+    slots: int = 0
+    held: int = 0  # tokens that a radix tree holds for it
+    node: object = None
+    hit_tokens: int = 0
+    remote: int = 0  # tokens whose cache another engine sent
+    preemptions: int = 0
+    first_scheduled_s: float = -1.0
+    first_token_s: float = -1.0
+    last_token_s: float = 0.0
+    sent_s: float = 0.0
+    first_hit_tokens: int = 0
+    preempted_s: float = 0.0
+    stalled_mark_s: float = 0.0
+    stalled_s: float = 0.0
+    prefilled_s: float = 0.0  # spent on another engine's prefill
+    transfer_s: float = 0.0
 
-    def __init__(self, request: Request, arrival: int) -> None:
-        self.request = request
-        self.arrival = arrival
-        self.priority = request.priority
-        self.prompt_tokens = request.prompt_tokens
-        self.known = self.prompt_tokens
-        self.computed = 0
-        self.offset = 0
-        self.decoding = False
-        self.order = 0
-        self.target = 0
-        self.blocks: list[int] = []
-        self.spans: list[Span] = []
-        self.quotes_answer = False
-        self.slots = 0
-        self.held = 0  # tokens that a radix tree holds for it
-        self.node: object = None
-        self.hit_tokens = 0
-        self.remote = 0  # tokens whose cache another engine sent
-        self.preemptions = 0
-        self.first_scheduled_s = -1.0
-        self.first_token_s = -1.0
-        self.last_token_s = 0.0
-        self.sent_s = 0.0
-        self.first_hit_tokens = 0
-        self.preempted_s = 0.0
-        self.stalled_mark_s = 0.0
-        self.stalled_s = 0.0
-        self.prefilled_s = 0.0  # spent on another engine's prefill
-        self.transfer_s = 0.0
+    def __post_init__(self) -> None:
+        self.priority = self.request.priority
+        self.prompt_tokens = self.known = self.request.prompt_tokens
 
 
 @dataclass(slots=True)
@@ -180,19 +153,6 @@ class DecodeClock:
     `results_late` says that a step is scheduled before the result of the one before is known (asynchronous scheduling):
     an answer that ends before its `max_new_tokens` then computes one token that nobody gets.
     """
-
-    __slots__ = (
-        "_block",
-        "_end_times",
-        "_ends",
-        "_late",
-        "_overrunning",
-        "_phases",
-        "count",
-        "joining",
-        "kv_tokens",
-        "now",
-    )
 
     def __init__(self, block_size: int, *, results_late: bool) -> None:
         self.now = 0
@@ -338,39 +298,65 @@ def by_order(state: RequestState) -> int:
     return state.order
 
 
-class StaticBatcher:
+class ClockedPolicy:
+    """What policies share that count their decodes with a clock."""
+
+    depth = 1
+
+    def __init__(self, block_size: int, *, results_late: bool = False) -> None:
+        self._clock = DecodeClock(block_size, results_late=results_late)
+        self._arrivals = 0
+
+    def _arrive(self, request: Request, most_tokens: int) -> RequestState:
+        """The state of a request that arrives, which answers with at most so many tokens."""
+        state = RequestState(request, self._arrivals)
+        self._arrivals += 1
+        state.target = state.prompt_tokens + max(1, min(request.output_tokens, most_tokens)) - 1
+        return state
+
+    def computed_tokens(self, state: RequestState) -> int:
+        """Tokens of a request that are computed or being computed."""
+        return self._clock.computed_tokens(state)
+
+    def decode_load(self) -> tuple[int, int]:
+        return self._clock.count, self._clock.kv_tokens
+
+    def decode_run(self, steps: int) -> Step:
+        """That many steps at once, as the last of them."""
+        step = Step()
+        self._clock.skip(steps - 1)
+        self._clock.tick(step)
+        return step
+
+    def become_idle(self) -> None:
+        """An idle engine remembers its cache, if any, and nothing else changes."""
+
+    def close(self) -> None:
+        """Nothing here refers to itself."""
+
+
+class StaticBatcher(ClockedPolicy):
     """What serving looked like before continuous batching, and a bound to compare with.
 
     It takes up to `batch_size` waiting requests, computes their prompts in one step, then decodes until every one has
     ended; nobody joins in between. Answers that have ended cost nothing more, their places stay empty.
     """
 
-    depth = 1
-
     def __init__(self, batch_size: int) -> None:
+        super().__init__(1)
         self.batch_size = batch_size
         self._waiting: deque[RequestState] = deque()
-        self._clock = DecodeClock(1, results_late=False)
-        self._arrivals = 0
 
     def add(self, request: Request) -> RequestState:
         """A request arrives at the engine."""
-        state = RequestState(request, self._arrivals)
-        state.order = self._arrivals
-        self._arrivals += 1
-        state.target = state.prompt_tokens + request.output_tokens - 1
+        state = self._arrive(request, request.output_tokens)
+        state.order = state.arrival
         self._waiting.append(state)
         return state
 
     @property
     def has_unfinished(self) -> bool:
         return bool(self._waiting or self._clock.count)
-
-    def become_idle(self) -> None:
-        """Nothing is remembered between batches."""
-
-    def close(self) -> None:
-        """Nothing here refers to itself."""
 
     def load(self) -> tuple[int, int]:
         return len(self._waiting), self._clock.count
@@ -399,13 +385,3 @@ class StaticBatcher:
     def decode_room(self, limit: int) -> int:
         """Steps until an answer ends."""
         return self._clock.steps_to_end(limit) if self._clock.count else 0
-
-    def decode_load(self) -> tuple[int, int]:
-        return self._clock.count, self._clock.kv_tokens
-
-    def decode_run(self, steps: int) -> Step:
-        """That many steps of the batch at once, as the last of them."""
-        step = Step()
-        self._clock.skip(steps - 1)
-        self._clock.tick(step)
-        return step

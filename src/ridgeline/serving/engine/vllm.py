@@ -14,7 +14,7 @@ from dataclasses import field
 from ridgeline.core.records import dataclass
 from ridgeline.plan.serving_plan import VllmKnobs
 from ridgeline.serving.engine.block_pool import NO_HIT, BlockPool, ContentIndex, Hit
-from ridgeline.serving.engine.step import Chunk, DecodeClock, RequestState, Step, by_order
+from ridgeline.serving.engine.step import Chunk, ClockedPolicy, RequestState, Step, by_order
 from ridgeline.serving.request import Request
 
 
@@ -77,10 +77,11 @@ class VllmSettings(VllmKnobs):
         return self.max_num_batched_tokens, self.max_num_seqs
 
 
-class VllmScheduler:
+class VllmScheduler(ClockedPolicy):
     """`schedule` decides a step, `update` takes its result back; preemption is by recompute."""
 
     def __init__(self, settings: VllmSettings) -> None:
+        super().__init__(settings.block_size, results_late=settings.async_scheduling)
         self.settings = settings
         self.depth = 2 if settings.async_scheduling else 1
         self.pool = BlockPool(settings.num_blocks, unhashed_first=settings.rules.unhashed_blocks_first)
@@ -89,10 +90,8 @@ class VllmScheduler:
         self._fcfs: deque[RequestState] = deque()
         self._heap: list[tuple[int, int, RequestState]] = []
         self._by_priority = settings.scheduling_policy == "priority"
-        self._arrivals = 0
         self._admissions = 0
         self._block = settings.block_size
-        self._clock = DecodeClock(self._block, results_late=settings.async_scheduling)
         self._prefilling: dict[int, RequestState] = {}
         self._blocked = False  # the head of the queue waits for a finish
 
@@ -100,10 +99,7 @@ class VllmScheduler:
 
     def add(self, request: Request) -> RequestState:
         """A request arrives at the engine."""
-        state = RequestState(request, self._arrivals)
-        self._arrivals += 1
-        longest = self.settings.max_model_len - state.prompt_tokens
-        state.target = state.prompt_tokens + max(1, min(request.output_tokens, longest)) - 1
+        state = self._arrive(request, self.settings.max_model_len - request.prompt_tokens)
         state.remote = request.remote_tokens
         if self.settings.enable_prefix_caching:
             state.spans = self._index.spans(request.prompt)
@@ -139,9 +135,6 @@ class VllmScheduler:
     def has_unfinished(self) -> bool:
         return bool(self.running or self._fcfs or self._heap)
 
-    def become_idle(self) -> None:
-        """An idle engine remembers its cache and forgets nothing else."""
-
     def close(self) -> None:
         self.pool.close()
 
@@ -150,10 +143,6 @@ class VllmScheduler:
 
     def occupancy(self) -> float:
         return 1 - self.pool.free_blocks / max(self.pool.num_blocks - 1, 1)
-
-    def computed_tokens(self, state: RequestState) -> int:
-        """Tokens of a running request that are computed or being computed."""
-        return self._clock.computed_tokens(state)
 
     # ---- one step
 
@@ -402,14 +391,9 @@ class VllmScheduler:
             return 0
         return clock.steps_within(self.pool.free_blocks, clock.steps_to_end(limit))
 
-    def decode_load(self) -> tuple[int, int]:
-        return self._clock.count, self._clock.kv_tokens
-
     def decode_run(self, steps: int) -> Step:
         """That many pure decode steps at once, as the last of them."""
         self._give_blocks(self._clock.needing_within(steps))
-        step = Step()
-        self._clock.skip(steps - 1)
-        self._clock.tick(step)
+        step = super().decode_run(steps)
         step.finishing.sort(key=by_order)
         return step
