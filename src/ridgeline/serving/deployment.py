@@ -33,16 +33,7 @@ from ridgeline.serving.engine.sglang_prefill import SglangSettings
 from ridgeline.serving.engine.step import Policy, StaticBatcher
 from ridgeline.serving.engine.tensorrt_llm import TensorrtLlmScheduler, TensorrtLlmSettings
 from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings, vllm_rules
-from ridgeline.serving.fleet import (
-    Fleet,
-    LeastLoaded,
-    PrefixAware,
-    ReplicaPool,
-    Role,
-    RoundRobin,
-    Router,
-    Transfer,
-)
+from ridgeline.serving.fleet import Fleet, LeastLoaded, PrefixAware, ReplicaPool, Role, RoundRobin, Router, Transfer
 from ridgeline.serving.replica import Replica, replica_of
 from ridgeline.serving.request import Request
 from ridgeline.serving.step_cost import Price, PricedSteps, StepCost, priced_steps

@@ -14,17 +14,7 @@ import numpy as np
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
-from ridgeline.plan.workload import (
-    USUAL_REQUESTS,
-    ClosedLoop,
-    Constant,
-    Gamma,
-    OnOff,
-    Poisson,
-    Serve,
-    Sessions,
-    TraceFile,
-)
+from ridgeline.plan.workload import USUAL_REQUESTS, ClosedLoop, Constant, Gamma, OnOff, Poisson, Serve, Sessions, TraceFile
 from ridgeline.serving.request import Piece, Request, plain_request
 from ridgeline.serving.request_files import read_request_trace
 
