@@ -252,9 +252,9 @@ def _title(run: BenchAnalysis) -> Text:
     asked, metrics = run.run, run.metrics
     rate = f"{asked.finite_rate:g}/s" if asked.finite_rate else "all at once"
     limit = f", at most {asked.max_concurrency} at a time" if asked.max_concurrency else ""
-    failed = f", {metrics.failed:,} failed" if metrics.failed else ""
-    flight = f", {metrics.most_in_flight:,} in flight at most" if metrics.most_in_flight else ""
-    sent = f"{metrics.requests:,} requests sent at {rate}{limit}{failed}"
+    failed = f", {asked.failed:,} failed" if asked.failed else ""
+    flight = f", {asked.most_in_flight:,} in flight at most" if asked.most_in_flight else ""
+    sent = f"{asked.requests:,} requests sent at {rate}{limit}{failed}"
     head = f"{sent}: {metrics.requests_per_s:.4g} requests/s, "
     return Text.assemble(
         clean(asked.source), f" ({asked.tool}) ", head, f"{metrics.output_tokens_per_s:,.0f} output tokens/s{flight}"

@@ -95,18 +95,6 @@ class ClosedBatch:
         often = np.cumsum(edges)[:-1] * self.repeats
         return np.asarray(np.bincount(self.composition, often, len(self.steps)), dtype=np.float64)
 
-    def seconds(self, step_s: Array) -> float:
-        """From the first request to the last token, from the seconds of each composition."""
-        return float(self.shares() @ step_s)
-
-    def ttft_s(self, step_s: Array) -> float:
-        """Mean time to the first token."""
-        return float(self.ttft_shares() @ step_s)
-
-    def tpot_s(self, step_s: Array) -> float:
-        """Mean time per output token after the first."""
-        return float(self.tpot_shares() @ step_s)
-
 
 @dataclass(slots=True)
 class _Group:
@@ -126,37 +114,30 @@ def closed_batch(lengths: list[tuple[int, int, int]], limits: Limits) -> ClosedB
     lengths   how many requests, prompt tokens, output tokens; in order
 
     >>> run = closed_batch([(8, 100, 10)], Limits(batch=4, tokens=1000))
-    >>> run.outputs, float(run.repeats.sum()), run.seconds(np.ones(len(run.steps)))
+    >>> run.outputs, float(run.repeats.sum()), float(run.shares().sum())
     (80.0, 20.0, 20.0)
     """
-    play = _Play(limits)
-    for many, isl, osl in lengths:
-        play.queue.append(_Group(many, isl, osl, 0))
-    play.run()
+    play = _Play(limits, [_Group(many, isl, osl, 0) for many, isl, osl in lengths])
+    while play.head < len(play.queue) or play.ends:
+        if not play.run_prompts():
+            play.run_decodes()
     return play.result()
 
 
 class _Play:
     """The steps one after the other: a queue, places, and what runs in them."""
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.queue: list[_Group] = []
+    def __init__(self, limits: Limits, queue: list[_Group]) -> None:
+        self.limits, self.queue = limits, queue
         self.head = 0
         self.part = 0  # tokens of the queue's head that earlier chunks have computed
         self.running = self.kv = self.clock = self.started = 0
         self.ends: list[tuple[int, int, _Group]] = []
         self.done: list[_Group] = []
         self.rows: list[tuple[float, float, float, float, float, float]] = []
-        self.places: list[int] = []  # the run after which each free place was left
+        self.places = [0] * limits.batch  # the run after which each free place was left
 
-    def run(self) -> None:
-        self.places = [0] * self.limits.batch
-        while self.head < len(self.queue) or self.ends:
-            if not self._prompts():
-                self._decodes()
-
-    def _prompts(self) -> bool:
+    def run_prompts(self) -> bool:
         """One step with prompts, if there can be one."""
         limits = self.limits
         budget = limits.tokens - (0 if limits.alone else self.running)
@@ -209,7 +190,7 @@ class _Play:
         self.started += 1
         heappush(self.ends, (self.clock + group.osl - 1, self.started, group))
 
-    def _decodes(self) -> None:
+    def run_decodes(self) -> None:
         """Steps of decodes alone, until a request ends, or the next bucket begins."""
         until = self.ends[0][0]
         if self.limits.buckets:
@@ -235,7 +216,8 @@ class _Play:
         """The rows, gathered into few compositions."""
         rows = np.array(self.rows, dtype=np.float64)
         place, means = _equal_rows(rows)
-        done = self.done
+        columns = {name: [getattr(group, name) for group in self.done] for name in ("arrived", "first", "ended")}
+        many, isl, osl = np.array([(group.many, group.isl, group.osl) for group in self.done], dtype=np.float64).T
         return ClosedBatch(
             steps=forward_steps(
                 prefill_tokens=means[:, 0], prefill_pairs=means[:, 1], decodes=means[:, 2], kv_tokens=means[:, 3],
@@ -243,13 +225,11 @@ class _Play:
             ),
             composition=place,
             repeats=rows[:, 5],
-            arrived=np.array([one.arrived for one in done], dtype=np.int64),
-            first=np.array([one.first for one in done], dtype=np.int64),
-            ended=np.array([one.ended for one in done], dtype=np.int64),
-            requests=np.array([one.many for one in done], dtype=np.float64),
-            tokens_out=np.array([one.osl for one in done], dtype=np.float64),
-            prompts=float(sum(one.many * one.isl for one in done)),
-            outputs=float(sum(one.many * one.osl for one in done)),
+            **{name: np.array(column, dtype=np.int64) for name, column in columns.items()},
+            requests=many,
+            tokens_out=osl,
+            prompts=float(many @ isl),
+            outputs=float(many @ osl),
         )  # fmt: skip
 
 

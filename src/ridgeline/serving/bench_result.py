@@ -34,9 +34,8 @@ from ridgeline.core.documents import JsonMapping, JsonValue
 from ridgeline.core.errors import InputError
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
-from ridgeline.plan.workload import Objective
 from ridgeline.serving.request_files import json_documents, refuse_file
-from ridgeline.serving.served import Spread, spread_of
+from ridgeline.serving.served import RunMetrics, spread_of
 from ridgeline.trace import Source
 
 RESULT = "a detailed result of `vllm bench serve` or `sglang.bench_serving`"
@@ -81,6 +80,15 @@ class BenchRun:
     def requests(self) -> int:
         """Requests that were answered."""
         return len(self.ttft_s)
+
+    @property
+    def most_in_flight(self) -> int | None:
+        """Requests that were under way at once; None where the file does not tell."""
+        if self.sent_s is None:
+            return None
+        times = np.concatenate([self.sent_s, self.sent_s + self.e2e_s])
+        change = np.concatenate([np.ones(self.requests), -np.ones(self.requests)])
+        return int(np.cumsum(change[np.lexsort((change, times))]).max())
 
     @property
     def tpot_s(self) -> Array:
@@ -140,15 +148,17 @@ def _columns(
         e2e = ttft + np.array([float(part.sum()) for part in pauses])
     else:
         e2e = np.array([_seconds(path, at, "latencies", latencies[at]) for at in kept])
-    sent = None if starts is None else np.array([starts[at] for at in kept])
-    sent = None if sent is None else sent - sent[0]
+    sent = None if starts is None else np.array([starts[at] - starts[kept[0]] for at in kept])
+    server = document.get("server_info")
+    model = document.get("model_id") or (server.get("model_path") if isinstance(server, Mapping) else "")
+    rate = document.get("request_rate")
     prompts = columns.get("input_lens") or [1] * len(columns["ttfts"])
     return BenchRun(
         source=source,
         tool="vllm bench serve" if "endpoint_type" in document else "sglang.bench_serving",
-        model=str(document.get("model_id") or _server(document).get("model_path") or "")[:200],
-        request_rate=_rate(document.get("request_rate")),
-        max_concurrency=_count(document.get("max_concurrency")),
+        model=str(model or "")[:200],
+        request_rate=float(rate) if isinstance(rate, int | float) and rate > 0 and rate is not True else math.inf,
+        max_concurrency=limit if _positive(limit := document.get("max_concurrency")) else None,
         failed=len(columns["ttfts"]) - len(kept),
         duration_s=_seconds(path, -1, "duration", document.get("duration", 0.0)),
         sent_s=sent,
@@ -158,11 +168,6 @@ def _columns(
         output_tokens=np.array([_tokens(path, at, "output_lens", columns["output_lens"][at]) for at in kept]),
         pauses=pauses,
     )
-
-
-def _server(document: JsonMapping) -> JsonMapping:
-    found = document.get("server_info")
-    return found if isinstance(found, Mapping) else {}
 
 
 def _optional(path: Path, document: JsonMapping, key: str, count: int) -> list[JsonValue] | None:
@@ -175,18 +180,17 @@ def _optional(path: Path, document: JsonMapping, key: str, count: int) -> list[J
 
 
 def _positive(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return type(value) is int and value > 0
 
 
 def _tokens(path: Path, at: int, key: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_TOKENS:
+    if type(value) is not int or not 1 <= value <= MOST_TOKENS:
         raise _refuse(path, f"{key}[{at}] {str(value)[:40]!r}", f"a whole number from 1 to {MOST_TOKENS:,}")
     return value
 
 
 def _seconds(path: Path, at: int, key: str, value: object) -> float:
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    number = float(value) if known else math.nan  # type: ignore[arg-type]
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     if not 0 <= number < LONGEST_S:
         raise _refuse(path, f"{key}[{at}] {str(value)[:40]!r}" if at >= 0 else f"{key} {str(value)[:40]!r}", "seconds")
     return number
@@ -204,40 +208,12 @@ def _pauses(path: Path, at: int, values: object) -> Array:
     return found
 
 
-def _rate(value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
-        return float(value)
-    return math.inf
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
 def _refuse(path: Path, given: str, expected: str = "", todo: str = "") -> InputError:
     return refuse_file(path, given, expected or RESULT, todo)
 
 
 STALL = 3.0  # pauses of so many usual ones are stalls
 FEWEST_ALONE = 8  # requests without company from which TTFT is split
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchMetrics:
-    """What the load generator prints, computed again from the requests; seconds and per second."""
-
-    requests: int
-    failed: int
-    duration_s: float
-    requests_per_s: float
-    output_tokens_per_s: float
-    tokens_per_s: float
-    ttft: Spread
-    tpot: Spread
-    itl: Spread
-    e2e: Spread
-    goodput: float | None
-    most_in_flight: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,17 +226,17 @@ class BenchAnalysis:
     """
 
     run: BenchRun
-    metrics: BenchMetrics
+    metrics: RunMetrics
     time: dict[str, float]
     alone: int | None
     pace_s: float
 
     JSON = """
         source=run.source tool=run.tool model=run.model request_rate=run.finite_rate
-        max_concurrency=run.max_concurrency requests=metrics.requests failed=metrics.failed
-        duration_s=metrics.duration_s requests_per_s=metrics.requests_per_s
+        max_concurrency=run.max_concurrency requests=run.requests failed=run.failed
+        duration_s=run.duration_s requests_per_s=metrics.requests_per_s
         output_tokens_per_s=metrics.output_tokens_per_s tokens_per_s=metrics.tokens_per_s
-        most_in_flight=metrics.most_in_flight ttft=metrics.ttft tpot=metrics.tpot itl=metrics.itl e2e=metrics.e2e
+        most_in_flight=run.most_in_flight ttft=metrics.ttft tpot=metrics.tpot itl=metrics.itl e2e=metrics.e2e
         time alone pace_s
     """
 
@@ -280,25 +256,15 @@ class BenchReport:
         return medians | {"requests_per_s": median(run.metrics.requests_per_s for run in self.runs)}
 
 
-def analyze_bench(run: BenchRun, objective: Objective | None = None) -> BenchAnalysis:
-    """Metrics and the parts of time."""
+def analyze_bench(run: BenchRun, percentiles: Sequence[float] = (90.0, 99.0)) -> BenchAnalysis:
+    """The figures of `vllm bench serve` by its definitions, computed again, and the parts of time."""
     pauses = np.concatenate(run.pauses) if run.pauses else np.zeros(0)
     pace = float(np.median(pauses)) if pauses.size else 0.0
     time, alone = _first_token(run)
     time |= _later_tokens(run, pauses, pace)
-    return BenchAnalysis(run=run, metrics=bench_metrics(run, pauses, objective), time=time, alone=alone, pace_s=pace)
-
-
-def bench_metrics(
-    run: BenchRun, pauses: Array, objective: Objective | None = None, percentiles: Sequence[float] = (90.0, 99.0)
-) -> BenchMetrics:
-    """The figures of `vllm bench serve`, by its definitions."""
     seconds = run.duration_s or float(run.e2e_s.max()) or float("inf")
     prompts, outputs = int(run.prompt_tokens.sum()), int(run.output_tokens.sum())
-    return BenchMetrics(
-        requests=run.requests,
-        failed=run.failed,
-        duration_s=run.duration_s,
+    metrics = RunMetrics(
         requests_per_s=run.requests / seconds,
         output_tokens_per_s=outputs / seconds,
         tokens_per_s=(prompts + outputs) / seconds,
@@ -306,20 +272,8 @@ def bench_metrics(
         tpot=spread_of(run.tpot_s, percentiles),
         itl=spread_of(pauses, percentiles),
         e2e=spread_of(run.e2e_s, percentiles),
-        goodput=None if objective is None else float(_within_objective(run, objective).sum()) / seconds,
-        most_in_flight=_most_in_flight(run),
     )
-
-
-def _within_objective(run: BenchRun, objective: Objective) -> Mask:
-    """Requests that keep every limit but that of single pauses."""
-    tpot = (run.e2e_s - run.ttft_s) / np.maximum(run.output_tokens - 1, 1)
-    taken = {"ttft": run.ttft_s, "tpot": tpot, "e2e": run.e2e_s}
-    kept = np.ones(run.requests, dtype=bool)
-    for name, limit in objective.limits.items():
-        if name in taken:
-            kept &= taken[name] <= limit
-    return kept
+    return BenchAnalysis(run=run, metrics=metrics, time=time, alone=alone, pace_s=pace)
 
 
 def _first_token(run: BenchRun) -> tuple[dict[str, float], int | None]:
@@ -354,11 +308,3 @@ def _later_tokens(run: BenchRun, pauses: Array, pace: float) -> dict[str, float]
     }
     rest = float((run.e2e_s - run.ttft_s).sum()) - float(pauses.sum())  # to the usage chunk behind the last token
     return {name: seconds / run.requests for name, seconds in {**parts, "after-last-token": rest}.items()}
-
-
-def _most_in_flight(run: BenchRun) -> int | None:
-    if run.sent_s is None:
-        return None
-    times = np.concatenate([run.sent_s, run.sent_s + run.e2e_s])
-    change = np.concatenate([np.ones(run.requests), -np.ones(run.requests)])
-    return int(np.cumsum(change[np.lexsort((change, times))]).max())

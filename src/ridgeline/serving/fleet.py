@@ -101,18 +101,14 @@ def simulate_fleet(
 ) -> FleetRun:
     """Serve requests on a fleet; `misses` ends the run (`Hopeless`) where every replica does all of a request."""
     with collector_paused():
-        return _run_fleet(_Run(requests, fleet, sample=sample, progress=progress), misses)
-
-
-def _run_fleet(run: _Run, misses: Misses | None) -> FleetRun:
-    """A run from its first event to its end; all that it held is free afterwards."""
-    if misses is not None and not run.disaggregated and not run.fleet.failures:
-        for member in run.members:
-            member.engine.watch_misses(misses)
-    try:
-        return run.run()
-    finally:
-        run.close()
+        run = _Run(requests, fleet, sample=sample, progress=progress)
+        if misses is not None and not run.disaggregated and not fleet.failures:
+            for member in run.members:
+                member.engine.watch_misses(misses)
+        try:
+            return run.run()
+        finally:
+            run.close()
 
 
 @dataclass(slots=True)
@@ -182,7 +178,7 @@ class _Run:
             action(at)
         for member in self.members:
             member.engine.advance()
-        return self._told()
+        return self._result()
 
     def _open(self) -> None:
         fleet = self.fleet
@@ -351,21 +347,16 @@ class _Run:
             state.first_hit_tokens = self.prefix_hits.get(state.request.id, state.first_hit_tokens)
             self.states.append((state, end, place))
 
-    def _told(self) -> FleetRun:
-        refuse_unsent(self.followers)
+    def _result(self) -> FleetRun:
+        if self.followers:
+            name = next(iter(self.followers))
+            refuse(f"a request after {name!r}, which is not among the requests or never ends")
         for place in range(len(self.members)):
             self._retire(place)
         if len(self.members) > 1 or self.fleet.failures:
             self.states.sort(key=lambda one: one[1])
         gaps = self.gaps[0] if len(self.gaps) == 1 else TokenGaps.joined(self.gaps)
-        served = served_columns(
-            [state for state, _, _ in self.states],
-            [end for _, end, _ in self.states],
-            gaps,
-            steps=self.steps,
-            events=self.event_count,
-            replica=[place for _, _, place in self.states],
-        )
+        served = served_columns(self.states, gaps, steps=self.steps, events=self.event_count)
         chips = sum(member.pool.chips for member in self.members)
         return FleetRun(
             served=served,
@@ -509,13 +500,6 @@ def simulate(requests: Iterable[Request], policy: Policy, cost: StepCost, *, col
     """
     alone = ReplicaPool(make=lambda: Replica(policy, cost, collapse=collapse), count=1, chips=1)
     return simulate_fleet(requests, Fleet(pools=[alone], router=RoundRobin)).served
-
-
-def refuse_unsent(followers: dict[str, list[Request]]) -> None:
-    """Nobody may wait for an answer that never comes."""
-    if followers:
-        name = next(iter(followers))
-        refuse(f"a request after {name!r}, which is not among the requests or never ends")
 
 
 @contextmanager

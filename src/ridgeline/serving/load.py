@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import cycle, islice
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.core.records import dataclass
 from ridgeline.plan.workload import USUAL_REQUESTS, ClosedLoop, Constant, Gamma, OnOff, Poisson, Serve, Sessions, TraceFile
 from ridgeline.serving.request import Piece, Request, plain_request
 from ridgeline.serving.request_files import read_request_trace
@@ -63,22 +62,10 @@ def _generate_requests(work: Serve) -> list[Request]:
         case ClosedLoop(concurrency=users, think=think):
             return closed_loop(count, lengths, users=users, think_s=think, seed=work.seed)
         case Sessions():
-            return _conversations(work.arrivals, count, lengths, work.seed)
+            times = gamma_times(-(-count // work.arrivals.turns), work.arrivals.rate, seed=work.seed)
+            return sessions(times, work.arrivals, *lengths[0])[:count]
         case TraceFile():
             raise AssertionError("a trace is read")
-
-
-def _conversations(asked: Sessions, count: int, lengths: Lengths, seed: int) -> list[Request]:
-    question, answer = lengths[0]
-    talk = Conversation(
-        system_tokens=asked.system_tokens,
-        turns=asked.turns,
-        question_tokens=question,
-        answer_tokens=answer,
-        think_s=asked.think,
-    )
-    times = gamma_times(-(-count // asked.turns), asked.rate, seed=seed)
-    return sessions(times, talk)[:count]
 
 
 def _lengths(work: Serve, count: int) -> Sequence[tuple[int, int]]:
@@ -98,11 +85,10 @@ def _lengths(work: Serve, count: int) -> Sequence[tuple[int, int]]:
 
 def _share_prefix(request: Request, tokens: int) -> Request:
     """The prompt with its first tokens those of everybody; at least one token stays its own."""
-    first, *rest = request.prompt
     shared = min(tokens, request.prompt_tokens - 1)
     own: list[Piece] = []
     left = shared
-    for piece in (first, *rest):
+    for piece in request.prompt:
         cut = min(left, piece.tokens)
         left -= cut
         if piece.tokens > cut:
@@ -148,54 +134,34 @@ def closed_loop(count: int, lengths: Lengths, *, users: int, think_s: float = 0.
     if not 0 <= think_s < float("inf"):
         raise _refuse_value("think_s", think_s, "seconds, 0 or more")
     thoughts = np.random.default_rng(seed).exponential(think_s, count) if think_s else np.zeros(count)
-    made = []
-    for index, (prompt, output) in enumerate(islice(cycle(lengths), count)):
-        made.append(
-            Request(
-                id=f"r{index}",
-                arrival_s=0.0 if index < users else float(thoughts[index]),
-                prompt=(Piece(seed=2 * index, tokens=prompt),),
-                output_tokens=output,
-                max_new_tokens=output,
-                output_seed=2 * index + 1,
-                after=None if index < users else f"r{index - users}",
-            )
-        )
-    return made
+    requests = at_times([0.0] * users + list(map(float, thoughts[users:])), lengths)
+    return [
+        replace(request, after=f"r{index - users}") if index >= users else request
+        for index, request in enumerate(requests[:count])
+    ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
-    """How a session goes: a system prompt that all share, then turns of a question and an answer."""
-
-    system_tokens: int
-    turns: int
-    question_tokens: int
-    answer_tokens: int
-    think_s: float = 0.0
-
-
-def sessions(times: Sequence[float], talk: Conversation) -> list[Request]:
+def sessions(times: Sequence[float], talk: Sessions, question_tokens: int, answer_tokens: int) -> list[Request]:
     """One conversation from each of these times on; a turn's prompt holds the system prompt and all turns before."""
-    _positive(turns=talk.turns, question_tokens=talk.question_tokens, answer_tokens=talk.answer_tokens)
-    made: list[Request] = []
+    _positive(turns=talk.turns, question_tokens=question_tokens, answer_tokens=answer_tokens)
+    requests: list[Request] = []
     for number, at in enumerate(times):
-        said: tuple[Piece, ...] = (Piece(seed=0, tokens=talk.system_tokens),)
+        history: tuple[Piece, ...] = (Piece(seed=0, tokens=talk.system_tokens),)
         for turn in range(talk.turns):
             seed = 2 * (number * talk.turns + turn) + 1
-            prompt = (*said, Piece(seed=seed, tokens=talk.question_tokens))
+            prompt = (*history, Piece(seed=seed, tokens=question_tokens))
             request = Request(
                 id=f"s{number}t{turn}",
-                arrival_s=talk.think_s if turn else at,
+                arrival_s=talk.think if turn else at,
                 prompt=prompt,
-                output_tokens=talk.answer_tokens,
-                max_new_tokens=talk.answer_tokens,
+                output_tokens=answer_tokens,
+                max_new_tokens=answer_tokens,
                 output_seed=seed + 1,
                 after=f"s{number}t{turn - 1}" if turn else None,
             )
-            said = (*prompt, request.answer)
-            made.append(request)
-    return made
+            history = (*prompt, request.answer)
+            requests.append(request)
+    return requests
 
 
 def _positive(**values: float) -> None:

@@ -19,6 +19,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
@@ -121,15 +122,11 @@ def read_request_trace(path: Path) -> RequestTrace:
 
 def _request(index: int, row: Row, first: float) -> Request:
     at, prompt, output, hashes, priority = row
-    return Request(
-        id=f"r{index}",
-        arrival_s=0.0 if at is None else at - first,
-        prompt=_mooncake(prompt, hashes) if hashes else (Piece(seed=2 * index, tokens=prompt),),
-        output_tokens=output,
-        max_new_tokens=output,
-        priority=priority,
-        output_seed=2 * index + 1,
-    )
+    arrival_s = 0.0 if at is None else at - first
+    request = plain_request(index=index, arrival_s=arrival_s, prompt_tokens=prompt, output_tokens=output)
+    if not hashes and not priority:
+        return request
+    return replace(request, prompt=_mooncake(prompt, hashes) if hashes else request.prompt, priority=priority)
 
 
 def _mooncake(tokens: int, hashes: Sequence[int]) -> tuple[Piece, ...]:

@@ -66,6 +66,10 @@ class Served:
         return self.finished_s - self.sent_s
 
     @property
+    def tpot_s(self) -> Array:
+        return (self.finished_s - self.first_token_s) / np.maximum(self.output_tokens - 1, 1)
+
+    @property
     def duration_s(self) -> float:
         """Start to the last completion."""
         return float(self.finished_s.max()) if len(self.ids) else 0.0
@@ -115,29 +119,19 @@ PARTS = ("queue", "prefill", "decode", "stalled", "preempted", "transfer")
 
 
 def served_columns(
-    states: Sequence[RequestState],
-    finished_s: Sequence[float],
-    gaps: TokenGaps,
-    *,
-    steps: int,
-    events: int,
-    replica: Sequence[int] = (),
+    finishes: Sequence[tuple[RequestState, float, int]], gaps: TokenGaps, *, steps: int, events: int
 ) -> Served:
-    """The columns of requests that are answered; without `replica` all by the first engine."""
-    count = len(states)
+    """The columns of requests that are answered: each with the time of its last token, and the place of its engine."""
+    states, finished_s, replica = zip(*finishes, strict=True) if finishes else ((), (), ())
 
-    def column(values: list[float]) -> Array:
-        return np.array(values, dtype=float)
+    def column(name: str, kind: type = float) -> Array:
+        return np.array([getattr(state, name) for state in states], dtype=kind)
 
-    sent = column([state.sent_s for state in states])
-    first = column([state.first_token_s for state in states])
-    started = column([state.first_scheduled_s for state in states])
-    stalled = column([state.stalled_s for state in states])
-    preempted = column([state.preempted_s for state in states])
-    prefilled = column([state.prefilled_s for state in states])
-    transfer = column([state.transfer_s for state in states])
-    finished = column(list(finished_s))
-    prompt = np.array([state.prompt_tokens for state in states], dtype=int).reshape(count)
+    sent, first, started = column("sent_s"), column("first_token_s"), column("first_scheduled_s")
+    stalled, preempted = column("stalled_s"), column("preempted_s")
+    prefilled, transfer = column("prefilled_s"), column("transfer_s")
+    finished = np.array(finished_s, dtype=float)
+    prompt = column("prompt_tokens", int)
     return Served(
         ids=tuple(state.request.id for state in states),
         sent_s=sent,
@@ -150,10 +144,10 @@ def served_columns(
         preempted_s=preempted,
         transfer_s=transfer,
         prompt_tokens=prompt,
-        output_tokens=np.array([state.target for state in states], dtype=int).reshape(count) + 1 - prompt,
-        hit_tokens=np.array([state.first_hit_tokens for state in states], dtype=int).reshape(count),
-        preemptions=np.array([state.preemptions for state in states], dtype=int).reshape(count),
-        replica=np.array(replica, dtype=int) if len(replica) else np.zeros(count, dtype=int),
+        output_tokens=column("target", int) + 1 - prompt,
+        hit_tokens=column("first_hit_tokens", int),
+        preemptions=column("preemptions", int),
+        replica=np.array(replica, dtype=int),
         gaps=gaps.columns(),
         steps=steps,
         events=events,
@@ -183,13 +177,9 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServingMetrics:
-    """The figures of a run."""
+class RunMetrics:
+    """What a load generator prints of a run; seconds and per second."""
 
-    requests: int
-    duration_s: float
-    prompt_tokens: int
-    output_tokens: int
     requests_per_s: float
     output_tokens_per_s: float
     tokens_per_s: float
@@ -197,6 +187,16 @@ class ServingMetrics:
     tpot: Spread
     itl: Spread
     e2e: Spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingMetrics(RunMetrics):
+    """The figures of a simulated run."""
+
+    requests: int
+    duration_s: float
+    prompt_tokens: int
+    output_tokens: int
     goodput: float | None
     """Requests per second within the objective; None without one."""
     hit_share: float
@@ -209,8 +209,6 @@ def serving_metrics(
     found: Served, objective: Objective | None = None, percentiles: Sequence[float] = (99.0,)
 ) -> ServingMetrics:
     """What `vllm bench serve` would print of such a run."""
-    several = found.output_tokens > 1
-    tpot = (found.finished_s - found.first_token_s) / np.maximum(found.output_tokens - 1, 1)
     seconds = found.duration_s or float("inf")
     prompts, outputs = int(found.prompt_tokens.sum()), int(found.output_tokens.sum())
     return ServingMetrics(
@@ -222,7 +220,7 @@ def serving_metrics(
         output_tokens_per_s=outputs / seconds,
         tokens_per_s=(prompts + outputs) / seconds,
         ttft=spread_of(found.ttft_s, percentiles),
-        tpot=spread_of(tpot[several], percentiles),
+        tpot=spread_of(found.tpot_s[found.output_tokens > 1], percentiles),
         itl=_weighted_spread(*found.gaps, percentiles),
         e2e=spread_of(found.e2e_s, percentiles),
         goodput=None if objective is None else float(good(found, objective).sum()) / seconds,
@@ -233,12 +231,11 @@ def serving_metrics(
 
 def good(found: Served, objective: Objective) -> Array:
     """Which requests keep every limit."""
-    tpot = (found.finished_s - found.first_token_s) / np.maximum(found.output_tokens - 1, 1)
-    kept = np.ones(len(found.ids), dtype=bool)
-    for limit, taken in ((objective.ttft, found.ttft_s), (objective.tpot, tpot), (objective.e2e, found.e2e_s)):
-        if limit is not None:
-            kept &= taken <= limit
-    return kept
+    within = np.ones(len(found.ids), dtype=bool)
+    for name in ("ttft", "tpot", "e2e"):
+        if (limit := getattr(objective, name)) is not None:
+            within &= getattr(found, f"{name}_s") <= limit
+    return within
 
 
 def spread_of(values: Array, percentiles: Sequence[float]) -> Spread:

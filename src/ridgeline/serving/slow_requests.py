@@ -211,7 +211,7 @@ class WhySlow:
 def why_slow(found: ServingPrediction, priced: Priced | None = None) -> WhySlow:
     """Explain a prediction that was made with samples."""
     metric, percentile = _looked_at(found)
-    values = _values(found.run.served, metric)
+    values = getattr(found.run.served, f"{metric}_s")
     edge = float(np.percentile(values, percentile))
     low, high = np.percentile(values, [25, 75])
     return WhySlow(
@@ -236,14 +236,6 @@ def _looked_at(found: ServingPrediction) -> tuple[Metric, float]:
     worst = max(over, key=lambda name: over[name], default="ttft")
     metric: Metric = "e2e" if worst == "e2e" else "tpot" if worst in ("tpot", "itl") else "ttft"
     return metric, work.objective.percentile
-
-
-def _values(served: Served, metric: Metric) -> Array:
-    if metric == "ttft":
-        return served.ttft_s
-    if metric == "e2e":
-        return served.e2e_s
-    return (served.finished_s - served.first_token_s) / np.maximum(served.output_tokens - 1, 1)
 
 
 def _cause_counts(served: Served, metric: Metric) -> dict[str, Array]:
@@ -329,15 +321,15 @@ def _instance_at(instances: Sequence[Instance], replica: int) -> Instance:
 def _remedies(found: ServingPrediction, metric: Metric, percentile: float, priced: Priced | None) -> Iterator[Remedy]:
     """Changes of the plan, simulated; those that help, the best first."""
     requests = found.requests[:TRIED]
-    now = float(np.percentile(_values(found.run.served, metric), percentile))
+    now = float(np.percentile(getattr(found.run.served, f"{metric}_s"), percentile))
     if len(requests) < len(found.requests) and (base := _outcome(found.scenario, requests, priced)) is not None:
-        now = float(np.percentile(_values(base.run.served, metric), percentile))
+        now = float(np.percentile(getattr(base.run.served, f"{metric}_s"), percentile))
     tried = []
     for change, scenario in changes(found.scenario):
         made = _outcome(scenario, requests, priced)
         if made is None:
             continue
-        value = float(np.percentile(_values(made.run.served, metric), percentile))
+        value = float(np.percentile(getattr(made.run.served, f"{metric}_s"), percentile))
         if value < now:
             tried.append(Remedy(change=change, found=value, goodput=made.metrics.goodput, chips=made.run.chips))
     yield from sorted(tried, key=lambda one: one.found)

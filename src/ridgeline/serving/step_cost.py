@@ -6,7 +6,7 @@ make stairs of them). A step with prefill is
     seconds = base[T] + pair[T] x pairs + rows[d] + line[d] x cached tokens        T = prompt tokens + decodes d
 
 base is priced on both sides of every tile's edge and straight between, pair on a coarse grid; rows is what logits and
-sampling of d decodes add to as many prompt tokens. `table_error` says how far a table is off the prices it was made of.
+sampling of d decodes add to as many prompt tokens.
 """
 
 from __future__ import annotations
@@ -130,27 +130,6 @@ def priced_steps(price: Price, *, max_num_seqs: int, max_tokens: int, tokens_per
         pair=np.interp(upto, tokens, pair).tolist(),
         rows=np.maximum(np.interp(every, decodes, row_more - row_less), 0.0).tolist(),
     )
-
-
-def table_error(table: PricedSteps, price: Price, steps: Sequence[tuple[int, int, int, int]]) -> float:
-    """The largest relative error of a table over (prompt tokens, context, decodes, cached tokens) of steps."""
-    columns = np.array(steps, dtype=float).T
-    exact = price(
-        forward_steps(
-            prefill_tokens=columns[0],
-            prefill_pairs=columns[0] * (columns[1] + columns[0] / 2),
-            decodes=columns[2],
-            kv_tokens=columns[3],
-        )
-    )
-    found = []
-    for prompt, context, decodes, kv_tokens in steps:
-        if prompt:
-            found.append(table.mixed_step_seconds([(prompt, context)], decodes, kv_tokens))
-        else:
-            fixed, slope = table.decode_line(decodes)
-            found.append(fixed + slope * kv_tokens)
-    return float(np.max(np.abs(np.array(found) / exact - 1)))
 
 
 def _steps(decodes: Array, tokens: Array, coarse: Array) -> ForwardSteps:

@@ -34,7 +34,7 @@ def test_it_takes_what_the_request_simulator_takes(isl: int, osl: int, places: i
     )
     load = at_times([0.0] * many, [(isl, osl)])
     found = simulate(load, VllmScheduler(settings), COST)
-    assert run.seconds(seconds(run)) == pytest.approx(found.duration_s, rel=0.02)
+    assert run.shares() @ seconds(run) == pytest.approx(found.duration_s, rel=0.02)
 
 
 def test_every_token_is_counted() -> None:
@@ -48,7 +48,7 @@ def test_every_token_is_counted() -> None:
 def test_one_request_has_its_prompt_and_its_decodes() -> None:
     run = closed_batch([(1, 100, 11)], Limits(batch=4, tokens=64))
     each = np.ones(len(run.steps))
-    assert (run.seconds(each), run.ttft_s(each), run.tpot_s(each)) == (12.0, 2.0, pytest.approx(1.0))
+    assert (run.shares() @ each, run.ttft_shares() @ each, run.tpot_shares() @ each) == (12.0, 2.0, pytest.approx(1.0))
 
 
 def test_prompts_alone_stall_decodes() -> None:

@@ -39,7 +39,7 @@ def test_metrics_and_parts_by_hand(tmp_path: Path) -> None:
     found = analyze_bench(run)
     assert found.metrics.ttft.median == 0.2
     assert found.metrics.tpot.mean == pytest.approx((0.01 + 0.055) / 2)  # the answer of one token has none
-    assert (found.metrics.requests_per_s, found.metrics.most_in_flight) == (0.75, 2)
+    assert (found.metrics.requests_per_s, run.most_in_flight) == (0.75, 2)
     assert found.pace_s == 0.01
     assert found.time["pace"] == pytest.approx(0.04 / 3)
     assert found.time["slower"] == pytest.approx(0.02 / 3)

@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from ridgeline.plan.workload import Objective, Sessions
 from ridgeline.plan.serving_plan import Autoscale, Failure
 from ridgeline.plan.workload import Objective
 from ridgeline.serving.engine.sglang import SglangScheduler
@@ -28,7 +29,7 @@ from ridgeline.serving.fleet import (
     simulate,
     simulate_fleet,
 )
-from ridgeline.serving.load import Conversation, at_times, closed_loop, gamma_times, sessions
+from ridgeline.serving.load import at_times, closed_loop, gamma_times, sessions
 from ridgeline.serving.replica import Hopeless, Lockstep, Misses, Ranks, Replica
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import PARTS
@@ -97,9 +98,7 @@ def test_a_closed_loop_through_the_event_queue_is_the_one_inside_the_engine(asyn
 
 
 def test_conversations_wait_for_their_answers_across_replicas() -> None:
-    asked = sessions(
-        gamma_times(12, 4.0), Conversation(system_tokens=64, turns=4, question_tokens=100, answer_tokens=30)
-    )
+    asked = sessions(gamma_times(12, 4.0), Sessions(rate=4.0, system_tokens=64, turns=4), 100, 30)
     run = simulate_fleet(asked, Fleet(pools=[pool(3)], router=RoundRobin))
     conserved(run, asked)
     end = dict(zip(run.served.ids, run.served.finished_s.tolist(), strict=True))
@@ -108,8 +107,7 @@ def test_conversations_wait_for_their_answers_across_replicas() -> None:
 
 
 def test_a_prefix_aware_router_keeps_conversations_where_their_cache_is() -> None:
-    talk = Conversation(system_tokens=0, turns=5, question_tokens=400, answer_tokens=50)
-    asked = sessions(gamma_times(30, 6.0), talk)
+    asked = sessions(gamma_times(30, 6.0), Sessions(rate=6.0, turns=5), 400, 50)
     share = {}
     for name, router in (("turn", RoundRobin), ("prefix", lambda: PrefixAware(100_000))):
         served = simulate_fleet(asked, Fleet(pools=[pool(4)], router=router)).served

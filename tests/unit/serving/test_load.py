@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from ridgeline.core.errors import InputError
+from ridgeline.plan.serve import Sessions
 from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings
 from ridgeline.serving.fleet import simulate
-from ridgeline.serving.load import Conversation, at_times, closed_loop, gamma_times, on_off_times, sessions
+from ridgeline.serving.load import at_times, closed_loop, gamma_times, on_off_times, sessions
 from ridgeline.serving.step_cost import LinearStepCost
 
 COST = LinearStepCost(step_s=0.01, prefill_token_s=1e-5)
@@ -40,8 +41,8 @@ def test_a_closed_loop_never_has_more_than_its_users() -> None:
 
 
 def test_sessions_hit_what_was_said_before() -> None:
-    talk = Conversation(system_tokens=64, turns=4, question_tokens=32, answer_tokens=32, think_s=1.0)
-    found = simulate(sessions([0.0, 0.1], talk), VllmScheduler(VllmSettings(num_blocks=500)), COST)
+    talk = Sessions(rate=1.0, system_tokens=64, turns=4, think=1.0)
+    found = simulate(sessions([0.0, 0.1], talk, 32, 32), VllmScheduler(VllmSettings(num_blocks=500)), COST)
     hits = dict(zip(found.ids, found.hit_tokens, strict=True))
     assert hits["s0t0"] == 0
     assert hits["s1t0"] == 64

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,32 @@ from ridgeline.serving.deployment import Priced, instances_of, price_of
 from ridgeline.serving.load import load_of
 from ridgeline.serving.serving_prediction import FRONT_END_S, ServingPrediction, predict_serving
 from ridgeline.serving.slow_requests import why_slow
-from ridgeline.serving.step_cost import PricedSteps, table_error
+from ridgeline.serving.step_cost import Price, PricedSteps
 from ridgeline.sim import Impossible
 
 EXAMPLE = "examples/serve-llama3.1-8b-1xh100.toml"
 PAIR = "examples/serve-disaggregated-llama3.1-70b.toml"
+
+
+def table_error(table: PricedSteps, price: Price, steps: Sequence[tuple[int, int, int, int]]) -> float:
+    """The largest relative error of a table over (prompt tokens, context, decodes, cached tokens) of steps."""
+    columns = np.array(steps, dtype=float).T
+    exact = price(
+        forward_steps(
+            prefill_tokens=columns[0],
+            prefill_pairs=columns[0] * (columns[1] + columns[0] / 2),
+            decodes=columns[2],
+            kv_tokens=columns[3],
+        )
+    )
+    tabled = []
+    for prompt, context, decodes, kv_tokens in steps:
+        if prompt:
+            tabled.append(table.mixed_step_seconds([(prompt, context)], decodes, kv_tokens))
+        else:
+            fixed, slope = table.decode_line(decodes)
+            tabled.append(fixed + slope * kv_tokens)
+    return float(np.max(np.abs(np.array(tabled) / exact - 1)))
 
 
 def scenario(workload: dict[str, Any] | None = None, **plan: Any) -> ridgeline.Scenario:

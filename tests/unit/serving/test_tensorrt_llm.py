@@ -77,7 +77,7 @@ def test_it_takes_what_the_closed_form_takes(isl: int, osl: int) -> None:
             for tokens, d, kv in zip(steps.prefill_tokens, steps.decodes, steps.kv_tokens, strict=True)
         ]
     )
-    assert served.duration_s == pytest.approx(run.seconds(seconds), rel=0.02)
+    assert served.duration_s == pytest.approx(run.shares() @ seconds, rel=0.02)
 
 
 def test_a_scenario_serves_with_its_knobs() -> None:
