@@ -13,7 +13,17 @@ from pathlib import Path
 import numpy as np
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.plan.workload import USUAL_REQUESTS, ClosedLoop, Constant, Gamma, OnOff, Poisson, Serve, Sessions, TraceFile
+from ridgeline.plan.workload import (
+    USUAL_REQUESTS,
+    ClosedLoop,
+    Constant,
+    Gamma,
+    OnOff,
+    Poisson,
+    Serve,
+    Sessions,
+    TraceFile,
+)
 from ridgeline.serving.request import Piece, Request, plain_request
 from ridgeline.serving.request_files import read_request_trace
 

@@ -11,9 +11,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ridgeline.plan.workload import Objective, Sessions
 from ridgeline.plan.serving_plan import Autoscale, Failure
-from ridgeline.plan.workload import Objective
+from ridgeline.plan.workload import Objective, Sessions
 from ridgeline.serving.engine.sglang import SglangScheduler
 from ridgeline.serving.engine.sglang_prefill import SglangSettings
 from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ridgeline.core.errors import InputError
-from ridgeline.plan.serve import Sessions
+from ridgeline.plan.workload import Sessions
 from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings
 from ridgeline.serving.fleet import simulate
 from ridgeline.serving.load import at_times, closed_loop, gamma_times, on_off_times, sessions
