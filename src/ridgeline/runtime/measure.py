@@ -16,9 +16,9 @@ from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import parse_table, read_text, refuse_unwritable
 from ridgeline.hardware.device_names import packed_names
 from ridgeline.hardware.load import CHIPS
-from ridgeline.runtime.probe.case import GROUPS, Case
+from ridgeline.runtime.probe.case import GROUPS, KernelCase
 from ridgeline.runtime.probe.ranks import find_world
-from ridgeline.runtime.probe.session import VERSION, measure_device, measure_ranks, merge_files, replace_file
+from ridgeline.runtime.probe.session import VERSION, Outcome, measure_ranks, merge_files, replace_file
 from ridgeline.runtime.probe.supervisor import Refused, Settings
 from ridgeline.version import __version__
 
@@ -91,7 +91,7 @@ class FailureCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Characterization:
+class Characterization(Outcome):
     """What a run brought.
 
     path       the profile it wrote
@@ -101,9 +101,6 @@ class Characterization:
     """
 
     path: Path
-    head: JsonObject
-    rows: tuple[JsonObject, ...]
-    left: int
 
     JSON = """
         kind='characterization' output=path chip device software minutes rows=counts ceilings
@@ -158,11 +155,6 @@ class Characterization:
             for (op, impl, dtype, why), count in counts.items()
         )
 
-    @property
-    def failures(self) -> tuple[JsonObject, ...]:
-        """What the device lacks, computes wrong or dies of, each with its `why`."""
-        return tuple(row for row in self.rows if not row.get("ok"))
-
 
 def ignore_progress(count: int, total: int, what: str) -> None:
     """Nobody is told how far a run is."""
@@ -199,16 +191,13 @@ def characterize(
     settings = Settings(device=device, minutes=minutes, imports=tuple(imports), seed=seed)
     world = find_world()
 
-    def watch(count: int, total: int, case: Case) -> None:
+    def watch(count: int, total: int, case: KernelCase) -> None:
         progress(count, total, f"{case.kernel.op} {case.kernel.impl} {case.kernel.dtype}".strip())
 
     try:
-        if world.ranks > 1:
-            outcome = measure_ranks(
-                settings, path, world, resume=resume, only=only, chip=chip, group_backend=backend, watch=watch
-            )
-        else:
-            outcome = measure_device(settings, path, resume=resume, only=only, chip=chip, watch=watch)
+        outcome = measure_ranks(
+            settings, path, world, resume=resume, only=only, chip=chip, group_backend=backend, watch=watch
+        )
     except Refused as wrong:
         todo = "name a torch device that is here (cpu always is), or its package with --import"
         raise InputError(

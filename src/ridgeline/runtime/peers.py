@@ -39,7 +39,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class PeerLimit:
     """When a figure counts as slow: a share of the peers' value, and robust standard deviations."""
 
     gap: float
@@ -70,13 +70,13 @@ def deviation(values: Sequence[float]) -> float:
     return NORMAL * statistics.median([abs(value - middle) for value in values])
 
 
-def outliers(figure: str, rounds: Mapping[str, Sequence[float]], limit: Limit) -> list[Outlier]:
+def outliers(figure: str, rounds: Mapping[str, Sequence[float]], limit: PeerLimit) -> list[Outlier]:
     """Members that are slower than their peers beyond chance, slowest first.
 
     >>> calm = {str(rank): [1.0, 1.01, 0.99] for rank in range(7)}
-    >>> outliers("product", {**calm, "7": [1.3, 1.31, 1.29]}, Limit(gap=0.05))[0].member
+    >>> outliers("product", {**calm, "7": [1.3, 1.31, 1.29]}, PeerLimit(gap=0.05))[0].member
     '7'
-    >>> outliers("product", calm, Limit(gap=0.05))
+    >>> outliers("product", calm, PeerLimit(gap=0.05))
     []
     """
     if len(rounds) < 2:
@@ -102,7 +102,7 @@ def outliers(figure: str, rounds: Mapping[str, Sequence[float]], limit: Limit) -
 
 
 def slow_links(
-    figure: str, pairs: Mapping[tuple[int, int], Sequence[float]], limit: Limit
+    figure: str, pairs: Mapping[tuple[int, int], Sequence[float]], limit: PeerLimit
 ) -> tuple[list[Outlier], list[Outlier]]:
     """Ranks all of whose links are slow, and single slow links between the others.
 
@@ -111,7 +111,7 @@ def slow_links(
     """
     if len(pairs) < 3:
         return [], []
-    values = {pair: fastest(samples) for pair, samples in pairs.items()}
+    values = {pair: min(samples) for pair, samples in pairs.items()}
     ranks = sorted({rank for pair in values for rank in pair})
     values_of_rank = {f"rank {rank}": [value for pair, value in values.items() if rank in pair] for rank in ranks}
     medians = {rank: statistics.median(pair_values) for rank, pair_values in values_of_rank.items()}
@@ -122,12 +122,7 @@ def slow_links(
     return slow_ranks, _far(figure, pair_names, limit) if len(pair_names) > 2 else []
 
 
-def fastest(samples: Sequence[float]) -> float:
-    """The fastest of the samples."""
-    return min(samples)
-
-
-def _far(figure: str, values: Mapping[str, float], limit: Limit) -> list[Outlier]:
+def _far(figure: str, values: Mapping[str, float], limit: PeerLimit) -> list[Outlier]:
     outliers_ = []
     for member, value in values.items():
         peers = [values[peer] for peer in values if peer != member]

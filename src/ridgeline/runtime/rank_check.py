@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.runtime.measure import need_torch, read_profile_table
-from ridgeline.runtime.peers import Limit, Outlier, Report, deviation, fastest, outliers, slow_links
+from ridgeline.runtime.peers import Outlier, PeerLimit, Report, deviation, outliers, slow_links
 from ridgeline.runtime.probe.ranks import World, find_world
 
 if TYPE_CHECKING:
@@ -369,7 +369,7 @@ def judge(reports: Sequence[Report], nodes: int, reference: Mapping[str, float],
     figures, chips, behind, links = [], [], [], []
     for name in reports[0].rounds:
         rounds = {member: rank_rounds[name] for member, rank_rounds in rounds_of_rank.items() if name in rank_rounds}
-        chips += outliers(name, rounds, Limit(gap=limits[name]))
+        chips += outliers(name, rounds, PeerLimit(gap=limits[name]))
         values = {member: statistics.median(samples) for member, samples in rounds.items()}
         figures.append(_figure(name, values, reference.get(name)))
         behind += _behind(name, values, reference.get(name))
@@ -378,9 +378,9 @@ def judge(reports: Sequence[Report], nodes: int, reference: Mapping[str, float],
     for name in ("latency", "link"):
         for group in filter(None, (inside, between)):
             samples = {pair: pairs[pair][name] for pair in group}
-            slow_ranks, single = slow_links(name, samples, Limit(gap=limits[name]))
+            slow_ranks, single = slow_links(name, samples, PeerLimit(gap=limits[name]))
             links += [*slow_ranks, *single]
-        values = {f"rank {a} and rank {b}": fastest(value[name]) for (a, b), value in pairs.items()}
+        values = {f"rank {a} and rank {b}": min(value[name]) for (a, b), value in pairs.items()}
         figures += [_figure(name, values, reference.get(name))] if values else []
     for name in reports[0].whole:
         values = {"all ranks": max(report.whole[name] for report in reports)}

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from ridgeline.core.errors import InputError
-from ridgeline.runtime.peers import Limit, deviation, outliers, slow_links
+from ridgeline.runtime.peers import PeerLimit, deviation, outliers, slow_links
 from ridgeline.runtime.probe.ranks import World, find_world
 from ridgeline.runtime.rank_check import Report, figures_of, judge, preflight, problems, warnings
 from ridgeline.runtime.rank_figures import turns
 
 pytest.importorskip("torch")
 ROOT = Path(__file__).parents[3]
-LIMIT = Limit(gap=0.05)
+LIMIT = PeerLimit(gap=0.05)
 
 
 def drawn(ranks: int, noise: float, seed: int, slow: dict[int, float] | None = None) -> dict[str, list[float]]:
@@ -78,7 +78,7 @@ def links(ranks: int, slow: dict[tuple[int, int], float]) -> dict[tuple[int, int
 
 
 def test_a_slow_link_is_named_apart_from_a_rank_all_of_whose_links_are_slow() -> None:
-    limit = Limit(gap=0.2)
+    limit = PeerLimit(gap=0.2)
     whole, single = slow_links("link", links(8, {(2, 5): 3.0}), limit)
     assert ([one.member for one in single], whole) == (["rank 2 and rank 5"], [])
     whole, single = slow_links("link", links(8, {pair: 2.0 for pair in combinations(range(8), 2) if 3 in pair}), limit)

@@ -134,7 +134,7 @@ def test_runs_whose_threads_waited_for_a_core_are_left_out(monkeypatch: pytest.M
     assert found["s"] == pytest.approx(2e-3)
     assert found["runs"] >= 2
     assert found["left_out"] > found["runs"]
-    always = [timing._Run(s=2e-3 + at * 1e-4, waited=0.5 + at / 100) for at in range(12)]
+    always = [timing.TimedRun(s=2e-3 + at * 1e-4, waited=0.5 + at / 100) for at in range(12)]
     assert timing.undisturbed_runs(always) == always[:3]  # none had its cores: the least disturbed, the wait taken off
 
 

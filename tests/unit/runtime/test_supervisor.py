@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ridgeline.runtime.probe import supervisor
-from ridgeline.runtime.probe.case import Case, make_case
-from ridgeline.runtime.probe.supervisor import Refused, Run, Settings, supervise
+from ridgeline.runtime.probe.case import KernelCase, make_case
+from ridgeline.runtime.probe.supervisor import ProbeRun, Refused, Settings, supervise
 
 READY = {"rates": {"flops": 1e12, "bytes": 1e11}, "free_bytes": 1 << 30, "cache_bytes": 1 << 20, "extra": []}
 
@@ -49,12 +49,12 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "start_child", Scripted)
 
 
-def made(impl: str, count: int, side: int = 8) -> list[Case]:
+def made(impl: str, count: int, side: int = 8) -> list[KernelCase]:
     dims = [(("m", at), ("n", side), ("k", side)) for at in range(1, count + 1)]
     return [make_case(op="gemm", impl=impl, dtype="bf16", dims=one, group="gemm") for one in dims]
 
 
-def took(cases: list[Case], minutes: float = 5.0) -> Run:
+def took(cases: list[KernelCase], minutes: float = 5.0) -> ProbeRun:
     return supervise(Settings(device="cpu", minutes=minutes), lambda ready: cases)
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map
 
 T = TypeVar("T")
@@ -56,6 +57,11 @@ def tensors_in(values: object) -> list[Tensor]:
 def clone_tensors(values: T) -> T:
     """The same nest of values with tensors of its own."""
     return cast(T, tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, values))
+
+
+def written_names(func: OpOverload) -> list[str]:
+    """Arguments that an op writes, in the order of its schema."""
+    return [a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
 
 
 def dtype_name(x: Tensor) -> str:
@@ -132,11 +138,11 @@ class Draw:
         """Noise between -1 and 1."""
         return torch.rand(shape, generator=self.source, dtype=torch.float64) * 2 - 1
 
-    def rounded(self, x: Tensor, *, units: float = 1.0) -> Tensor:
+    def round_value(self, x: Tensor, *, units: float = 1.0) -> Tensor:
         """x computed in 32 bits, off by up to so many units."""
         return self.off(x, x.abs(), units=units)
 
-    def stored(self, x: Tensor) -> Tensor:
+    def store_value(self, x: Tensor) -> Tensor:
         """x as the op's own format keeps it."""
         return x if self.source is None else x * (1 + UNIT[self.format] * self.uniform(x.shape))
 
@@ -173,9 +179,9 @@ class Draw:
         noise = self.uniform(())
         return noise.sign() * (1 - END * (1 - noise.abs())) if self.number % 4 == 0 else noise
 
-    def sometimes_stored(self, x: Tensor) -> Tensor:
+    def sometimes_store(self, x: Tensor) -> Tensor:
         """x as the op's own format keeps it in every other implementation, in 32 bits in the rest."""
-        return self.stored(x) if self.number % 2 else x
+        return self.store_value(x) if self.number % 2 else x
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
         """a b accumulated in 32 bits, as the arithmetic unit does it.

@@ -37,9 +37,10 @@ from ridgeline.runtime.bringup.arithmetic import (
     error_text,
     tensors_in,
     worse,
+    written_names,
     wrong,
 )
-from ridgeline.runtime.bringup.contracts import has_contract, is_view, name_of, outputs_of, written_arguments
+from ridgeline.runtime.bringup.contracts import has_contract, is_view, name_of, outputs_of
 from ridgeline.runtime.bringup.devices import OpMode
 from ridgeline.runtime.bringup.fake_device import RidgeTensor, equal_bits, on_device, on_host
 from ridgeline.runtime.bringup.guard import Guard, OpEntry, device_of, host_result
@@ -343,7 +344,7 @@ def _layout(x: Tensor) -> tuple[object, ...]:
 
 def leaves_inputs(func: OpOverload, args: Args, kwargs: Kwargs, host: HostCall) -> bool:
     """Whether an op left alone the arguments that it does not write; what is large and far away is not read again."""
-    writes = {a.name for a in written_arguments(func)}
+    writes = written_names(func)
     names = [a.name for a in func._schema.arguments]
     pairs = [*zip(names, args, host[0], strict=False), *((k, v, host[1][k]) for k, v in kwargs.items())]
     return all(
@@ -393,7 +394,9 @@ def hard_variants(samples: Samples) -> Iterator[OpCall]:
     """Every call in every way that changes it."""
     for call in list(samples.values()):
         for why, change in CHANGES.items():
-            change = _with_aligned_gaps if change is _with_gaps and name_of(call.op) in ALIGNED else change
+            change = (
+                partial(_with_gaps, aligned=True) if change is _with_gaps and name_of(call.op) in ALIGNED else change
+            )
             args, kwargs = tree_map(partial(_change_value, change), (call.args, call.kwargs))
             pairs = zip(tensors_in((args, kwargs)), tensors_in((call.args, call.kwargs)), strict=True)
             if why == "small sizes" or any(a.stride() != b.stride() or not torch.equal(a, b) for a, b in pairs):
@@ -410,16 +413,14 @@ def _change_value(change: Change, value: object) -> object:
     return value.clone() if other_value is None else other_value
 
 
-def _with_gaps(x: Tensor) -> Tensor | None:
-    """The same numbers in memory with gaps, beginning inside it; statistics of rows are packed in every kernel."""
-    return None if x.dim() == 0 or x.shape[-1] == 1 or not x.is_floating_point() else vary_layout(x)
+def _with_gaps(x: Tensor, *, aligned: bool = False) -> Tensor | None:
+    """The same numbers in memory with gaps, beginning inside it; statistics of rows are packed in every kernel.
 
-
-def _with_aligned_gaps(x: Tensor) -> Tensor | None:
-    """The same, where every row begins at a multiple of 16 bytes."""
+    aligned    every row begins at a multiple of 16 bytes
+    """
     if x.dim() == 0 or x.shape[-1] == 1 or not x.is_floating_point():
         return None
-    return vary_layout(x, before=16, width=-(-x.shape[-1] // 16) * 16 + 32)
+    return vary_layout(x, before=16, width=-(-x.shape[-1] // 16) * 16 + 32) if aligned else vary_layout(x)
 
 
 def _first_index(x: Tensor) -> Tensor | None:

@@ -130,7 +130,9 @@ def diff_reports(before: JsonMapping, after: JsonMapping) -> ReportDiff:
     sides = (before, after)
     findings = [{_key(table): table for table in _tables(side["findings"])} for side in sides]
     inventories = [_table(side.get("inventory")) for side in sides]
-    lists = {name: [_ops(side.get(name)) for side in inventories] for name in LACKS}
+    lists = {
+        name: [[str(table.get("op")) for table in _tables(side.get(name))] for side in inventories] for name in LACKS
+    }
     ops = [[str(op) for op in _table(side.get("ops"))] for side in inventories]
     ratio, speed_changes = _speeds(_table(before.get("speed")), _table(after.get("speed")))
     return ReportDiff(
@@ -164,10 +166,6 @@ def _key(one: JsonMapping) -> tuple[str, str, str]:
 
 def _only(ours: Mapping[K, JsonMapping], theirs: Mapping[K, JsonMapping]) -> tuple[JsonMapping, ...]:
     return tuple(entry for key, entry in ours.items() if key not in theirs)
-
-
-def _ops(value: object) -> list[str]:
-    return [str(table.get("op")) for table in _tables(value)]
 
 
 def _less(ours: Iterable[str], theirs: Iterable[str]) -> tuple[str, ...]:

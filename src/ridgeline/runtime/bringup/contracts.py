@@ -19,7 +19,16 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ridgeline.runtime.bringup.arithmetic import Args, Draw, Kwargs, Outputs, T, clone_tensors, tensors_in
+from ridgeline.runtime.bringup.arithmetic import (
+    Args,
+    Draw,
+    Kwargs,
+    Outputs,
+    T,
+    clone_tensors,
+    tensors_in,
+    written_names,
+)
 
 # where each op has the mask and the causal flag among its positional arguments
 _FORWARD = {
@@ -46,7 +55,10 @@ def attention(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outpu
     lse = torch.logsumexp(scores, -1)
     p = _weights(draw, scores, lse)
     sums = draw.off(lse, lse.abs() + 1, units=_exp_units(draw))
-    return [draw.product(draw.stored(p), v), None if bool(lse.isneginf().any()) else sums]  # of no key: a convention
+    return [
+        draw.product(draw.store_value(p), v),
+        None if bool(lse.isneginf().any()) else sums,
+    ]  # of no key: a convention
 
 
 def attention_backward(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
@@ -66,8 +78,8 @@ def attention_backward(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs)
     )
     if draw.number % 2:
         delta = (p * d_p).sum(-1, keepdim=True)  # the same sum by the weights
-    d_s = draw.stored(draw.off(p * (d_p - delta), p * (d_p.abs() + delta.abs()), units=2.0))
-    stored_weights = draw.stored(p)
+    d_s = draw.store_value(draw.off(p * (d_p - delta), p * (d_p.abs() + delta.abs()), units=2.0))
+    stored_weights = draw.store_value(p)
     parts = (d_s, keys), (d_s.mT, q), (stored_weights.mT, g)
     d_q, d_k, d_v = (draw.product(a, b) for a, b in parts)
     return [d_q * scale, _as_few(d_k * scale, k), _as_few(d_v, v)]
@@ -99,7 +111,7 @@ def _weights(draw: Draw, scores: Tensor, lse: Tensor) -> Tensor:
     """Probabilities of a row; zeros where it has no score at all."""
     shifted_scores = scores - lse.unsqueeze(-1)
     p = draw.off(shifted_scores.exp(), shifted_scores.exp() * (scores.abs() + 1), units=2.0)
-    return draw.common(draw.rounded(p, units=_exp_units(draw)), _exp_units(draw)).nan_to_num(nan=0.0)
+    return draw.common(draw.round_value(p, units=_exp_units(draw)), _exp_units(draw)).nan_to_num(nan=0.0)
 
 
 def _exp_units(draw: Draw) -> float:
@@ -122,10 +134,12 @@ def softmax(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs
     y = func(*args, **kwargs)
     top = x.amax(dim, keepdim=True)
     distances = (x - torch.where(top.isinf(), torch.zeros_like(top), top)).abs()
-    row = draw.rounded(draw.round_sum(ones := torch.ones_like(top), ones, x.shape[dim] if x.dim() else 1), units=4.0)
+    row = draw.round_value(
+        draw.round_sum(ones := torch.ones_like(top), ones, x.shape[dim] if x.dim() else 1), units=4.0
+    )
     row = draw.off(row, torch.logsumexp(x, dim, keepdim=True).abs())  # exp(x - log-sum): the sum has its own rounding
     y = draw.tilt_towards(draw.off(y, y * distances, units=2.0), y * distances)
-    return [draw.common(draw.rounded(y * row, units=4.0), 2.0)]
+    return [draw.common(draw.round_value(y * row, units=4.0), 2.0)]
 
 
 def log_softmax(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
@@ -133,7 +147,7 @@ def log_softmax(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Out
     x, dim = args[0], args[1]
     y = func(*args, **kwargs)
     lse = torch.logsumexp(x, dim, keepdim=True)
-    row = draw.stored(lse) - lse
+    row = draw.store_value(lse) - lse
     size = x.abs() + lse.abs() + 1
     row = draw.round_sum(row, torch.ones_like(lse), x.shape[dim])
     return [draw.off(y, size, units=2.0) + draw.off(torch.zeros_like(lse), lse.abs() + 1, units=2.0) + row]
@@ -144,8 +158,8 @@ def softmax_backward(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -
     g, p, dim = args[:3]
     if func._schema.name == "aten::_log_softmax_backward_data":
         total = row_sum(draw, g, (dim,))
-        return [two_parts(draw, g, -draw.rounded(p.exp(), units=4.0) * total)]
-    shares = draw.stored(g * p)  # kernels may be handed the product
+        return [two_parts(draw, g, -draw.round_value(p.exp(), units=4.0) * total)]
+    shares = draw.store_value(g * p)  # kernels may be handed the product
     return [two_parts(draw, shares, -p * row_sum(draw, shares, (dim,)))]
 
 
@@ -158,9 +172,9 @@ def layer_norm(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outp
     var = draw.off(
         centred_input.square().mean(dims, keepdim=True), x.square().mean(dims, keepdim=True), units=4.0
     ).clamp(min=0)
-    rstd = draw.rounded((var + eps).rsqrt(), units=3.0)
+    rstd = draw.round_value((var + eps).rsqrt(), units=3.0)
     y = draw.off((x - mean) * rstd, (x.abs() + mean.abs()) * rstd, units=2.0)
-    y = y if w is None else draw.rounded(y * w)
+    y = y if w is None else draw.round_value(y * w)
     return [y if b is None else draw.off(y + b, y.abs() + b.abs()), mean, rstd]
 
 
@@ -185,10 +199,10 @@ def group_norm(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outp
     x, w, b, count, _, _, groups, eps = args[:8]
     rows = x.reshape(count, groups, -1)
     _, mean, rstd = layer_norm(draw, func, (rows, rows.shape[-1:], None, None, eps), {})
-    mean, rstd = draw.sometimes_stored(mean), draw.sometimes_stored(rstd)  # as the backward will read them
+    mean, rstd = draw.sometimes_store(mean), draw.sometimes_store(rstd)  # as the backward will read them
     y = draw.off((rows - mean) * rstd, (rows.abs() + mean.abs()) * rstd, units=2.0)
     y, side = y.reshape(x.shape), (1, -1, *[1] * (x.dim() - 2))
-    y = y if w is None else draw.rounded(y * w.reshape(side))
+    y = y if w is None else draw.round_value(y * w.reshape(side))
     y = y if b is None else draw.off(y + b.reshape(side), y.abs() + b.abs().reshape(side))
     return [y, mean.squeeze(-1), rstd.squeeze(-1)]
 
@@ -198,9 +212,9 @@ def rms_norm(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Output
     x, shape, w = args[:3]
     eps = args[3] if len(args) > 3 and args[3] is not None else torch.finfo(torch.float32).eps
     dims, n = over(shape)
-    rstd = draw.rounded((row_sum(draw, x.square(), dims) / n + eps).rsqrt(), units=3.0)
-    y = draw.rounded(x * rstd)
-    return [y if w is None else draw.rounded(y * w), rstd]
+    rstd = draw.round_value((row_sum(draw, x.square(), dims) / n + eps).rsqrt(), units=3.0)
+    y = draw.round_value(x * rstd)
+    return [y if w is None else draw.round_value(y * w), rstd]
 
 
 def rms_norm_backward(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
@@ -305,17 +319,12 @@ def is_view(func: OpOverload) -> bool:
     return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
-def written_arguments(func: OpOverload) -> list[torch.Argument]:
-    """Those of an op's schema that it writes."""
-    return [a for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-
-
 def outputs_of(func: OpOverload, args: Args, kwargs: Kwargs, result: object) -> Outputs:
     """What an op gave: its results, or the arguments that it wrote where it returns nothing."""
     if result is not None and tree_leaves(result):
         return list(tree_leaves(result))
     arguments = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
-    return [x for a in written_arguments(func) for x in tensors_in(arguments.get(a.name))]
+    return [x for name in written_names(func) for x in tensors_in(arguments.get(name))]
 
 
 def named_arguments(func: OpOverload, args: Args, kwargs: Kwargs) -> Kwargs:
@@ -338,24 +347,25 @@ def derived_outputs(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) ->
     }
     near, near_options = tree_map(lambda x: _near(draw, x), (args, unnamed_options | kwargs))
     if name_of(func).startswith("_foreach_"):  # a factor for all is a constant of the list's format
-        near = tree_map(lambda x: draw.common(x, 1.0, draw.format) if _real(x) and x.dim() == 0 else x, near)
+        near = tree_map(lambda x: draw.common(x, 1.0, draw.format) if is_real(x) and x.dim() == 0 else x, near)
     if rough:
-        near = tree_map(lambda x: draw.common(x) if _real(x) else x, near)
+        near = tree_map(lambda x: draw.common(x) if is_real(x) else x, near)
     outputs = outputs_of(func, near, near_options, func(*near, **near_options))
     if rough:
-        outputs = [draw.common(y, 2.0) if _real(y) else y for y in outputs]
-    return [draw.rounded(y, units=4.0 if rough else 1.0) if _real(y) else y for y in outputs]
+        outputs = [draw.common(y, 2.0) if is_real(y) else y for y in outputs]
+    return [draw.round_value(y, units=4.0 if rough else 1.0) if is_real(y) else y for y in outputs]
 
 
 def _near(draw: Draw, value: object) -> object:
     if isinstance(value, Tensor) and value.dtype in (torch.float64, torch.complex128):
-        return draw.rounded(value)
+        return draw.round_value(value)
     if isinstance(value, float) and draw.source is not None and value not in (0.0, 1.0, 2.0, 0.5, -1.0):
         return float(draw.common(torch.tensor(value, dtype=torch.float64), dtype=draw.format))  # as the format keeps it
     return value
 
 
-def _real(value: object) -> bool:
+def is_real(value: object) -> bool:
+    """Whether it is a tensor of real or complex numbers."""
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
 
 
@@ -367,7 +377,7 @@ def mm(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
 
 def addmm(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
     """beta bias + alpha a b; the product may be stored before the bias is added."""
-    product = draw.sometimes_stored((dot if args[2].dim() == 1 else mm)(draw, func, args[1:], {})[0])
+    product = draw.sometimes_store((dot if args[2].dim() == 1 else mm)(draw, func, args[1:], {})[0])
     total = kwargs.get("beta", 1) * args[0] + kwargs.get("alpha", 1) * product
     return [draw.off(total, torch.maximum(args[0].abs().expand_as(total), product.abs()))]
 
@@ -394,7 +404,7 @@ def scan(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
 def angular(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
     """Sines and cosines: the angle is what it is, however long; the result has the error of a 1."""
     y = func(*args, **kwargs)
-    return [draw.common(draw.rounded(draw.off(y, torch.ones_like(y)), units=4.0))]
+    return [draw.common(draw.round_value(draw.off(y, torch.ones_like(y)), units=4.0))]
 
 
 def first_only(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
@@ -405,14 +415,14 @@ def first_only(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outp
 def sigmoid_backward(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
     """g (1 - y) y, step by step in the tensors' format at worst."""
     g, y = args[:2]
-    return [draw.rounded(draw.sometimes_stored(draw.sometimes_stored(1 - y) * g) * y, units=4.0)]
+    return [draw.round_value(draw.sometimes_store(draw.sometimes_store(1 - y) * g) * y, units=4.0)]
 
 
 def tanh_backward(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
     """g (1 - y^2), step by step in the tensors' format at worst."""
     g, y = args[:2]
-    inner = draw.off(1 - draw.sometimes_stored(y * y), torch.ones_like(y))
-    return [draw.rounded(g * draw.sometimes_stored(inner), units=4.0)]
+    inner = draw.off(1 - draw.sometimes_store(y * y), torch.ones_like(y))
+    return [draw.round_value(g * draw.sometimes_store(inner), units=4.0)]
 
 
 def lerp(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
@@ -451,9 +461,9 @@ def scatter(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs
     Of n terms n - 2 sums are stored on the way: the first has nothing to be added to, the last is the result.
     """
     outputs = _run(func, args, kwargs)
-    scales = _run(func, tree_map(lambda x: x.abs() if _real(x) else x, args), kwargs)
+    scales = _run(func, tree_map(lambda x: x.abs() if is_real(x) else x, args), kwargs)
     from_zero = name_of(func).startswith("embedding")  # nothing was there before
-    ones = tuple(_ones(x, 1.0 if from_zero or k else 0.0) for k, x in enumerate(args))
+    ones = tuple(torch.full_like(x, 1.0 if from_zero or k else 0.0) if is_real(x) else x for k, x in enumerate(args))
     counts = [n + (not from_zero) for n in _run(func, ones, kwargs)]
     found = []
     for y, scale, count in zip(outputs, scales, counts, strict=True):
@@ -469,18 +479,14 @@ def _run(func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
     return outputs_of(func, fresh, kwargs, func(*fresh, **kwargs))
 
 
-def _ones(value: object, fill: float) -> object:
-    return torch.full_like(value, fill) if _real(value) else value
-
-
 def linear(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
     """Sums of products of two tensors (convolution and its backward): counted with ones, sized with squares."""
     off = 2.0**-draw.unit.factor_bits if draw.source is not None and draw.format == torch.float32 else 0.0
     if off > 2.0**-24:
-        args = tree_map(lambda x: x * (1 + off * draw.uniform(x.shape)) if _real(x) else x, args)
+        args = tree_map(lambda x: x * (1 + off * draw.uniform(x.shape)) if is_real(x) else x, args)
     y = _run(func, args, kwargs)
-    squares = _run(func, tree_map(lambda x: x.square() if _real(x) else x, args), kwargs)
-    counts = _run(func, tree_map(lambda x: torch.ones_like(x) if _real(x) else x, args), kwargs)
+    squares = _run(func, tree_map(lambda x: x.square() if is_real(x) else x, args), kwargs)
+    counts = _run(func, tree_map(lambda x: torch.ones_like(x) if is_real(x) else x, args), kwargs)
     outputs: Outputs = []
     for output, square, count in zip(y, squares, counts, strict=True):
         size = None if output is None else torch.maximum(square.clamp(min=0).sqrt(), output.abs())
@@ -492,7 +498,7 @@ def norm_output(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Out
     """Roots of sums of squares, variances: the sum's error is relative."""
     terms = max(1, max((x.numel() for x in tree_leaves(args) if isinstance(x, Tensor)), default=1))
     units = 4 + 0.5 * min(terms, 1 << 16) ** 0.5
-    return [draw.rounded(y, units=units) if _real(y) else y for y in derived_outputs(draw, func, args, kwargs)]
+    return [draw.round_value(y, units=units) if is_real(y) else y for y in derived_outputs(draw, func, args, kwargs)]
 
 
 def scaled_mm(draw: Draw, func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:

@@ -27,7 +27,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ridgeline.core.errors import InputError
-from ridgeline.runtime.bringup.arithmetic import Args, HostCall, Kwargs, Outputs, T, clone_tensors
+from ridgeline.runtime.bringup.arithmetic import Args, HostCall, Kwargs, Outputs, T, clone_tensors, written_names
 
 NAME = "ridge"
 
@@ -201,8 +201,7 @@ def _run(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
 
 def _written(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """What an op without a result wrote: its lists of tensors."""
-    names = [a.name for a in func._schema.arguments]
-    written = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+    names, written = [a.name for a in func._schema.arguments], written_names(func)
     outputs = [value for name, value in (*zip(names, args, strict=False), *kwargs.items()) if name in written]
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -246,10 +245,10 @@ def _before(func: OpOverload, args: Args, kwargs: Kwargs) -> HostCall:
     """The arguments as they were: what an in-place op is about to write is copied."""
     if not func._schema.is_mutable:
         return args, kwargs
-    written = [a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments]
-    copies = tuple(clone_tensors(a) if w else a for a, w in zip(args, written, strict=False))
-    names = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
-    return copies, {k: clone_tensors(v) if k in names else v for k, v in kwargs.items()}
+    written = written_names(func)
+    pairs = zip(args, func._schema.arguments, strict=False)
+    copies = tuple(clone_tensors(value) if argument.name in written else value for value, argument in pairs)
+    return copies, {name: clone_tensors(value) if name in written else value for name, value in kwargs.items()}
 
 
 def _put(other: object, result: object, func: OpOverload) -> object:
@@ -308,8 +307,8 @@ def equal_bits(ours: Outputs, theirs: Outputs | None) -> bool:
 
 
 def _bits(x: Tensor) -> Tensor:
-    sizes = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return x.contiguous().view(sizes[x.element_size()]) if x.is_floating_point() else x
+    words = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return x.contiguous().view(words[x.element_size()]) if x.is_floating_point() else x
 
 
 def on(*packets: str, dtype: torch.dtype | None = None) -> Callable[[Callable[..., Any]], Alter]:
@@ -359,13 +358,8 @@ def cut(x: Tensor, dtype: torch.dtype) -> Tensor:
     near = x.to(dtype)
     wide = x.to(torch.float64)
     over = near.to(torch.float64).abs() > wide.abs()
-    return torch.where(over & near.isfinite(), _toward_zero(near), near)
-
-
-def _toward_zero(x: Tensor) -> Tensor:
-    """The neighbour nearer to zero: one less in the bits of its magnitude."""
-    words = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
-    return (x.contiguous().view(words) - 1).view(x.dtype)
+    nearer_zero = (_bits(near) - 1).view(dtype)  # one less in the bits of the magnitude
+    return torch.where(over & near.isfinite(), nearer_zero, near)
 
 
 def ties_away(x: Tensor) -> Tensor:

@@ -434,8 +434,25 @@ class FingerprintReport:
         return {} if self.stored is None else print_changes(asdict(self.stored), asdict(self.known))
 
 
+class JudgedFindings:
+    """What judged ops: right where it has no finding."""
+
+    __slots__ = ()
+    findings: tuple[OpFinding, ...]
+
+    @property
+    def right(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+    @property
+    def verdict(self) -> Literal["right", "wrong"]:
+        """Whether there is no finding."""
+        return "wrong" if self.findings else "right"
+
+
 @dataclass(slots=True, kw_only=True)
-class BringUp:
+class BringUp(JudgedFindings):
     """What became of it: `findings` are wrong results and ops that raise or kill; empty where the device is right.
 
     ops        distinct ops of the steps, with how often they were called; layers that were left out are counted
@@ -481,11 +498,6 @@ class BringUp:
     """
 
     @property
-    def verdict(self) -> Literal["right", "wrong"]:
-        """Whether there is no finding."""
-        return "wrong" if self.findings else "right"
-
-    @property
     def inventory_report(self) -> InventoryReport:
         """What the training step dispatched on the device."""
         ops = dict(sorted(self.ops.items()))
@@ -508,11 +520,6 @@ class BringUp:
         if self.fingerprint is None:
             return None
         return FingerprintReport(known=self.fingerprint, allowed=self.allowed, stored=self.stored)
-
-    @property
-    def right(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.findings
 
     def add(self, finding: OpFinding) -> bool:
         """Take a finding in: one for each op and format, the first place. Whether it is new."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -54,14 +53,15 @@ from ridgeline.runtime.bringup.testbed import (
     SpreadFigure,
     Testbed,
     first_tensor,
+    furthest,
     run_check,
     small_model,
     testbed_of,
 )
 from ridgeline.runtime.probe.ranks import find_world
-from ridgeline.runtime.train.launch import free_port, reason
+from ridgeline.runtime.train.launch import enter_rank, free_port, reason
 from ridgeline.runtime.train.refuse import refusals
-from ridgeline.runtime.train.request import Compared, Options, Request, Verification, make_request
+from ridgeline.runtime.train.request import Compared, Options, RunRequest, Verification, make_request
 from ridgeline.runtime.train.verify import FLOOR
 
 SHIFT = 64  # positions
@@ -105,7 +105,7 @@ def batch(bed: Testbed) -> Answer:
     subject = bed.subject()
     batch_output = _output(subject)
     single_output = _output(subject, tuple(x[:1] if isinstance(x, Tensor) else x for x in subject.inputs))
-    return bed.spread.apart("output", single_output[0], batch_output[0], 0), "sequence 1"
+    return bed.spread.judge_pair("output", single_output[0], batch_output[0], 0), "sequence 1"
 
 
 def padding(bed: Testbed) -> Answer:
@@ -113,7 +113,7 @@ def padding(bed: Testbed) -> Answer:
     subject = bed.subject()
     (x,) = subject.inputs
     longer = torch.cat((x, x[:, :5]), 1)
-    return bed.spread.apart("output", _output(subject, (longer,))[:, : x.shape[1]], _output(subject)), "all tokens"
+    return bed.spread.judge_pair("output", _output(subject, (longer,))[:, : x.shape[1]], _output(subject)), "all tokens"
 
 
 def causal(bed: Testbed) -> Answer:
@@ -123,7 +123,7 @@ def causal(bed: Testbed) -> Answer:
     half = x.shape[1] // 2
     other_input = torch.cat((x[:, :half], x[:, half:].flip(1)), 1)
     part = (slice(None), slice(half))
-    return bed.spread.apart(
+    return bed.spread.judge_pair(
         "output", _output(subject, (other_input,))[part], _output(subject)[part], part
     ), "earlier tokens"
 
@@ -136,7 +136,7 @@ def rotary(bed: Testbed) -> Answer:
         tokens = subject.inputs[0].shape[1]
         cos, sin = turn.angles(tokens + SHIFT, subject.inputs[0].device)
         turn.known[turn.width, tokens] = cos[SHIFT:], sin[SHIFT:]
-    return bed.spread.apart("output", _output(subject), plain), f"shifted by {SHIFT}"
+    return bed.spread.judge_pair("output", _output(subject), plain), f"shifted by {SHIFT}"
 
 
 def microbatch(bed: Testbed) -> Answer:
@@ -174,16 +174,13 @@ def _with_dropout(forward: Callable[[Tensor], Tensor], again: bool) -> Callable[
 
 
 def _gradients(bed: Testbed, one: Subject, other: Subject) -> Answer:
-    worst, where = SpreadFigure(statistic="power"), ""
-    theirs = dict(other.module.named_parameters())
-    for name, parameter in one.module.named_parameters():
-        if parameter.grad is None or theirs[name].grad is None:
-            continue
-        gradient_name = f"gradient of {name}"
-        measurement = bed.spread.apart(gradient_name, on_host(parameter.grad), on_host(theirs[name].grad))
-        if measurement.excess > worst.excess or not where:
-            worst, where = measurement, gradient_name
-    return worst, where
+    ours, theirs = (dict(subject.module.named_parameters()) for subject in (one, other))
+    pairs = {f"{GRADIENT}{name}": (ours[name].grad, theirs[name].grad) for name in ours}
+    return furthest(
+        (bed.spread.judge_pair(name, on_host(gradient), on_host(other_gradient)), name)
+        for name, (gradient, other_gradient) in pairs.items()
+        if gradient is not None and other_gradient is not None
+    )
 
 
 def compiled_output(bed: Testbed) -> Answer:
@@ -204,7 +201,7 @@ def compiled_output(bed: Testbed) -> Answer:
     if counters["stats"]["unique_graphs"] == graphs:
         raise RuntimeError(f"{COMPILED} made no graph of it")
     assert output is not None
-    return bed.spread.apart("output", on_host(output), plain), backend
+    return bed.spread.judge_pair("output", on_host(output), plain), backend
 
 
 def decoded_tokens(bed: Testbed) -> Answer:
@@ -218,7 +215,9 @@ def decoded_tokens(bed: Testbed) -> Answer:
         for place in range(half, x.shape[1]):
             logits, cache = decode(subject.module, x[:, place : place + 1], cache)
             rows.append(logits)
-    return bed.spread.apart("output", torch.cat([on_host(row) for row in rows], 1), plain), f"from token {half + 1} on"
+    return bed.spread.judge_pair(
+        "output", torch.cat([on_host(row) for row in rows], 1), plain
+    ), f"from token {half + 1} on"
 
 
 def _batch_reason(session: Session, bed: Testbed) -> str:
@@ -255,8 +254,6 @@ INVARIANCES: tuple[tuple[str, Callable[[Session, Testbed], str], Callable[[Testb
     ("compiled", _compilable, compiled_output),
     ("decode", _language, decoded_tokens),
 )
-
-
 PARALLEL = "parallel"
 OP = "torch.distributed"  # a split step that differs is no single op's
 FORMAT = "fp32"
@@ -340,7 +337,7 @@ def scenario_of(model: ModelSpec, mesh: Mesh) -> Scenario:
     )
 
 
-def compare_ranks(requests: tuple[Request, ...], limit_s: float = LIMIT_S) -> tuple[Verification, ...]:
+def compare_ranks(requests: tuple[RunRequest, ...], limit_s: float = LIMIT_S) -> tuple[Verification, ...]:
     """What each plan of two ranks gives beside one process, computed by a pair of processes that end with this call."""
     context = multiprocessing.get_context("spawn")
     ports = tuple(free_port() for _ in requests)
@@ -382,19 +379,15 @@ def _answer(pipes: list[Connection], limit_s: float) -> tuple[Verification, ...]
     raise TimeoutError(f"two processes gave no answer within {limit_s:.0f} s")
 
 
-def _rank(requests: tuple[Request, ...], rank: int, ports: tuple[int, ...], pipe: Connection) -> None:
+def _rank(requests: tuple[RunRequest, ...], rank: int, ports: tuple[int, ...], pipe: Connection) -> None:
     """The main function of one of the processes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
-    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # AMX that is advertised and traps ends the process
-    variables = {"RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": RANKS}
-    os.environ.update({name: str(value) for name, value in variables.items()}, MASTER_ADDR="127.0.0.1")
     torch.set_num_threads(1)
     try:
         from ridgeline.runtime.train.loop import compare
 
         verifications = []
         for request, port in zip(requests, ports, strict=True):
-            os.environ["MASTER_PORT"] = str(port)
+            enter_rank(rank, RANKS, rank, port)
             verifications.append(compare(request, find_world()))
         pipe.send(("", verifications))
     except BaseException as error:

@@ -21,21 +21,21 @@ import re
 import statistics
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves
 
 from ridgeline.core.dtype import TORCH_TYPES
 from ridgeline.hardware.load import chip
 from ridgeline.ir.kernel import PRODUCT_OPERANDS, Kernel, attention_kernel, product_kernel, stream_kernel
 from ridgeline.runtime.bringup import devices, fake_device
-from ridgeline.runtime.bringup.arithmetic import Args, Kwargs, clone_tensors, tensors_in
+from ridgeline.runtime.bringup.arithmetic import Args, Kwargs, clone_tensors, dtype_name, tensors_in
 from ridgeline.runtime.bringup.capture import Called, Modules, OpPlace, Watch
 from ridgeline.runtime.bringup.contracts import is_view
 from ridgeline.runtime.bringup.devices import OpMode, environment, likely_chip
@@ -53,7 +53,7 @@ from ridgeline.runtime.bringup.findings import (
 )
 from ridgeline.runtime.bringup.guard import host_result
 from ridgeline.runtime.bringup.repro import Session
-from ridgeline.runtime.bringup.subject import Subject, stage_subject, subject_of
+from ridgeline.runtime.bringup.subject import Subject, adamw, stage_subject, subject_of
 from ridgeline.runtime.bringup.target import OwnModule, one_of_each
 
 WARNED = re.compile(r"operator '?(?P<op>\w+::\w+(?:\.\w+)?)'?.*?(?:fall(?:s|ing)? ?back|CPU fallback)", re.IGNORECASE)
@@ -137,16 +137,13 @@ def decomposed_ops(rows: Iterable[SignatureRow], host: Mapping[OpPlace, list[str
     for place, ops in host.items():
         ours = there.get((place.module, place.phase), {})
         other_ops = [op for op in ours if op not in ops and not _moves(op)]
+        parts_text = "into " + ", ".join(op.removeprefix("aten.").removesuffix(".default") for op in other_ops[:6])
         remarks_ += [
-            Remark(op=op, module=place.module, phase=place.phase, calls=ops.count(op), detail=_into(other_ops))
+            Remark(op=op, module=place.module, phase=place.phase, calls=ops.count(op), detail=parts_text)
             for op in dict.fromkeys(ops)
             if op not in ours and other_ops and not _moves(op) and _splits(op, other_ops)
         ]
     return remarks(remarks_)
-
-
-def _into(ops: Sequence[str]) -> str:
-    return "into " + ", ".join(op.removeprefix("aten.").removesuffix(".default") for op in ops[:6])
 
 
 def _splits(op: str, beside: Sequence[str]) -> bool:
@@ -232,7 +229,7 @@ def collect_warnings() -> Iterator[list[str]]:
 
 def step_under(mode: OpMode, modules: Modules, subject: Subject) -> None:
     """A training step, forward to optimizer, under a mode that sees its ops."""
-    optimizer = torch.optim.AdamW(subject.module.parameters(), lr=1e-3, foreach=False)
+    optimizer = adamw(subject)
     with ExitStack() as stack:
         stack.callback(modules.follow(subject.module))
         stack.enter_context(mode)
@@ -319,18 +316,6 @@ FILLED = frozenset((
 Timed = tuple[str, tuple[object, ...]]  # an op with formats, shapes and strides
 
 
-@dataclass(slots=True)
-class _Seen:
-    func: OpOverload
-    place: OpPlace
-    dtype: str
-    shapes: tuple[tuple[int, ...], ...]
-    kernel: Kernel
-    seconds: float
-    spread: float
-    calls: int = 0
-
-
 class Timer(OpMode):
     """Times each signature where it first appears, and keeps the order of calls."""
 
@@ -341,7 +326,7 @@ class Timer(OpMode):
         self.rounds = (
             1 if device.partition(":")[0] == fake_device.NAME else ROUNDS
         )  # the fake device's times mean nothing
-        self.seen: dict[Timed, _Seen] = {}
+        self.seen: dict[Timed, tuple[OpSpeed, Kernel]] = {}
         self.order: list[tuple[Timed, OpPlace]] = []
 
     def see(self, func: OpOverload, args: Args, kwargs: Kwargs) -> object:
@@ -359,11 +344,11 @@ class Timer(OpMode):
             except NotImplementedError:  # missing, as the inventory says: the step goes on without a time
                 return host_result(func, args, kwargs)
             seconds, relative_spread = time_call(lambda: func(*copies[0], **copies[1]), self.wait, self.rounds)
-            self.seen[key] = _Seen(
-                func=func, place=place, dtype=_dtype(tensors, result), shapes=tuple(tuple(x.shape) for x in tensors),
-                kernel=call_kernel(func, args, kwargs, result), seconds=seconds, spread=relative_spread,
-            )  # fmt: skip
-        self.seen[key].calls += 1
+            kernel, shapes = call_kernel(func, args, kwargs, result), tuple(tuple(x.shape) for x in tensors)
+            self.seen[key] = OpSpeed(
+                op=str(func), dtype=_dtype(tensors, result), shapes=shapes, module=place.module, phase=place.phase,
+                calls=0, seconds=seconds, spread=relative_spread, flops=float(kernel.flops), bytes=kernel.bytes,
+            ), kernel  # fmt: skip
         self.order.append((key, place))
         return result
 
@@ -402,7 +387,11 @@ def speed_of(timer: Timer, device: str, rates: Rates | None, tokens: tuple[int, 
     x = torch.ones(1, device=device)
     with torch.no_grad():
         nothing, _ = time_call(lambda: torch.ops.aten.add.Tensor(x, x), timer.wait)
-    op_speeds = {key: _op_speed(observation, rates, nothing) for key, observation in timer.seen.items()}
+    calls = Counter(key for key, _ in timer.order)
+    op_speeds = {
+        key: replace(_judge_speed(speed, kernel, rates, nothing), calls=calls[key])
+        for key, (speed, kernel) in timer.seen.items()
+    }
     by_time = sorted(op_speeds.values(), key=lambda one: -one.seconds * one.calls)
     return Speed(
         device=device, rates=rates, tokens=tokens, dtype=dtype, nothing_s=nothing, ops=tuple(by_time),
@@ -410,14 +399,14 @@ def speed_of(timer: Timer, device: str, rates: Rates | None, tokens: tuple[int, 
     )  # fmt: skip
 
 
-def _op_speed(one: _Seen, rates: Rates | None, nothing: float) -> OpSpeed:
-    best = seconds_at_best(one.kernel, rates) if rates is not None else None
+def _judge_speed(speed: OpSpeed, kernel: Kernel, rates: Rates | None, nothing: float) -> OpSpeed:
+    best = seconds_at_best(kernel, rates) if rates is not None else None
     roof, bound = best if best is not None else (None, "")
-    share = None if roof is None else roof / one.seconds
-    fits_cache = rates is not None and one.kernel.bytes < CACHES * rates.cache_bytes
+    share = None if roof is None else roof / speed.seconds
+    fits_cache = rates is not None and kernel.bytes < CACHES * rates.cache_bytes
     hard = bound == "compute" or not fits_cache  # a cache may beat memory's roof
     small = roof is not None and roof < nothing  # the work is less than the way to it
-    if one.seconds <= (SMALL if small else LAUNCH) * nothing:
+    if speed.seconds <= (SMALL if small else LAUNCH) * nothing:
         bound = "launch"
     elif bound == "memory" and fits_cache:
         bound = "cache"
@@ -426,11 +415,7 @@ def _op_speed(one: _Seen, rates: Rates | None, nothing: float) -> OpSpeed:
         flag = "impossible"
     elif share is not None and share < SLOW and bound != "launch":
         flag = "slow"
-    return OpSpeed(
-        op=str(one.func), dtype=one.dtype, shapes=one.shapes, module=one.place.module, phase=one.place.phase,
-        calls=one.calls, seconds=one.seconds, spread=one.spread, flops=float(one.kernel.flops), bytes=one.kernel.bytes,
-        bound=bound, roof_s=roof, share=share, flag=flag,
-    )  # fmt: skip
+    return replace(speed, bound=bound, roof_s=roof, share=share, flag=flag)
 
 
 def _stretches(timer: Timer, made: Mapping[Timed, OpSpeed]) -> Iterator[Stretch]:
@@ -457,25 +442,21 @@ def _stretches(timer: Timer, made: Mapping[Timed, OpSpeed]) -> Iterator[Stretch]
 
 
 def _dtype(tensors: list[Tensor], result: object) -> str:
-    floats = [x for x in [*tensors, *tree_leaves(result)] if isinstance(x, Tensor) and x.is_floating_point()]
-    return str(floats[0].dtype).removeprefix("torch.") if floats else ""
+    return next((dtype_name(x) for x in [*tensors, *tensors_in(result)] if x.is_floating_point()), "")
 
 
 def call_kernel(func: OpOverload, args: Args, kwargs: Kwargs, result: object) -> Kernel:
     """The kernel of one call; tensors that are both argument and result count twice, as they are read and written."""
     name = str(func._schema.name).removeprefix("aten::").partition(".")[0]
     inputs = tensors_in((args, kwargs))
-    traffic_bytes = sum(_bytes(x) for x in inputs) + sum(
-        _bytes(x) for x in tree_leaves(result) if isinstance(x, Tensor)
-    )
-    written = sum(_bytes(x) for x in tree_leaves(result) if isinstance(x, Tensor))
+    written = sum(_bytes(x) for x in tensors_in(result))
+    traffic_bytes = sum(_bytes(x) for x in inputs) + written
     if name in PICKED:  # rows, not the table
         traffic_bytes = 2 * written
     elif name in FILLED:
         traffic_bytes = written
     first = next((x for x in inputs if x.is_floating_point()), inputs[0] if inputs else None)
-    form = "" if first is None else str(first.dtype).removeprefix("torch.")
-    dtype = TORCH_TYPES.get(form, ("", 0))[0]
+    dtype = TORCH_TYPES.get("" if first is None else dtype_name(first), ("", 0))[0]
     if dtype == "fp32" and torch.get_float32_matmul_precision() != "highest":
         dtype = "tf32"
     return _matrix_kernel(name, args, kwargs, (dtype, float(traffic_bytes))) or stream_kernel(

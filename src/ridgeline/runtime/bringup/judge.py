@@ -91,12 +91,16 @@ def judge(
 
     theirs    the host's own results, where they are known: they tell which part of a large output to look at
     """
-    chosen = CHOICES.get(name_of(func))
-    if chosen is not None:
-        verdict = chosen(func, args, kwargs, outputs)
+    check = CHOICES.get(name_of(func))
+    if check is not None:
+        verdict = check(func, args, kwargs, outputs)
         if verdict is not None:
             return verdict
-    if moves(func) or not any(_inexact(x) for x in tree_leaves((args, kwargs, outputs))):
+    leaves = tree_leaves((args, kwargs, outputs))
+    inexact = any(
+        isinstance(x, float) or (isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())) for x in leaves
+    )
+    if moves(func) or not inexact:
         return _judge_move(func, args, kwargs, outputs)
     worst = _by_contract(func, sample_output(func, args, kwargs, outputs), seed, unit, FLOORS)
     off = distance(outputs, theirs) if worst.right else None
@@ -153,10 +157,6 @@ def widen_value(value: object) -> object:
     if isinstance(value, torch.dtype) and value.is_floating_point:
         return torch.float64
     return value
-
-
-def _inexact(value: object) -> bool:
-    return isinstance(value, float) or (isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()))
 
 
 def level(output: Tensor, right: Expected | Tensor) -> Tensor:
@@ -341,14 +341,22 @@ def sample_output(func: OpOverload, args: Args, kwargs: Kwargs, outputs: Outputs
     if not outputs or not isinstance(outputs[0], Tensor) or outputs[0].numel() <= ELEMENTS:
         return args, kwargs, outputs
     if name in PRODUCTS:
-        return _product(args, kwargs, outputs, PRODUCTS[name], off)
+        at = PRODUCTS[name]
+        a, b, y = args[at[0]], args[at[1]], outputs[0]
+        rows, columns = _with(places(y.shape[-2], ROWS), off, -2), _with(places(y.shape[-1], COLUMNS), off, -1)
+        arguments = list(args)
+        arguments[at[0]], arguments[at[1]] = a[..., rows, :], b[..., columns]
+        if at[0]:
+            arguments[0] = args[0].expand_as(y)[..., rows, :][..., columns]
+        return tuple(arguments), kwargs, [y[..., rows, :][..., columns]]
     if name == "aten::embedding_dense_backward":
         width = _with(places(args[0].shape[-1], COLUMNS // 4), off, -1)
         return (args[0][..., width], *args[1:]), kwargs, [outputs[0][:, width]]
     tensors = [x for x in tree_leaves((args, kwargs, outputs)) if isinstance(x, Tensor) and x.numel() > 1]
     if all(x.shape == outputs[0].shape for x in tensors) and not _spans_dims(func):
         where = _with(places(outputs[0].numel(), ELEMENTS), None if off is None else off.flatten(), -1)
-        return tree_map(lambda x: _flat(x, where), (args, kwargs, outputs))  # type: ignore[no-any-return]
+        pick = lambda x: x.flatten()[where] if isinstance(x, Tensor) and x.numel() > 1 else x  # noqa: E731
+        return tree_map(pick, (args, kwargs, outputs))  # type: ignore[no-any-return]
     return args, kwargs, outputs
 
 
@@ -384,20 +392,6 @@ def _with(taken: Tensor, off: Tensor | None, dim: int) -> Tensor:
     return worst.topk(min(SUSPECTS, len(worst))).indices.unique()
 
 
-def _product(args: Args, kwargs: Kwargs, outputs: Outputs, at: tuple[int, int], off: Tensor | None) -> Parts:
-    a, b, y = args[at[0]], args[at[1]], outputs[0]
-    rows, columns = _with(places(y.shape[-2], ROWS), off, -2), _with(places(y.shape[-1], COLUMNS), off, -1)
-    arguments = list(args)
-    arguments[at[0]], arguments[at[1]] = a[..., rows, :], b[..., columns]
-    if at[0]:
-        arguments[0] = args[0].expand_as(y)[..., rows, :][..., columns]
-    return tuple(arguments), kwargs, [y[..., rows, :][..., columns]]
-
-
-def _flat(value: object, where: Tensor) -> object:
-    return value.flatten()[where] if isinstance(value, Tensor) and value.numel() > 1 else value
-
-
 def _spans_dims(func: OpOverload) -> bool:
     """Whether an op names dims: then its elements are not each their own."""
     names = {a.name for a in func._schema.arguments}
@@ -408,7 +402,7 @@ ChoiceCheck = Callable[[OpOverload, Args, Kwargs, Outputs], OpVerdict | None]
 SIGMAS = 7.0
 
 
-def chosen(func: OpOverload, args: Args, kwargs: Kwargs, outputs: Outputs) -> OpVerdict | None:
+def check_choice(func: OpOverload, args: Args, kwargs: Kwargs, outputs: Outputs) -> OpVerdict | None:
     """Values and where they stood (topk, sort, max): of equal values any may be named, each once."""
     arguments = named_arguments(func, args, kwargs)
     if len(outputs) != 2 or arguments.get("dim", -1) is None or arguments.get("stable"):
@@ -447,16 +441,12 @@ def largest(func: OpOverload, args: Args, kwargs: Kwargs, outputs: Outputs) -> O
     flat, dim = (x.flatten(), 0) if dim is None else (x, dim)
     if flat.numel() == 0 or flat.dim() == 0 or bool(flat.isnan().any()):
         return None
-    ours, theirs = (_along(places, flat, dim) for places in (got, right))
+    ours, theirs = (places.unsqueeze(dim) if places.dim() < flat.dim() else places for places in (got, right))
     outside = (ours < 0) | (ours >= flat.shape[dim])
     if bool(outside.any()):
         return wrong("index", float(outside.sum()))
     bad = float((flat.gather(dim, ours) != flat.gather(dim, theirs)).sum())
     return wrong("index", bad) if bad else RIGHT
-
-
-def _along(places: Tensor, x: Tensor, dim: int) -> Tensor:
-    return places.unsqueeze(dim) if places.dim() < x.dim() else places
 
 
 def dropout(func: OpOverload, args: Args, kwargs: Kwargs, outputs: Outputs) -> OpVerdict | None:
@@ -543,7 +533,8 @@ def _moments(y: Tensor, mean: float, variance: float) -> OpVerdict:
 
 
 CHOICES: Mapping[str, ChoiceCheck] = MappingProxyType({
-    "topk": chosen, "sort": chosen, "max": chosen, "min": chosen, "argmax": largest, "argmin": largest,
+    "topk": check_choice, "sort": check_choice, "max": check_choice, "min": check_choice, "argmax": largest,
+    "argmin": largest,
     "native_dropout": dropout, "bernoulli": bernoulli, "bernoulli_": bernoulli, "normal_": gaussian,
     "randn": gaussian, "randn_like": gaussian, "uniform_": uniform, "rand": uniform, "rand_like": uniform,
     "randint": integers, "random_": integers, "randperm": permutation,

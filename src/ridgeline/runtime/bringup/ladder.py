@@ -26,14 +26,14 @@ from ridgeline.runtime.bringup.findings import Check, Determinism
 from ridgeline.runtime.bringup.guard import Guard
 from ridgeline.runtime.bringup.judge import NoContractError, judge
 from ridgeline.runtime.bringup.repro import Session
-from ridgeline.runtime.bringup.subject import Subject
+from ridgeline.runtime.bringup.subject import Subject, adamw
 from ridgeline.runtime.bringup.testbed import (
     DrawSpread,
     Exact,
     SpreadFigure,
     Testbed,
-    adamw,
     first_tensor,
+    furthest,
     run_check,
     spread_of,
     testbed_of,
@@ -123,7 +123,7 @@ def training(session: Session, bed: Testbed) -> Check:
         return {"losses": torch.stack([x.double() for x in losses_])}
 
     exact = losses(bed.wide(), Exact())
-    draws = [losses(bed.build("cpu"), bed.rounded(seed)) for seed in range(TRAINING_DRAWS)]
+    draws = [losses(bed.build("cpu"), bed.right_device(seed)) for seed in range(TRAINING_DRAWS)]
     noise = DrawSpread(exact=exact, draws=draws)
 
     def measure() -> tuple[SpreadFigure, str]:
@@ -177,16 +177,8 @@ def _state(value: object) -> object:
 
 def _furthest(spread: DrawSpread, got: dict[str, Tensor], *, first: bool = False) -> tuple[SpreadFigure, str]:
     """The tensor nearest to its limit; with `first` the first one beyond it."""
-    worst, where = SpreadFigure(statistic="power"), ""
-    for name, value in got.items():
-        if name not in spread.exact:
-            continue
-        measurement = spread.judge_value(name, value)
-        if not measurement.right and first:
-            return measurement, name
-        if measurement.excess > worst.excess or not where:
-            worst, where = measurement, name
-    return worst, where
+    values = ((spread.judge_value(name, value), name) for name, value in got.items() if name in spread.exact)
+    return furthest(values, first=first)
 
 
 def _parts(subject: Subject) -> tuple[str, ...]:

@@ -32,12 +32,12 @@ from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError
 from ridgeline.core.files import write_text
 from ridgeline.runtime.bringup import fake_device
-from ridgeline.runtime.bringup.arithmetic import Args, Draw, HostCall, Kwargs, OpVerdict, Outputs
+from ridgeline.runtime.bringup.arithmetic import Args, Draw, HostCall, Kwargs, OpVerdict, Outputs, clone_tensors
 from ridgeline.runtime.bringup.capture import Modules, OpPlace, Watch, WrongCall
 from ridgeline.runtime.bringup.contracts import contract_of, outputs_of
 from ridgeline.runtime.bringup.devices import open_device
 from ridgeline.runtime.bringup.fake_device import Lacks, on_device, on_host
-from ridgeline.runtime.bringup.faults import Fault, chosen, read_faults
+from ridgeline.runtime.bringup.faults import Fault, choose_faults, read_faults
 from ridgeline.runtime.bringup.findings import BringUp, OpFinding, Rates, unheard
 from ridgeline.runtime.bringup.guard import Guard, OpEntry
 from ridgeline.runtime.bringup.judge import judge, widen_value
@@ -226,7 +226,7 @@ def _judge_reproduction(folder: Path, recipe: JsonObject, asked: argparse.Namesp
     open_device(device)
     if device.partition(":")[0] != fake_device.NAME or not recipe["faults"]:
         return _try_call(func, args, kwargs, device, asked.times)
-    ((name, alter),) = chosen(read_faults(Path(recipe["faults"])), recipe["fault"]).items()
+    ((name, alter),) = choose_faults(read_faults(Path(recipe["faults"])), recipe["fault"]).items()
     with fake_device.alter_results(Fault(name, alter)):
         return _try_call(func, args, kwargs, device, asked.times)
 
@@ -250,7 +250,7 @@ def _try_call(func: OpOverload, args: Args, kwargs: Kwargs, device: str, times: 
 
 def _reference(func: OpOverload, args: Args, kwargs: Kwargs) -> Outputs:
     """The contract's exact result in the formats that the host's kernel gives."""
-    wide = tree_map(lambda x: widen_value(x.clone() if isinstance(x, Tensor) else x), (args, kwargs))
+    wide = tree_map(widen_value, clone_tensors((args, kwargs)))
     exact = contract_of(func)(Draw(), func, *wide)
     near, near_kwargs = tree_map(on_host, (args, kwargs))
     formats = outputs_of(func, near, near_kwargs, func(*near, **near_kwargs))

@@ -29,7 +29,7 @@ from ridgeline.runtime.bringup.arithmetic import error_text
 from ridgeline.runtime.bringup.capture import PROBE, Modules, Watch, hard_variants, probe
 from ridgeline.runtime.bringup.devices import fingerprint, open_device, unit_of
 from ridgeline.runtime.bringup.fake_device import Lacks
-from ridgeline.runtime.bringup.faults import PERSONALITIES, Fault, chosen, read_faults, read_lacks
+from ridgeline.runtime.bringup.faults import PERSONALITIES, Fault, choose_faults, read_faults, read_lacks
 from ridgeline.runtime.bringup.findings import BringUp, Fingerprint, OpFinding, unheard
 from ridgeline.runtime.bringup.guard import Guard, OpJournal
 from ridgeline.runtime.bringup.invariances import check_invariances
@@ -247,11 +247,11 @@ def attempt(job: AttemptJob, answers: BinaryIO) -> int:
     try:
         faults = read_faults(Path(job.faults)) if job.faults else {}
         if job.target is None:
-            put(answers, ("faults", list(chosen(faults, job.fault))))
+            put(answers, ("faults", list(choose_faults(faults, job.fault))))
             return 0
         fault = None
         if faults:
-            ((name, alter),) = chosen(faults, job.fault).items()
+            ((name, alter),) = choose_faults(faults, job.fault).items()
             fault = Fault(name, alter)
         run(job, fault, answers)
     except InputError as error:

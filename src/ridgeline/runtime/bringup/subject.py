@@ -133,6 +133,11 @@ def _own_subject(target: OwnModule, dtype: str, device: str, seed: int) -> Subje
     return Subject(module=module, inputs=inputs, named=keywords, loss=loss, generate=generate if able else None)
 
 
+def adamw(subject: Subject) -> torch.optim.Optimizer:
+    """AdamW, parameter by parameter."""
+    return torch.optim.AdamW(subject.module.parameters(), lr=1e-3, foreach=False)
+
+
 def move_module(module: nn.Module, device: str) -> nn.Module:
     """A module on a device; parameters that are one stay one, which torch undoes where tensors change their class."""
     names: dict[int, list[str]] = {}

@@ -34,6 +34,7 @@ from ridgeline.runtime.bringup.faults import CORPUS, split
 from ridgeline.runtime.bringup.findings import BringUp, Fingerprint, OpFinding, Rates, unheard
 from ridgeline.runtime.bringup.guard import OpJournal
 from ridgeline.runtime.bringup.target import OwnModule, Target, one_of_each, target_of
+from ridgeline.runtime.probe.supervisor import ENTRY, end_process, exit_text, written_lines
 
 LENGTH = struct.Struct("<Q")
 
@@ -86,10 +87,6 @@ def take(stream: BinaryIO) -> Any:
     return pickle.loads(payload) if len(payload) == length else None
 
 
-ENTRY = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from ridgeline.runtime.bringup.run_parts import main; sys.exit(main())"
-)
 OP_LIMIT_S = {"cpu": 10.0, "ridge": 10.0}  # how long one op may take
 OTHER_LIMIT_S = 180.0  # the first call of a device may compile
 SILENT_LIMIT_S = 900.0  # without any answer, whatever goes on
@@ -104,7 +101,7 @@ class Server:
     def __init__(self) -> None:
         self.errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  (as long as it)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", ENTRY, json.dumps(sys.path)],
+            [sys.executable, "-c", ENTRY.format(module="ridgeline.runtime.bringup.run_parts"), json.dumps(sys.path)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
         )  # fmt: skip
         self.answers: queue.Queue[Any] = queue.Queue()
@@ -124,15 +121,11 @@ class Server:
 
     def last_words(self) -> str:
         """The last line on its standard error."""
-        self.errors.seek(0)
-        lines = [line.strip() for line in self.errors.read().splitlines() if line.strip()]
-        return lines[-1][:200] if lines else ""
+        return next(reversed(written_lines(self.errors)), "")[:200]
 
     def close(self) -> None:
         """End it."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        end_process(self.process)
 
 
 @cache
@@ -159,7 +152,7 @@ class Attempts:
             if has_ended is None:
                 return
             if self.job.found is None:
-                raise InputError(f"the file of faults ends the process that reads it: {_how(has_ended)}")
+                raise InputError(f"the file of faults ends the process that reads it: {exit_text(has_ended)}")
             if sum(self.deaths.values()) >= DEATHS:
                 self.job.found.not_run["the rest"] = f"{DEATHS} processes died"
                 return
@@ -218,11 +211,11 @@ class Attempts:
         self.deaths[entry.op] += 1
         if not glimpse.running:
             bring_up.not_run[f"part {self.job.at + 1}"] = (
-                f"{_how(code)} after {entry.op or 'nothing'}: {server().last_words()}"
+                f"{exit_text(code)} after {entry.op or 'nothing'}: {server().last_words()}"
             )
             self.job = replace(self.job, at=self.job.at + 1, position=0)
             return code
-        message = entry.message or (f"no result within {self.limit_s:.0f} s" if hung else _how(code))
+        message = entry.message or (f"no result within {self.limit_s:.0f} s" if hung else exit_text(code))
         bring_up.add(OpFinding(
             op=entry.op, module=entry.module or "model", phase=entry.phase, dtype=entry.dtype, measured=1.0,
             limit=0.5, statistic="hung" if hung else "died", message=message,
@@ -231,12 +224,6 @@ class Attempts:
         self.job = replace(self.job, healed=self.job.healed | {entry.key if self.deaths[entry.op] < 2 else entry.op})
         OpJournal(Path(self.job.journal), create=True)
         return code
-
-
-def _how(code: int) -> str:
-    if code < 0:
-        return f"the process died of {signal.Signals(-code).name}"
-    return f"the process ended with code {code}"
 
 
 def bringup(

@@ -14,7 +14,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.units import format_quantity
 from ridgeline.models.load import model as read_model
 from ridgeline.models.params import block_params
-from ridgeline.models.spec import Attention, Block, Ffn, LatentAttention, Mixer, Mlp, ModelSpec, Moe
+from ridgeline.models.spec import Attention, Ffn, LatentAttention, Mixer, Mlp, ModelSpec, Moe
 from ridgeline.runtime.train.refuse import model_refusals
 
 
@@ -118,9 +118,9 @@ def left_out(model: ModelSpec, small: ModelSpec) -> tuple[str, ...]:
 
 def narrow_model(model: ModelSpec, wide: int = WIDE) -> ModelSpec:
     """The same architecture with widths, heads and experts as few as keep its form."""
+    blocks = (replace(block, mixer=_mixer(block.mixer, wide), ffn=_ffn(block.ffn, wide)) for block in model.blocks)
     return replace(
-        model, hidden=min(model.hidden, wide), blocks=tuple(_block(block, wide) for block in model.blocks),
-        vocab=min(model.vocab, 2 * wide),
+        model, hidden=min(model.hidden, wide), blocks=tuple(blocks), vocab=min(model.vocab, 2 * wide),
         embedding=replace(model.embedding, positions=min(model.embedding.positions, 8 * wide)),
     )  # fmt: skip
 
@@ -128,10 +128,6 @@ def narrow_model(model: ModelSpec, wide: int = WIDE) -> ModelSpec:
 def two_layers(model: ModelSpec) -> ModelSpec:
     """Two layers at least: the first kind twice where there is only one."""
     return model if model.layers > 1 else replace(model, order=model.order * 2)
-
-
-def _block(block: Block, wide: int) -> Block:
-    return replace(block, mixer=_mixer(block.mixer, wide), ffn=_ffn(block.ffn, wide))
 
 
 def _mixer(mixer: Mixer | None, wide: int) -> Mixer | None:

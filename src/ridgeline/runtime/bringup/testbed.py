@@ -17,7 +17,7 @@ log2 of the ops' number runs find the first op whose own result makes it wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -50,7 +50,7 @@ from ridgeline.runtime.bringup.findings import Check
 from ridgeline.runtime.bringup.guard import Guard, host_result
 from ridgeline.runtime.bringup.judge import widen_value
 from ridgeline.runtime.bringup.repro import Session
-from ridgeline.runtime.bringup.subject import Subject, stage_subject, subject_of
+from ridgeline.runtime.bringup.subject import Subject, adamw, stage_subject, subject_of
 from ridgeline.runtime.bringup.target import OwnModule, narrow_model, one_of_each, two_layers
 from ridgeline.runtime.train.request import has_experts
 
@@ -98,7 +98,7 @@ class DrawSpread:
             return SpreadFigure(statistic="shape", value=float(got.numel()), limit=max(1.0, float(exact.numel())) / 2)
         return self._worst(got.double() - exact, [draw - exact for draw in draws], exact, got.dtype)
 
-    def apart(
+    def judge_pair(
         self, name: str, one: Tensor, other: Tensor, part: slice | int | tuple[slice | int, ...] = ()
     ) -> SpreadFigure:
         """Two tensors that differ by rounding alone; `part` says which of the traced one they are."""
@@ -318,11 +318,6 @@ def train_steps(
     return losses
 
 
-def adamw(subject: Subject) -> torch.optim.Optimizer:
-    """AdamW, parameter by parameter."""
-    return torch.optim.AdamW(subject.module.parameters(), lr=1e-3, foreach=False)
-
-
 WIDE = 128
 DRAWS = 6
 LARGEST = 5_000_000  # parameters of a user's module that is run many times
@@ -348,7 +343,7 @@ class Testbed:
     guard: Guard = field(default_factory=Guard)
     modules: Modules = field(default_factory=Modules)
 
-    def rounded(self, seed: int) -> Rounded:
+    def right_device(self, seed: int) -> Rounded:
         """A right device of this kind."""
         return Rounded(seed, self.guard.unit)
 
@@ -421,9 +416,20 @@ def spread_of(bed: Testbed, run: Callable[[Subject], dict[str, torch.Tensor]], d
     drawn = []
     for seed in range(draws):
         subject = bed.build("cpu")
-        with bed.rounded(seed):
+        with bed.right_device(seed):
             drawn.append(run(subject))
     return DrawSpread(exact=exact, draws=drawn, chooses=bed.chooses)
+
+
+def furthest(figures: Iterable[tuple[SpreadFigure, str]], *, first: bool = False) -> tuple[SpreadFigure, str]:
+    """The figure nearest to its limit, with its name; with `first` the first one beyond it."""
+    worst_, where = SpreadFigure(statistic="power"), ""
+    for figure, name in figures:
+        if first and not figure.right:
+            return figure, name
+        if figure.excess > worst_.excess or not where:
+            worst_, where = figure, name
+    return worst_, where
 
 
 Measure = Callable[[], tuple[SpreadFigure, str]]  # what was measured, and where it was worst

@@ -148,26 +148,26 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class LayerSplit:
     """Layers and ops of text, and those that images alone lead to."""
 
     text: Layers
     tower: Layers
 
 
-def split(recording: Recording, layers: Layers) -> Split:
+def split(recording: Recording, layers: Layers) -> LayerSplit:
     """A recording's layers and outside ops, by whether token ids reach them."""
     ids, media_inputs = (
         {place for place, input_kind in recording.given.items() if input_kind == kind} for kind in ("text", "image")
     )
     if not media_inputs or not ids:
-        return Split(text=layers, tower=Layers(calls=(), outside=()))
+        return LayerSplit(text=layers, tower=Layers(calls=(), outside=()))
     by_text, by_others = reachable_nodes(recording, ids), reachable_nodes(recording, media_inputs)
     media_towers = tuple(
         call for call in layers.calls if not by_text.intersection(call.places) and by_others.intersection(call.places)
     )
     if len(media_towers) == len(layers.calls):
-        return Split(text=layers, tower=Layers(calls=(), outside=()))
+        return LayerSplit(text=layers, tower=Layers(calls=(), outside=()))
     tower_nodes = (
         {place for place in layers.outside if place in by_others and place not in by_text} if media_towers else set()
     )
@@ -175,7 +175,7 @@ def split(recording: Recording, layers: Layers) -> Split:
         calls=tuple(call for call in layers.calls if call not in media_towers),
         outside=tuple(place for place in layers.outside if place not in tower_nodes),
     )
-    return Split(text=text, tower=Layers(calls=media_towers, outside=tuple(sorted(tower_nodes))))
+    return LayerSplit(text=text, tower=Layers(calls=media_towers, outside=tuple(sorted(tower_nodes))))
 
 
 def reachable_nodes(recording: Recording, seeds: Collection[int]) -> frozenset[int]:

@@ -17,7 +17,7 @@ from math import prod
 
 from torch import nn
 
-from ridgeline.runtime.capture.recording import ATTEND, PRODUCTS, Node, Recording
+from ridgeline.runtime.capture.recording import ATTEND, PRODUCTS, OpNode, Recording
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Parameters by name."""
@@ -46,7 +46,7 @@ class Multiplied:
         return 2.0 * self.rows * self.inputs * self.outputs
 
 
-def multiply_node(place: int, node: Node, shapes: Shapes) -> Multiplied:
+def multiply_node(place: int, node: OpNode, shapes: Shapes) -> Multiplied:
     """The numbers of a product; of a convolution those of the product that it is."""
     tensors = list(zip(node.shapes, node.inputs, strict=True))
     bias = ""
@@ -82,7 +82,7 @@ class LayerGraph:
 
     def __init__(self, recording: Recording, places: Sequence[int], shapes: Shapes) -> None:
         self.recording, self.shapes = recording, shapes
-        self.nodes: dict[int, Node] = {place: recording.nodes[place] for place in places}
+        self.nodes: dict[int, OpNode] = {place: recording.nodes[place] for place in places}
         self.scored: set[int] = set()
         self._join_attentions()
 
@@ -138,7 +138,7 @@ class LayerGraph:
         """Pointwise ops that stand before results, up to the products that made them."""
         return frozenset(place for place in self._walk(places, self._sources) if place not in self.by_place)
 
-    def leads_to(self, place: int, found: Callable[[Node], bool]) -> bool:
+    def leads_to(self, place: int, found: Callable[[OpNode], bool]) -> bool:
         """Whether such an op follows a product without another product between them."""
         walk = self._walk(self._readers(place), lambda at: () if at in self.by_place else self._readers(at))
         return any(found(self.nodes[at]) for at in walk if at not in self.by_place)

@@ -42,7 +42,7 @@ Arguments = Sequence[Any]
 
 
 @dataclass(slots=True, kw_only=True)
-class Node:
+class OpNode:
     """One op: what it is called, in which call of which module, what it read and what came of it.
 
     inputs    nodes whose results it reads, by argument; -1 for what no op made
@@ -67,7 +67,7 @@ class Node:
 
 
 @dataclass(slots=True, kw_only=True)
-class Call:
+class ModuleCall:
     """One call of a module: its path, and the width of what it returned."""
 
     path: str
@@ -83,12 +83,12 @@ class Recording:
     given     what it was called with, by the place of the node: "text", "image", "sound" or "other"
     """
 
-    nodes: list[Node] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    nodes: list[OpNode] = field(default_factory=list)
+    calls: list[ModuleCall] = field(default_factory=list)
     guessed: set[str] = field(default_factory=set)
     given: dict[int, str] = field(default_factory=dict)
 
-    def path(self, node: Node) -> str:
+    def path(self, node: OpNode) -> str:
         return self.calls[node.calls[-1]].path if node.calls else ""
 
 
@@ -193,7 +193,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self, op: str, sources: list[int], weights: tuple[str, ...], tensors: list[Tensor], outputs: list[Tensor],
         facts: JsonMapping, view: bool = False,
     ) -> None:  # fmt: skip
-        node = Node(
+        node = OpNode(
             op=op, inputs=tuple(sources), weights=weights, shapes=tuple(tuple(x.shape) for x in tensors),
             out=tuple(outputs[0].shape), calls=tuple(self.stack), view=view, facts=facts,
         )  # fmt: skip
@@ -274,7 +274,7 @@ def _follow_modules(module: nn.Module, recorder: Recorder) -> Iterator[None]:
         recorder.stack.append(len(recorder.recording.calls))
         first = next((x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)), None)
         read = tuple(first.shape) if first is not None else ()
-        recorder.recording.calls.append(Call(path=path, kind=type(part).__name__, read=read))
+        recorder.recording.calls.append(ModuleCall(path=path, kind=type(part).__name__, read=read))
 
     def leave(_part: nn.Module, _args: object, output: object) -> None:
         first = next((x for x in tree_leaves(output) if isinstance(x, Tensor)), None)

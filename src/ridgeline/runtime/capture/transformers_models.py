@@ -269,7 +269,7 @@ def config_of(data: JsonMapping) -> Any:
         raise _refuse_type("config", wrong) from None
 
 
-def built(config: object, *, told: bool = True) -> nn.Module:
+def build_module(config: object, *, told: bool = True) -> nn.Module:
     """The module that a config describes, on the meta device and in bf16; `told`: with attention told whole."""
     import transformers
 
@@ -305,7 +305,7 @@ class Forward:
 def forward_of(config: object, tokens: int, *, told: bool) -> Forward:
     holder: list[Recorder] = []
     with whole_attention(holder):
-        module = built(config, told=told)
+        module = build_module(config, told=told)
         text_module = speaking(module)
         wrongs: list[Exception] = []
         for by_decision in (False, True):

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 from ridgeline.core.documents import JsonObject
-from ridgeline.runtime.probe.case import GROUPS, Case
+from ridgeline.runtime.probe.case import GROUPS, KernelCase
 from ridgeline.runtime.probe.ranks import find_world
-from ridgeline.runtime.probe.session import measure_device, measure_ranks
+from ridgeline.runtime.probe.session import measure_ranks
 from ridgeline.runtime.probe.supervisor import Refused, Settings, ignore_progress
 
 
@@ -47,10 +47,7 @@ def main() -> int:
     options: JsonObject = {"resume": options_.resume, "only": only, "chip": options_.chip}
     options["watch"] = _Plain(options_.minutes) if world.rank == 0 else ignore_progress
     try:
-        if world.ranks > 1:
-            outcome = measure_ranks(settings, options_.output, world, group_backend=options_.backend, **options)
-        else:
-            outcome = measure_device(settings, options_.output, **options)
+        outcome = measure_ranks(settings, options_.output, world, group_backend=options_.backend, **options)
     except Refused as wrong:
         parser.error(f"--device: {wrong}")
     if world.rank:
@@ -68,7 +65,7 @@ class _Plain:
     def __init__(self, minutes: float) -> None:
         self.began, self.next, self.minutes = time.monotonic(), 0.0, minutes
 
-    def __call__(self, count: int, total: int, case: Case) -> None:
+    def __call__(self, count: int, total: int, case: KernelCase) -> None:
         spent = time.monotonic() - self.began
         if spent >= self.next:
             self.next = spent + 20

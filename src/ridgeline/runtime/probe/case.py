@@ -32,7 +32,7 @@ LOSS_BUFFERS = 6.0  # times its operands that a cross entropy holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class KernelCase:
     """One measurement to take.
 
     kernel        what runs
@@ -70,16 +70,16 @@ def make_case(
     group: str,
     tier: int = 0,
     limit_s: float = 60.0,
-) -> Case:
+) -> KernelCase:
     """A case from its sizes and words in the order they are written."""
     dims_by_name = dict(dims)
     words = {name: value for name, value in dims_by_name.items() if isinstance(value, str)}
     sizes = {name: value for name, value in dims_by_name.items() if not isinstance(value, str)}
     kernel = Kernel(op=op, impl=impl, dtype=dtype, dims=sizes, words=words)
-    return Case(kernel=kernel, group=group, tier=tier, limit_s=limit_s)
+    return KernelCase(kernel=kernel, group=group, tier=tier, limit_s=limit_s)
 
 
-def read_case(message: JsonObject) -> Case:
+def read_case(message: JsonObject) -> KernelCase:
     op, impl, dtype, *dims = message["identity"].items()
     options = {name: message[name] for name in ("group", "tier", "limit_s")}
     return make_case(op=op[1], impl=impl[1], dtype=dtype[1], dims=dims, **options)
@@ -95,7 +95,7 @@ def row_key(row: JsonObject) -> str:
     return json.dumps({name: row[name] for name in sorted(row) if name not in results})
 
 
-def buffer_bytes_of(case: Case) -> float:
+def buffer_bytes_of(case: KernelCase) -> float:
     """Memory a case holds while it runs, references of its check not counted."""
     kernel = case.kernel
     if kernel.impl == "math" and kernel.op.startswith("attention"):
@@ -108,11 +108,11 @@ KINDS = ("kernel", "matmul", "linear", "copy", "view", "empty", "autograd", "eve
 MOST_SETS = 48
 
 
-def _device_case(op: str, group: str, tier: int, impl: str = "torch", dtype: str = "", **dims: int | str) -> Case:
+def _device_case(op: str, group: str, tier: int, impl: str = "torch", dtype: str = "", **dims: int | str) -> KernelCase:
     return make_case(op=op, impl=impl, dtype=dtype, dims=tuple(dims.items()), group=group, tier=tier)
 
 
-def _memory(cache_bytes: int) -> Iterator[Case]:
+def _memory(cache_bytes: int) -> Iterator[KernelCase]:
     large, sizes = 1 << 30, [1 << power for power in range(16, 34)]
     for op in ("copy", "read", "write"):
         yield _device_case(op, "memory", 0, dtype="fp32", bytes=large, cold=True)
@@ -130,14 +130,14 @@ def _memory(cache_bytes: int) -> Iterator[Case]:
             yield _device_case(op, "memory", tier, dtype="fp32", bytes=size, cold=True)
 
 
-def _host() -> Iterator[Case]:
+def _host() -> Iterator[KernelCase]:
     for kind in KINDS:
         yield _device_case("launch", "host", 0, kind=kind)
     for kind in ("node", "launch"):
         yield _device_case("graph", "host", 0, kind=kind)
 
 
-def _overlap() -> Iterator[Case]:
+def _overlap() -> Iterator[KernelCase]:
     for at, ((m, n, k), partner) in enumerate(
         product(((8192, 8192, 8192), (2048, 8192, 8192)), ("copy", "h2d", "d2h"))
     ):
@@ -148,7 +148,7 @@ def _overlap() -> Iterator[Case]:
     yield _device_case("overlap", "overlap", 2, dtype="bf16", m=64, n=8192, k=8192, beside="copy", bytes=1 << 28)
 
 
-def _sustained_cases() -> Iterator[Case]:
+def _sustained_cases() -> Iterator[KernelCase]:
     big = {"m": 8192, "n": 8192, "k": 8192}
     for impl in ("burst", "steady"):
         yield _device_case("sustained", "sustained", 1, impl, "bf16", **big)
@@ -167,7 +167,7 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broa
 SIZES = (1 << 20, 1 << 26, 1 << 13, 1 << 23, 1 << 28, 1 << 16, 1 << 10, 1 << 18, 1 << 30)
 
 
-def link_cases(ranks: int, nodes: int, backend: str) -> list[Case]:
+def link_cases(ranks: int, nodes: int, backend: str) -> list[KernelCase]:
     """Payloads in bytes as nccl-tests counts them: of the whole tensor that is reduced, gathered or exchanged."""
     cases = []
     for at, (size, op) in enumerate(product(SIZES, ("send_recv", *COLLECTIVES))):
@@ -184,7 +184,7 @@ def link_cases(ranks: int, nodes: int, backend: str) -> list[Case]:
     return cases
 
 
-def _link_case(op: str, tier: int, dtype: str = "bf16", **dims: int | str) -> Case:
+def _link_case(op: str, tier: int, dtype: str = "bf16", **dims: int | str) -> KernelCase:
     return make_case(op=op, impl="torch", dtype=dtype, dims=tuple(dims.items()), group="interconnect", tier=tier)
 
 
@@ -195,13 +195,13 @@ IMPLS = {"fp8": "scaled_mm", "int8": "int_mm"}
 COMPILE_LIMIT_S = 180.0
 
 
-def cases(cache_bytes: int, only: Sequence[str] = (), kind: str = "") -> list[Case]:
+def cases(cache_bytes: int, only: Sequence[str] = (), kind: str = "") -> list[KernelCase]:
     """Every case in the order in which they are taken; `only` keeps some groups, `kind` is the type of the device."""
     grid = list(_host_gemms()) if kind == "cpu" else []
     grid += [case for case in _gemms() if case.kernel.flops <= MOST_FLOPS]
     grid += [*_grouped_gemms(), *_attention(), *_decode(), *_rows(), *_optimizer()]
     grid += [*_memory(cache_bytes), *_host(), *_overlap(), *_sustained_cases()]
-    case_by_key: dict[str, Case] = {}
+    case_by_key: dict[str, KernelCase] = {}
     for case in grid:
         late = kind == "cpu" and case.kernel.impl == "compiled"  # half a minute each
         if not only or case.group in only:
@@ -209,7 +209,7 @@ def cases(cache_bytes: int, only: Sequence[str] = (), kind: str = "") -> list[Ca
     return _in_turns(case_by_key.values())
 
 
-def _host_gemms() -> Iterator[Case]:
+def _host_gemms() -> Iterator[KernelCase]:
     """Products that a CPU finishes in milliseconds, in the formats it is used with."""
     for side, m, dtype in product((512, 1024, 2048), (1, 16, 64, 256, 1024), ("fp32", "bf16")):
         yield _gemm(dtype, m, side, side, 0 if m in (1, 256) else 1)
@@ -217,9 +217,9 @@ def _host_gemms() -> Iterator[Case]:
         yield _gemm(dtype, m, n, k, 1)
 
 
-def _in_turns(made: Iterable[Case]) -> list[Case]:
+def _in_turns(made: Iterable[KernelCase]) -> list[KernelCase]:
     """Tiers one after the other; inside one, every group at its own pace."""
-    of_group: dict[tuple[int, str], list[Case]] = {}
+    of_group: dict[tuple[int, str], list[KernelCase]] = {}
     for case in made:
         of_group.setdefault((case.tier, case.group), []).append(case)
     ordered_cases = []
@@ -229,12 +229,12 @@ def _in_turns(made: Iterable[Case]) -> list[Case]:
     return [case for *_, case in sorted(ordered_cases, key=lambda one: one[:3])]
 
 
-def _gemm(dtype: str, m: int, n: int, k: int, tier: int, impl: str = "", **state: bool) -> Case:
+def _gemm(dtype: str, m: int, n: int, k: int, tier: int, impl: str = "", **state: bool) -> KernelCase:
     dims = (("m", m), ("n", n), ("k", k), *state.items())
     return make_case(op="gemm", impl=impl or IMPLS.get(dtype, "torch"), dtype=dtype, dims=dims, group="gemm", tier=tier)
 
 
-def _gemms() -> Iterator[Case]:
+def _gemms() -> Iterator[KernelCase]:
     weights = ((4096, 4096), (2048, 2048), (8192, 8192), (14336, 4096), (4096, 14336), (28672, 8192), (8192, 28672))
     for (n, k), m in product(weights, (4096, 16, 256, 1024, 1, 16384, 64)):
         yield _gemm("bf16", m, n, k, 0)
@@ -280,7 +280,7 @@ def _multiple(value: float, of: int) -> int:
     return max(of, round(value / of) * of)
 
 
-def _from_cache() -> Iterator[Case]:
+def _from_cache() -> Iterator[KernelCase]:
     """Products small enough to stay in a cache of tens of megabytes, on the same buffers again and again."""
     weights = [(2048, 2048), (4096, 4096), (2048, 8192), (7168, 2048)]
     weights += [(1024, 4096), (2048, 7168), (5120, 5120), (1024, 1024)]
@@ -290,7 +290,7 @@ def _from_cache() -> Iterator[Case]:
             yield _gemm("fp8", m, n, 2 * k, 1, cold=False)
 
 
-def _vocabulary() -> Iterator[Case]:
+def _vocabulary() -> Iterator[KernelCase]:
     """Products of the head: forward, and the gradient that sums over the words."""
     for n, k in ((128256, 4096), (32000, 4096), (152064, 8192), (50304, 2048), (129280, 7168), (50257, 1024)):
         for m in (4096, 64, 1024, 8192, 1):
@@ -299,7 +299,7 @@ def _vocabulary() -> Iterator[Case]:
         yield _gemm("bf16", n, k, 4096, 2, "torch_nt")
 
 
-def _grouped_gemms() -> Iterator[Case]:
+def _grouped_gemms() -> Iterator[KernelCase]:
     experts = [(8, 14336, 4096), (32, 2048, 7168), (32, 7168, 2048)]
     experts += [(16, 1536, 2048), (64, 1408, 2048), (8, 4096, 14336)]
     for at, (groups, n, k) in enumerate(experts):
@@ -312,7 +312,7 @@ def _grouped_gemms() -> Iterator[Case]:
 
 def _attend(
     op: str, impl: str, batch: int, layout: Sequence[int], query: int, key: int, causal: bool, tier: int
-) -> Case:
+) -> KernelCase:
     heads, kv_heads, head_dim = layout
     dims = (("batch", batch), ("heads", heads), ("kv_heads", kv_heads), ("query", query), ("key", key),
             ("head_dim", head_dim), ("causal", causal))  # fmt: skip
@@ -324,7 +324,7 @@ LAYOUTS = ((32, 8, 128), (32, 32, 128), (64, 8, 128), (16, 16, 64), (16, 16, 256
 """Heads, key-value heads, head dim."""
 
 
-def _attention() -> Iterator[Case]:
+def _attention() -> Iterator[KernelCase]:
     directions = ("attention_forward", "attention_backward")
     for op, impl in product(directions, ("cudnn", "flash", "efficient", "math")):
         yield from (_attend(op, impl, 1, (8, 8, 64), seq, seq, True, 0) for seq in (512, 1024))
@@ -352,7 +352,7 @@ def _attention() -> Iterator[Case]:
         yield _attend(op, "flex", 8192 // seq, LAYOUTS[0], seq, seq, True, 3)
 
 
-def _decode() -> Iterator[Case]:
+def _decode() -> Iterator[KernelCase]:
     op = "attention_decode"
     for impl in ("cudnn", "flash", "math"):
         yield _attend(op, impl, 32, LAYOUTS[0], 1, 2048, False, 0)
@@ -362,13 +362,13 @@ def _decode() -> Iterator[Case]:
             yield _attend(op, impl, batch, layout, 1, key, False, 1 if batch in (64, 8) else 2)
 
 
-def _row(op: str, impl: str, rows: int, columns: int, tier: int, dtype: str = "bf16") -> Case:
+def _row(op: str, impl: str, rows: int, columns: int, tier: int, dtype: str = "bf16") -> KernelCase:
     dims = (("rows", rows), ("columns", columns))
     limit = COMPILE_LIMIT_S if impl == "compiled" else 60.0
     return make_case(op=op, impl=impl, dtype=dtype, dims=dims, group="rows", tier=tier, limit_s=limit)
 
 
-def _rows() -> Iterator[Case]:
+def _rows() -> Iterator[KernelCase]:
     plain = ("rmsnorm", "add_rmsnorm", "swiglu", "rope", "layernorm", "softmax", "add", "embedding")
     for op in plain:
         yield _row(op, "torch", 4096, 4096, 0)
@@ -391,7 +391,7 @@ def _rows() -> Iterator[Case]:
         )
 
 
-def _optimizer() -> Iterator[Case]:
+def _optimizer() -> Iterator[KernelCase]:
     sizes = (1 << 22, 1 << 26, 1 << 29, 1 << 24, 1 << 30)
     for at, parameters in enumerate(sizes):
         for impl, dtype in (("fused", "fp32"), ("foreach", "fp32"), ("fused", "bf16")):

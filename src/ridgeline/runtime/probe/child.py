@@ -21,7 +21,7 @@ import torch
 from ridgeline.core.documents import JsonObject
 from ridgeline.runtime.probe import registry
 from ridgeline.runtime.probe.backend import Backend, describe, open_backend, open_meter
-from ridgeline.runtime.probe.case import Case, read_case
+from ridgeline.runtime.probe.case import KernelCase, read_case
 from ridgeline.runtime.probe.timing import Bench, host_seconds
 
 POISONED = 3  # exit code after an error that the device does not recover from
@@ -63,7 +63,7 @@ def open_bench(backend: Backend, seconds: float, seed: int) -> Bench:
     return Bench(backend=backend, meter=meter, seconds=seconds or (0.08 if backend.event else 0.15), seed=seed)
 
 
-def run(case: Case, bench: Bench) -> tuple[JsonObject, bool]:
+def run(case: KernelCase, bench: Bench) -> tuple[JsonObject, bool]:
     """The row of a case, and whether the device is unusable after it."""
     torch.backends.cuda.matmul.allow_tf32 = False
     try:

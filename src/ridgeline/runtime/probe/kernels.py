@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.core.documents import JsonObject
-from ridgeline.runtime.probe.case import Case
+from ridgeline.runtime.probe.case import KernelCase
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -51,7 +51,7 @@ ProductSet = tuple[Call, Tensor, Tensor, Tensor]
 """Call, output, and the two factors as [m, k] and [k, n]."""
 
 
-def gemm(case: Case, bench: Bench) -> Prepared:
+def gemm(case: KernelCase, bench: Bench) -> Prepared:
     """A product ready to run; x is rotated with w, so that weights come from main memory as in a model.
 
     A case that says `cold` false uses one set again and again, so that a small product finds its factors in the cache.
@@ -72,7 +72,7 @@ def gemm(case: Case, bench: Bench) -> Prepared:
     )
 
 
-def _plain_set(case: Case, bench: Bench) -> ProductSet:
+def _plain_set(case: KernelCase, bench: Bench) -> ProductSet:
     m, n, k, dtype = case["m"], case["n"], case["k"], DTYPES[case.kernel.dtype]
     x = random(bench, *((k, m) if case.kernel.impl == "torch_nt" else (m, k)), dtype=dtype)
     w = random(bench, *((n, k) if case.kernel.impl == "torch" else (k, n)), dtype=dtype)
@@ -82,7 +82,7 @@ def _plain_set(case: Case, bench: Bench) -> ProductSet:
     return (lambda: torch.mm(left_operand, right, out=out)), out, left_operand, right
 
 
-def _scaled_set(case: Case, bench: Bench) -> ProductSet:
+def _scaled_set(case: KernelCase, bench: Bench) -> ProductSet:
     if DTYPES["fp8"] is None or not hasattr(torch, "_scaled_mm"):
         raise Lacking(f"torch {torch.__version__} has no scaled product of fp8")
     m, n, k = case["m"], case["n"], case["k"]
@@ -94,7 +94,7 @@ def _scaled_set(case: Case, bench: Bench) -> ProductSet:
     return (lambda: torch._scaled_mm(x, w.t(), unit_scale, unit_scale, **options)), out, x, w.t()
 
 
-def _int_set(case: Case, bench: Bench) -> ProductSet:
+def _int_set(case: KernelCase, bench: Bench) -> ProductSet:
     m, n, k = case["m"], case["n"], case["k"]
     draw = {"device": bench.backend.name, "dtype": torch.int8}
     x, w = torch.randint(-127, 128, (m, k), **draw), torch.randint(-127, 128, (n, k), **draw)
@@ -127,7 +127,7 @@ def _wide(values: Tensor) -> Tensor:
         return wide
 
 
-def grouped_gemm(case: Case, bench: Bench) -> Prepared:
+def grouped_gemm(case: KernelCase, bench: Bench) -> Prepared:
     """Products of equal size side by side, one for every expert a rank holds."""
     groups, m, n, k = case["groups"], case["m"], case["n"], case["k"]
     dtype = DTYPES[case.kernel.dtype]
@@ -191,7 +191,7 @@ FUNCTIONS: dict[str, Callable[..., Tensor | tuple[Tensor, Tensor]]] = {
 }
 
 
-def row_op(case: Case, bench: Bench) -> Prepared:
+def row_op(case: KernelCase, bench: Bench) -> Prepared:
     run = FUNCTIONS[case.kernel.op]
     if case.kernel.impl == "compiled":
         torch._dynamo.reset()
@@ -205,7 +205,7 @@ def row_op(case: Case, bench: Bench) -> Prepared:
     )
 
 
-def _row_inputs(case: Case, bench: Bench) -> list[Tensor]:
+def _row_inputs(case: KernelCase, bench: Bench) -> list[Tensor]:
     rows, columns, dtype, device = case["rows"], case["columns"], DTYPES[case.kernel.dtype], bench.backend.name
     if case.kernel.op == "embedding":
         table = random(bench, WORDS, columns, dtype=dtype)
@@ -225,7 +225,7 @@ def _row_inputs(case: Case, bench: Bench) -> list[Tensor]:
     return [x, random(bench, rows, columns, dtype=dtype), weight] if case.kernel.op == "add_rmsnorm" else [x, weight]
 
 
-def _check_rows(case: Case, found: Tensor, inputs: Sequence[Tensor]) -> float:
+def _check_rows(case: KernelCase, found: Tensor, inputs: Sequence[Tensor]) -> float:
     """Sampled rows against the same function in fp32; the loss whole."""
     if case.kernel.op == "cross_entropy":
         return relative_error(found, functional.cross_entropy(inputs[0].double(), inputs[1]))
@@ -238,7 +238,7 @@ def _check_rows(case: Case, found: Tensor, inputs: Sequence[Tensor]) -> float:
     return max(relative_error(output[rows], reference) for output, reference in pairs)
 
 
-def adamw(case: Case, bench: Bench) -> Prepared:
+def adamw(case: KernelCase, bench: Bench) -> Prepared:
     """One step of AdamW over tensors that sum to `parameters`; states have the format of the parameters."""
     size, dtype = case["parameters"] // PARAMETER_TENSORS, DTYPES[case.kernel.dtype]
     parameters = [random(bench, size, dtype=dtype, scale=0.02).requires_grad_() for _ in range(PARAMETER_TENSORS)]
@@ -271,7 +271,7 @@ HEADS_FIRST = "_bhsd"  # ends the name of an implementation whose tensors are co
 LONGEST_WHOLE_CHECK = 4096  # tokens up to which a head's gradients are checked whole
 
 
-def attention_forward(case: Case, bench: Bench) -> Prepared:
+def attention_forward(case: KernelCase, bench: Bench) -> Prepared:
     """Attention of a training or prefill step, or of decode where there is one query a sequence."""
     run = _runner(case)
     sets = [_attention_inputs(case, bench) for _ in range(sets_for(bench, case.kernel.bytes))]
@@ -283,7 +283,7 @@ def attention_forward(case: Case, bench: Bench) -> Prepared:
     )
 
 
-def attention_backward(case: Case, bench: Bench) -> Prepared:
+def attention_backward(case: KernelCase, bench: Bench) -> Prepared:
     """Gradients of q, k and v given that of the output; the forward is not counted."""
     run = _runner(case)
     backward_sets = []
@@ -299,7 +299,7 @@ def attention_backward(case: Case, bench: Bench) -> Prepared:
     )
 
 
-def _attention_inputs(case: Case, bench: Bench) -> list[Tensor]:
+def _attention_inputs(case: KernelCase, bench: Bench) -> list[Tensor]:
     batch, head_dim = case["batch"], case["head_dim"]
     heads = ((case["query"], case["heads"]), (case["key"], case["kv_heads"]), (case["key"], case["kv_heads"]))
     options = {"device": bench.backend.name, "dtype": DTYPES[case.kernel.dtype]}
@@ -308,7 +308,7 @@ def _attention_inputs(case: Case, bench: Bench) -> list[Tensor]:
     return [torch.randn(batch, tokens, count, head_dim, **options).transpose(1, 2) for tokens, count in heads]
 
 
-def _runner(case: Case) -> Callable[..., Tensor]:
+def _runner(case: KernelCase) -> Callable[..., Tensor]:
     causal, is_grouped = case["causal"], case["heads"] != case["kv_heads"]
     if case.kernel.impl == "flex":
         return _flex(causal, is_grouped)
@@ -364,7 +364,7 @@ def _probabilities(q: Tensor, k: Tensor, rows: list[int], causal: bool) -> tuple
     return scale, scores.softmax(-1)
 
 
-def _check_backward(case: Case, out: Tensor, leaves: Sequence[Tensor], grad: Tensor) -> float:
+def _check_backward(case: KernelCase, out: Tensor, leaves: Sequence[Tensor], grad: Tensor) -> float:
     """Gradient of sampled queries in fp64, and of all keys and values of one head where the square is affordable."""
     q, k, v = (tensor.detach() for tensor in leaves)
     gradients = torch.autograd.grad(out, leaves, grad, retain_graph=True)
@@ -382,7 +382,7 @@ def _check_backward(case: Case, out: Tensor, leaves: Sequence[Tensor], grad: Ten
     return error
 
 
-def _whole_head(case: Case, inputs: Sequence[Tensor], grad: Tensor, found: Sequence[Tensor]) -> float:
+def _whole_head(case: KernelCase, inputs: Sequence[Tensor], grad: Tensor, found: Sequence[Tensor]) -> float:
     """Errors of dk and dv of the last key-value head, every query head that shares it counted."""
     q, k, v = inputs
     share = case["heads"] // case["kv_heads"]

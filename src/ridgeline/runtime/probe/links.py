@@ -20,7 +20,7 @@ import torch.distributed as dist
 from ridgeline.core.documents import JsonObject
 from ridgeline.runtime.probe import machine, registry
 from ridgeline.runtime.probe.backend import Backend, open_backend
-from ridgeline.runtime.probe.case import Case, read_case
+from ridgeline.runtime.probe.case import KernelCase, read_case
 from ridgeline.runtime.probe.child import open_answers, open_bench
 from ridgeline.runtime.probe.session import BROKEN
 from ridgeline.runtime.probe.timing import Bench, Lacking, host_seconds, summary, summary_row
@@ -89,7 +89,7 @@ def _follow(bench: Bench, store: dist.Store) -> None:
         place += 1
 
 
-def _take(case: Case, bench: Bench) -> JsonObject:
+def _take(case: KernelCase, bench: Bench) -> JsonObject:
     """Results of a case that all ranks run; what the backend lacks all of them lack."""
     try:
         if case.kernel.op == "overlap":
@@ -156,7 +156,7 @@ def _slowest(value: float, bench: Bench) -> float:
     return float(seconds[0])
 
 
-def _send_recv(case: Case, bench: Bench) -> JsonObject:
+def _send_recv(case: KernelCase, bench: Bench) -> JsonObject:
     """Half a round trip between rank 0 and a peer: the next rank, or the first of the next node."""
     peer = 1 if case["nodes"] == 1 else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     samples = ping_pong(0, peer, case["bytes"], bench) if dist.get_rank() in (0, peer) else [0.0]

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.runtime.probe.backend import Backend
-from ridgeline.runtime.probe.case import Case
+from ridgeline.runtime.probe.case import KernelCase
 from ridgeline.runtime.probe.kernels import gemm
 from ridgeline.runtime.probe.timing import (
     DTYPES,
@@ -52,7 +52,7 @@ from ridgeline.runtime.probe.timing import (
 SUM_ERROR = 1e-2  # of a sum of normal numbers, over the root of their count
 
 
-def traffic(case: Case, bench: Bench) -> JsonObject:
+def traffic(case: KernelCase, bench: Bench) -> JsonObject:
     size = case["bytes"] // 4
     per_set = case["bytes"] * (2 if case.kernel.op == "copy" else 1)
     count = sets_for(bench, per_set) if case["cold"] else 1
@@ -79,7 +79,7 @@ def traffic(case: Case, bench: Bench) -> JsonObject:
     return row
 
 
-def host_copy(case: Case, bench: Bench) -> JsonObject:
+def host_copy(case: KernelCase, bench: Bench) -> JsonObject:
     if bench.backend.type == "cpu":
         raise Lacking("host and device share their memory")
     size, is_pinned = case["bytes"], case["pinned"]
@@ -107,7 +107,7 @@ EAGER_CALLS = 10000
 NODES = 500
 
 
-def launch(case: Case, bench: Bench) -> JsonObject:
+def launch(case: KernelCase, bench: Bench) -> JsonObject:
     kind = case["kind"]
     if kind == "eager":
         x = torch.randn(1024, device=bench.backend.name)
@@ -153,7 +153,7 @@ def _enqueue_seconds(call: Call, bench: Bench, inner: int) -> list[float]:
     return samples
 
 
-def graph_cost(case: Case, bench: Bench) -> JsonObject:
+def graph_cost(case: KernelCase, bench: Bench) -> JsonObject:
     """Seconds of a graph's node on the device, or of the host that enqueues a graph."""
     if bench.backend.graph is None:
         raise Lacking(f"{bench.backend.name} has no graphs")
@@ -179,7 +179,7 @@ REPEATS = 5
 
 
 def overlap(
-    case: Case, bench: Bench, partner: Call | None = None, agree: Callable[[float], float] = float
+    case: KernelCase, bench: Bench, partner: Call | None = None, agree: Callable[[float], float] = float
 ) -> JsonObject:
     """What a product and its partner lose to each other; `partner` enqueues on the current stream.
 
@@ -204,7 +204,7 @@ def overlap(
     return {**summary_row(first), **slowdowns, "beside_slowdown": round(summary(second)[0] / partner_s, 4)}
 
 
-def _copy(case: Case, bench: Bench) -> Call:
+def _copy(case: KernelCase, bench: Bench) -> Call:
     size, device = case["bytes"], bench.backend.name
     source = torch.randint(0, 255, (size,), dtype=torch.uint8, device=device)
     if case["beside"] == "copy":
@@ -238,7 +238,7 @@ def _seconds_of_both(
     return event_seconds(timed, backend, count)
 
 
-def sustained_rate(case: Case, bench: Bench) -> JsonObject:
+def sustained_rate(case: KernelCase, bench: Bench) -> JsonObject:
     calls = _long_calls(case, bench)
     backend, meter = bench.backend, bench.meter
     for call in calls:
@@ -262,7 +262,7 @@ def sustained_rate(case: Case, bench: Bench) -> JsonObject:
     return row
 
 
-def _long_calls(case: Case, bench: Bench) -> list[Call]:
+def _long_calls(case: KernelCase, bench: Bench) -> list[Call]:
     if "bytes" in case.kernel.dims:
         source = torch.randn(case["bytes"] // 4, device=bench.backend.name)
         target = torch.empty_like(source)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.runtime.probe import kernels, machine
-from ridgeline.runtime.probe.case import Case
+from ridgeline.runtime.probe.case import KernelCase
 from ridgeline.runtime.probe.timing import Bench, Prepared, measure
 
-KERNELS: dict[str, Callable[[Case, Bench], Prepared]] = {
+KERNELS: dict[str, Callable[[KernelCase, Bench], Prepared]] = {
     "gemm": kernels.gemm,
     "grouped_gemm": kernels.grouped_gemm,
     "attention_forward": kernels.attention_forward,
@@ -18,7 +18,7 @@ KERNELS: dict[str, Callable[[Case, Bench], Prepared]] = {
     "adamw": kernels.adamw,
     **dict.fromkeys(kernels.FUNCTIONS, kernels.row_op),
 }
-MEASURES: dict[str, Callable[[Case, Bench], JsonObject]] = {
+MEASURES: dict[str, Callable[[KernelCase, Bench], JsonObject]] = {
     **dict.fromkeys(("copy", "read", "write"), machine.traffic),
     **dict.fromkeys(("h2d", "d2h"), machine.host_copy),
     "launch": machine.launch,
@@ -28,11 +28,11 @@ MEASURES: dict[str, Callable[[Case, Bench], JsonObject]] = {
 }
 
 
-EXTRA: list[Case] = []
+EXTRA: list[KernelCase] = []
 """Cases that a plug-in named by `--import` adds; it adds the ops they name to KERNELS or MEASURES."""
 
 
-def take(case: Case, bench: Bench) -> JsonObject:
+def take(case: KernelCase, bench: Bench) -> JsonObject:
     """The results of one case; whatever it raises is its caller's to report."""
     if case.kernel.op in KERNELS:
         return measure(KERNELS[case.kernel.op](case, bench), bench)

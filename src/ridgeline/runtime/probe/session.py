@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.ir.kernel import OPS
-from ridgeline.runtime.probe.case import Case, cases, link_cases, read_case
+from ridgeline.runtime.probe.case import KernelCase, cases, link_cases, read_case
 from ridgeline.runtime.probe.ranks import World
 from ridgeline.runtime.probe.supervisor import (
     START_LIMIT_S,
@@ -137,13 +137,13 @@ def measure_device(
     only: Sequence[str] = (),
     chip: str | None = None,
     watch: Watch = ignore_progress,
-    chosen: Sequence[Case] | None = None,
+    chosen: Sequence[KernelCase] | None = None,
 ) -> Outcome:
     """Measure a device and write its profile; `chosen` replaces the grid."""
     began = time.monotonic()
     journal = Journal(journal_path(output), resume)
 
-    def plan(ready: JsonObject) -> Sequence[Case]:
+    def plan(ready: JsonObject) -> Sequence[KernelCase]:
         extra = [read_case(text) for text in ready["extra"]]
         kind = ready["head"]["device"]["type"]
         return [*extra, *(cases(ready["cache_bytes"], only, kind) if chosen is None else chosen)]
@@ -186,6 +186,8 @@ def measure_ranks(
     watch: Watch = ignore_progress,
 ) -> Outcome:
     """Measure every rank and the links between them; the outcome is the rank's own, at rank 0 that of all."""
+    if world.ranks == 1:
+        return measure_device(settings, output, resume=resume, only=only, chip=chip, watch=watch)
     began = time.monotonic()
     rank_settings = replace(settings, device=world.device(settings.device), minutes=settings.minutes * OWN_SHARE)
     path = rank_path(output, world.rank)
@@ -219,7 +221,7 @@ def _links(
 ) -> tuple[list[JsonObject], list[str]]:
     """Rows of the links and every rank's profile as text, at rank 0; nothing at the others."""
     rows: list[JsonObject] = []
-    remaining_cases: list[Case] | None = None
+    remaining_cases: list[KernelCase] | None = None
     attempt = 1
     while attempt <= MOST_ATTEMPTS:
         child = start_child(LINKS, dict(world.environment))
@@ -243,7 +245,7 @@ def _links(
     return rows, []
 
 
-def _lead(child: Child, left: list[Case], rows: list[JsonObject], until: float, watch: Watch) -> list[str] | None:
+def _lead(child: Child, left: list[KernelCase], rows: list[JsonObject], until: float, watch: Watch) -> list[str] | None:
     """Hand cases to rank 0's child until the time is up; None when it died, its case taken off the list."""
     total = len(left) + len(rows)
     while left and time.monotonic() < until:

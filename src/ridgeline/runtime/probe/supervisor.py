@@ -14,10 +14,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import IO
+from typing import IO, AnyStr
 
 from ridgeline.core.documents import JsonObject
-from ridgeline.runtime.probe.case import Case, buffer_bytes_of
+from ridgeline.runtime.probe.case import KernelCase, buffer_bytes_of
 
 START_LIMIT_S = 300.0
 DEATHS, REFUSALS = 2, 3  # of one op, impl and format without success, after which the rest of them is left out
@@ -27,14 +27,14 @@ ENTRY = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {module} 
 CHILD = "ridgeline.runtime.probe.child"
 
 Keep = Callable[[str, JsonObject], None]  # the case's key, its row
-Watch = Callable[[int, int, Case], None]  # cases done, cases planned, the next one
+Watch = Callable[[int, int, KernelCase], None]  # cases done, cases planned, the next one
 
 
 def unkept(key: str, row: JsonObject) -> None:
     """Nobody keeps a row before the end."""
 
 
-def ignore_progress(count: int, total: int, case: Case) -> None:
+def ignore_progress(count: int, total: int, case: KernelCase) -> None:
     """Nobody is told how far a run is."""
 
 
@@ -82,17 +82,30 @@ class Child:
         return answer
 
     def _death(self) -> str:
-        code = self.process.wait()
-        self.errors.seek(0)
-        lines = [line.strip() for line in self.errors.read().splitlines() if line.strip()]
-        last = next((line for line in reversed(lines) if "Error" in line or "error" in line), "")
-        how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        return f"the process {how}" + (f": {last}"[:160] if last else "")
+        how = exit_text(self.process.wait())
+        last = next((line for line in reversed(written_lines(self.errors)) if "Error" in line or "error" in line), "")
+        return how + (f": {last}"[:160] if last else "")
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        end_process(self.process)
+
+
+def written_lines(errors: IO[str]) -> list[str]:
+    """What a process has written to its standard error, without empty lines."""
+    errors.seek(0)
+    return [line.strip() for line in errors.read().splitlines() if line.strip()]
+
+
+def exit_text(code: int) -> str:
+    """How a process ended: by minus the signal, or by an exit code."""
+    how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    return f"the process {how}"
+
+
+def end_process(process: subprocess.Popen[AnyStr]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait()
 
 
 def start_child(module: str = CHILD, environment: dict[str, str] | None = None) -> Child:
@@ -119,7 +132,7 @@ def start_child(module: str = CHILD, environment: dict[str, str] | None = None) 
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class ProbeRun:
     """A run under way: rows so far, and what is known of the device once a child has said it."""
 
     settings: Settings
@@ -144,13 +157,13 @@ class Run:
         self.ready = self.ready or answer["ready"]
         return child
 
-    def is_wanted(self, case: Case) -> bool:
+    def is_wanted(self, case: KernelCase) -> bool:
         """Whether a case is still to be taken and worth trying."""
         family = (case.kernel.op, case.kernel.impl, case.kernel.dtype)
         hopeless = self.successes[family] == 0 and self.failures[family] >= REFUSALS
         return not (case.key() in self.done or hopeless or self.deaths[family] >= DEATHS)
 
-    def note(self, case: Case, row: JsonObject, died: bool = False) -> None:
+    def note(self, case: KernelCase, row: JsonObject, died: bool = False) -> None:
         family = (case.kernel.op, case.kernel.impl, case.kernel.dtype)
         self.rows.append(row)
         self.done.add(case.key())
@@ -161,12 +174,12 @@ class Run:
 
 def supervise(
     settings: Settings,
-    plan: Callable[[JsonObject], Sequence[Case]],
+    plan: Callable[[JsonObject], Sequence[KernelCase]],
     *,
     keep: Keep = unkept,
     done: Iterable[str] = (),
     watch: Watch = ignore_progress,
-) -> Run:
+) -> ProbeRun:
     """Take cases in order until they or the minutes are up.
 
     plan    from what the child says of the device (cache_bytes, free_bytes, rates, extra) to the cases
@@ -174,7 +187,7 @@ def supervise(
     done    keys of cases that an earlier run took
     """
     began = time.monotonic()
-    run = Run(settings=settings, keep=keep, done=set(done))
+    run = ProbeRun(settings=settings, keep=keep, done=set(done))
     child: Child | None = run.open()
     planned_cases = [case for case in plan(run.ready) if case.key() not in run.done and affordable(case, run)]
     measured_cases = 0
@@ -205,7 +218,7 @@ def supervise(
     return run
 
 
-def affordable(case: Case, run: Run) -> bool:
+def affordable(case: KernelCase, run: ProbeRun) -> bool:
     """Whether a call is expected to be short, and its buffers to fit."""
     rates, free = run.ready["rates"], float(run.ready["free_bytes"])
     call_s = max(case.kernel.flops / float(rates["flops"]), case.kernel.bytes / float(rates["bytes"]))

@@ -78,7 +78,7 @@ PATIENCE = 4.0  # times the usual window that is spent to find runs which nobody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class KernelTiming:
     """What timing found; `clock_mhz` is read while the device is busy, 0 where nobody tells."""
 
     s: float
@@ -142,7 +142,7 @@ def event_seconds(call: Call, backend: Backend, inner: int = 1) -> float:
 
 def time_calls(
     calls: Sequence[Call], backend: Backend, *, seconds: float, graph: bool = True, clock: Callable[[], int] = int
-) -> Timing:
+) -> KernelTiming:
     """Seconds of one call; `calls` are the same op on different buffers, taken in turn."""
     once = _warm_up(calls, backend, seconds)
     if backend.event is None:
@@ -190,7 +190,7 @@ def _capture(calls: Sequence[Call], backend: Backend, once: float) -> tuple[Call
 
 def _by_events(
     calls: Sequence[Call], backend: Backend, once: float, nodes: int, timer: str, clock: Callable[[], int]
-) -> Timing:
+) -> KernelTiming:
     """Runs one after the other without a pause, the clock read while the later half of them is under way."""
     assert backend.event is not None
     marks = backend.event
@@ -210,26 +210,26 @@ def _by_events(
     mhz = clock()
     backend.synchronize()
     samples = [a.elapsed_time(b) * 1e-3 / (nodes * inner) for a, b in pairs]
-    middle, relative_spread = summary(samples[runs // 2 :])
+    middle, spread = summary(samples[runs // 2 :])
     burst, _ = summary(samples[: max(1, runs // 4)])
-    return Timing(s=middle, spread=relative_spread, runs=runs - runs // 2, timer=timer, clock_mhz=mhz, burst_s=burst)
+    return KernelTiming(s=middle, spread=spread, runs=runs - runs // 2, timer=timer, clock_mhz=mhz, burst_s=burst)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
+class TimedRun:
     """Seconds of a call in one run, and the share of the run in which a thread waited for a core."""
 
     s: float
     waited: float
 
 
-def _by_host(calls: Sequence[Call], backend: Backend, seconds: float, once: float) -> Timing:
+def _by_host(calls: Sequence[Call], backend: Backend, seconds: float, once: float) -> KernelTiming:
     """Runs by the host's clock; on a busy machine more of them, until enough had their cores to themselves."""
     inner = max(1, min(1000, int(2e-3 / once)))
     wanted_runs = max(3, min(MOST_RUNS, int(seconds / (once * inner))))
     delay = RunDelay(backend)
     until = time.perf_counter() + PATIENCE * max(seconds, wanted_runs * once * inner)
-    runs: list[_Run] = []
+    runs: list[TimedRun] = []
     quiet = turn = 0
     while len(runs) < wanted_runs or (quiet < wanted_runs and time.perf_counter() < until):
         before, began = delay.read(), time.perf_counter()
@@ -239,17 +239,17 @@ def _by_host(calls: Sequence[Call], backend: Backend, seconds: float, once: floa
         backend.synchronize()
         run_seconds = time.perf_counter() - began
         wait_seconds = longest_wait(before, delay.read())
-        runs.append(_Run(s=max(run_seconds - wait_seconds, 0.0) / inner, waited=wait_seconds / run_seconds))
+        runs.append(TimedRun(s=max(run_seconds - wait_seconds, 0.0) / inner, waited=wait_seconds / run_seconds))
         quiet += wait_seconds <= DISTURBED * run_seconds
     delay.close()
     quiet_runs = undisturbed_runs(runs)
-    middle, relative_spread = summary([run.s for run in quiet_runs])
+    middle, spread = summary([run.s for run in quiet_runs])
     still = sum(run.waited > DISTURBED for run in quiet_runs) / len(quiet_runs)
     left_out = len(runs) - len(quiet_runs)
-    return Timing(s=middle, spread=relative_spread, runs=len(quiet_runs), timer="host", left_out=left_out, waited=still)
+    return KernelTiming(s=middle, spread=spread, runs=len(quiet_runs), timer="host", left_out=left_out, waited=still)
 
 
-def undisturbed_runs(runs: Sequence[_Run]) -> Sequence[_Run]:
+def undisturbed_runs(runs: Sequence[TimedRun]) -> Sequence[TimedRun]:
     """The runs whose threads had their cores; where hardly any had, those that waited least."""
     quiet = [run for run in runs if run.waited <= DISTURBED]
     few = max(3, len(runs) // 4)

@@ -27,7 +27,7 @@ BYTES = 256  # tokens of a text: its bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class BatchSource:
     """Where sequences come from: `read(index, length, further)` gives sequence `index` with one token more than is fed,
     and so many that follow it."""
 
@@ -35,10 +35,10 @@ class Source:
     read: Callable[..., Tensor]
 
 
-def open_source(name: str, vocab: int, seed: int) -> Source:
+def open_source(name: str, vocab: int, seed: int) -> BatchSource:
     """`synthetic`, `text` (bytes of Ridgeline's own source), or files of 16- or 32-bit integers (.u16, .u32)."""
     if name == SYNTHETIC:
-        return Source(
+        return BatchSource(
             name=name,
             read=lambda index, length, further=0: torch.randint(
                 vocab, (length + further,), generator=_generator(index, seed)
@@ -50,11 +50,11 @@ def open_source(name: str, vocab: int, seed: int) -> Source:
             raise InputError(Problem(path="model.vocab", given=str(vocab), expected="256 or more: bytes", todo=todo))
         files = sorted(Path(ridgeline.__file__).parent.rglob("*.py"))
         stream = torch.frombuffer(bytearray(b"".join(path.read_bytes() for path in files)), dtype=torch.uint8)
-        return Source(
+        return BatchSource(
             name=name, read=lambda index, length, further=0: _shuffled_window(stream, index, (length, further), seed)
         )
     tokens = open_tokens(Path(name))
-    return Source(name=name, read=lambda *place: _check_tokens(torch.from_numpy(tokens.read(*place)), vocab, name))
+    return BatchSource(name=name, read=lambda *place: _check_tokens(torch.from_numpy(tokens.read(*place)), vocab, name))
 
 
 def _generator(index: int, seed: int) -> torch.Generator:
@@ -83,7 +83,7 @@ def further_tokens(model: ModelSpec) -> int:
     return model.mtp.depth if model.mtp else 0
 
 
-def batch_of(source: Source, step: int, sequences: int, seq: int, layout: Layout, further: int = 0) -> Batch:
+def batch_of(source: BatchSource, step: int, sequences: int, seq: int, layout: Layout, further: int = 0) -> Batch:
     """This rank's share of a step; with `further` tokens every place has a target at every depth."""
     rows = sequences // layout.dp.degree
     first = step * sequences + layout.dp.index * rows

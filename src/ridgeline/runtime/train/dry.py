@@ -27,6 +27,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.distributed.pipelining import PipelineStage
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ridgeline.core.documents import JsonMapping
 from ridgeline.ir.kernel import PRODUCT_OPERANDS, Kernel
@@ -37,7 +38,7 @@ from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble, padd
 from ridgeline.runtime.train.data import further_tokens
 from ridgeline.runtime.train.layout import make_layout
 from ridgeline.runtime.train.pipeline import pipeline, stage_shapes
-from ridgeline.runtime.train.request import Request, has_experts
+from ridgeline.runtime.train.request import RunRequest, has_experts
 from ridgeline.runtime.train.step import Batch, Stepper, finish_gradients
 
 ATTENTION = ("_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
@@ -88,16 +89,22 @@ class TracedOps(TorchDispatchMode):  # type: ignore[misc]
             n = args[right].shape[-1]
             return None if min(m, n, k) == 1 else product_size(groups[0] if groups else 1, m, n, k)
         if name == GROUPED:
-            return _grouped_product(args[0], args[1], kwargs.get("offs", args[2] if len(args) > 2 else None))
+            a, b, ends = args[0], args[1], kwargs.get("offs", args[2] if len(args) > 2 else None)
+            if b.dim() == 3:
+                return grouped_size(b.shape[0], a.shape[0], b.shape[1], b.shape[2])
+            return grouped_size(1 if ends is None else ends.shape[0], a.shape[1], a.shape[0], b.shape[1], weights=True)
         if op.startswith(ATTENTION):
-            return _attention(args, backward=op.endswith("backward"))
+            backward = op.endswith("backward")
+            q, k, v = args[1:4] if backward else args[:3]
+            batch, heads, queries, wide = q.shape
+            return attention_size(batch * heads, (queries, k.shape[2]), (wide, v.shape[3]), backward=backward)
         return None
 
     def _collective(self, name: str, args: Sequence[Tensor]) -> Kernel | None:
         if name not in COLLECTIVES:
             return None
         kind, full_operand = COLLECTIVES[name]
-        tensors = _tensors(args)
+        tensors = [x for x in tree_leaves(args) if isinstance(x, Tensor)]
         ranks = _ranks(args)
         if not tensors or len(ranks) < 2:
             return None
@@ -114,35 +121,12 @@ class TracedOps(TorchDispatchMode):  # type: ignore[misc]
         return collective_size(kind, len(ranks), stride, size)
 
 
-def _grouped_product(left: Tensor, right: Tensor, ends: Tensor | None) -> Kernel | None:
-    if right.dim() == 3:
-        return grouped_size(right.shape[0], left.shape[0], right.shape[1], right.shape[2])
-    groups = ends.shape[0] if ends is not None else 1
-    return grouped_size(groups, left.shape[1], left.shape[0], right.shape[1], weights=True)
-
-
 def _grouped_output(left: Tensor, right: Tensor, offs: Tensor | None = None, *_: object, **__: object) -> Tensor:
     """What a grouped product gives, by shape alone; torch's own fake kernel knows 16-bit formats only."""
     if right.dim() == 3:
         return left.new_empty(left.shape[0], right.shape[2])
     assert offs is not None
     return left.new_empty(offs.shape[0], left.shape[0], right.shape[1])
-
-
-def _attention(args: Sequence[Tensor], *, backward: bool) -> Kernel:
-    q, k, v = args[1:4] if backward else args[:3]
-    batch, heads, queries, wide = q.shape
-    return attention_size(batch * heads, (queries, k.shape[2]), (wide, v.shape[3]), backward=backward)
-
-
-def _tensors(args: Sequence[Tensor]) -> list[Tensor]:
-    tensors: list[Tensor] = []
-    for arg in args:
-        if isinstance(arg, Tensor):
-            tensors.append(arg)
-        elif isinstance(arg, (list, tuple)):
-            tensors += _tensors(arg)
-    return tensors
 
 
 def _ranks(args: Sequence[Tensor]) -> list[int]:
@@ -167,7 +151,7 @@ class TracedStage:
     ops: Mapping[Kernel, int]
 
 
-def trace_step(request: Request, blueprint: Blueprint) -> tuple[TracedStage, ...]:
+def trace_step(request: RunRequest, blueprint: Blueprint) -> tuple[TracedStage, ...]:
     plan, ranks_of_work = blueprint.plan, dict[tuple[object, ...], list[int]]()
     stages_of_rank = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
     for rank, stages in enumerate(stages_of_rank):
@@ -187,7 +171,7 @@ def _work(blueprint: Blueprint, stage: int, own: Sequence[int]) -> tuple[object,
     return (*layers, recomputed_layers, stage == 0, stage == last, stage - 1 in own, stage + 1 in own)
 
 
-def trace_rank(request: Request, blueprint: Blueprint, stage: int) -> Counter[Kernel]:
+def trace_rank(request: RunRequest, blueprint: Blueprint, stage: int) -> Counter[Kernel]:
     """What rank 0 of a pipeline stage's ranks executes in a step, by size."""
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     many = request.scenario.microbatches
@@ -240,7 +224,7 @@ def _forget_meshes() -> None:
     getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", lambda: None)()
 
 
-def _trace_plain(assembly: Assembly, request: Request, microbatches: int) -> Counter[Kernel]:
+def _trace_plain(assembly: Assembly, request: RunRequest, microbatches: int) -> Counter[Kernel]:
     work, layout = request.train, assembly.layout
     shape = (microbatches * request.scenario.plan.microbatch, work.seq // layout.cp.degree)
     targets, tokens = _targets(request.scenario.model, shape), torch.zeros(shape, dtype=torch.int64)
@@ -250,7 +234,7 @@ def _trace_plain(assembly: Assembly, request: Request, microbatches: int) -> Cou
     return Counter(tracer.seen)
 
 
-def _trace_pipeline(assembly: Assembly, request: Request) -> Counter[Kernel]:
+def _trace_pipeline(assembly: Assembly, request: RunRequest) -> Counter[Kernel]:
     """Each action of the rank's table by what its stage does for it."""
     layout, plan = assembly.layout, assembly.blueprint.plan
     work, many = request.train, request.scenario.microbatches

@@ -30,10 +30,10 @@ from typing import Protocol
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.scenario import Scenario
 from ridgeline.runtime.probe.ranks import World, find_world
-from ridgeline.runtime.train.request import Listener, Request, RunOutcome, RunResult, WorkerLost
+from ridgeline.runtime.train.request import Listener, RunOutcome, RunRequest, RunResult, WorkerLost
 
 
-def work(request: Request, world: World, listener: Listener, stop: Callable[[], bool], began: float) -> RunResult:
+def work(request: RunRequest, world: World, listener: Listener, stop: Callable[[], bool], began: float) -> RunResult:
     """Train or verify as this rank: its RunOutcome, or a Verification at rank 0.
 
     stop    asked behind every step: whether all ranks should end in order
@@ -72,14 +72,14 @@ Replan = Callable[[int], Scenario | None]
 class Starter(Protocol):
     """Who can start the ranks of a request, and knows how many more it could."""
 
-    def attempt(self, request: Request, listener: Listener) -> RunResult:
+    def attempt(self, request: RunRequest, listener: Listener) -> RunResult:
         """Run until the end, or until a worker is lost."""
 
     def left_without(self, gone: tuple[int, ...]) -> int:
         """How many ranks can be started when these of the last attempt are lost for good."""
 
 
-def run_with_restarts(request: Request, listener: Listener, replan: Replan | None, starter: Starter) -> RunResult:
+def run_with_restarts(request: RunRequest, listener: Listener, replan: Replan | None, starter: Starter) -> RunResult:
     """Attempts until one ends: on all ranks as often as `restarts` says, then, if elastic, on those that are left."""
     lost, notes = 0, []
     while True:
@@ -102,7 +102,7 @@ def run_with_restarts(request: Request, listener: Listener, replan: Replan | Non
         return outcome
 
 
-def fit_request(request: Request, ranks: int, replan: Replan | None) -> Request:
+def fit_request(request: RunRequest, ranks: int, replan: Replan | None) -> RunRequest:
     best = replan(ranks) if replan is not None else None
     if best is None:
         todo = "free memory with recompute or offload, or wait for the lost ranks"
@@ -131,13 +131,18 @@ LAST_WORDS = 5.0  # seconds in which ranks that saw another one fail may say so
 WAITED = ("onnection", "imed out", "DistBackendError", "DistNetworkError")  # in errors of ranks that waited for a peer
 
 
-def _worker(request: Request, place: tuple[int, int, int], port: int, pipe: Connection, began: float) -> None:
-    """The main function of a worker process; `place` is its rank, the number of ranks, and the chip it takes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent asks for the end of a run
+def enter_rank(rank: int, ranks: int, chip: int, port: int) -> None:
+    """Make this process a rank of this host, as torchrun would by its environment; the parent asks for its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # AMX that is advertised and traps ends the process
-    rank, ranks, chip = place
     variables = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": chip, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in variables.items()}, MASTER_ADDR="127.0.0.1")
+
+
+def _worker(request: RunRequest, place: tuple[int, int, int], port: int, pipe: Connection, began: float) -> None:
+    """The main function of a worker process; `place` is its rank, the number of ranks, and the chip it takes."""
+    rank, ranks, chip = place
+    enter_rank(rank, ranks, chip, port)
     listener = Listener.sending(lambda kind, value: pipe.send((kind, value)))
     try:
         outcome = work(request, find_world(), listener, pipe.poll, began)
@@ -154,7 +159,7 @@ def _worker(request: Request, place: tuple[int, int, int], port: int, pipe: Conn
 class Workers:
     """The processes of one attempt."""
 
-    def __init__(self, request: Request, chips: tuple[int, ...], began: float) -> None:
+    def __init__(self, request: RunRequest, chips: tuple[int, ...], began: float) -> None:
         """Start a process for each rank; rank r takes the chip of that index of the host."""
         context = multiprocessing.get_context("spawn")
         port = free_port()
@@ -294,7 +299,7 @@ AGENT = "TORCHELASTIC_RUN_ID"  # in the environment of every process that torchr
 AGAIN = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")  # how often torchrun or Slurm started the run before
 
 
-def execute(request: Request, listener: Listener, replan: Replan | None = None) -> RunResult:
+def execute(request: RunRequest, listener: Listener, replan: Replan | None = None) -> RunResult:
     """The outcome of a run, or the Verification of a plan; None at ranks other than 0 under torchrun and Slurm."""
     began = time.monotonic()
     if request.options.launcher == "ray":
@@ -318,7 +323,7 @@ class _Host(Starter):
     def __init__(self, chips: int, began: float) -> None:
         self.chips, self.began = tuple(range(chips)), began
 
-    def attempt(self, request: Request, listener: Listener) -> RunResult:
+    def attempt(self, request: RunRequest, listener: Listener) -> RunResult:
         return Workers(request, self.chips[: request.ranks], self.began).run(listener)
 
     def left_without(self, gone: tuple[int, ...]) -> int:
@@ -326,7 +331,7 @@ class _Host(Starter):
         return len(self.chips)
 
 
-def _as_rank(request: Request, world: World, listener: Listener, replan: Replan | None, began: float) -> RunResult:
+def _as_rank(request: RunRequest, world: World, listener: Listener, replan: Replan | None, began: float) -> RunResult:
     """Take part as the rank that torchrun or Slurm made this process."""
     ranks, notes = request.ranks, list[str]()
     if world.ranks != ranks and not request.options.elastic:

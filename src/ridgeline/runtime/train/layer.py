@@ -53,7 +53,7 @@ from ridgeline.runtime.train.layout import (
     split,
     swap_dims,
 )
-from ridgeline.runtime.train.weights import Maker, Matrix, Norm, local
+from ridgeline.runtime.train.weights import Maker, Matrix, NormModule, local
 
 
 def maybe_recompute(function: Callable[..., Tensor], *inputs: Tensor, again: bool) -> Tensor:
@@ -176,7 +176,7 @@ class Rotary:
 
     def __init__(self, make: Maker, width: int) -> None:
         self.layout, self.numerics, self.width = make.layout, make.numerics, width
-        self.known, self.fused = make.angles, make.fused("rotary")
+        self.known, self.fused = make.angles, make.calls_kernel("rotary")
 
     def angles(self, tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Cosine and sine, [tokens, width / 2]."""
@@ -210,8 +210,8 @@ class SoftmaxAttention(nn.Module):  # type: ignore[misc]
         self.value = Matrix(make, keys * values, hidden, "out", attention.qkv_bias)
         self.out = Matrix(make, hidden, heads * values, "in", attention.out_bias)
         has_head_norm = attention.qk_norm == "head"
-        self.query_norm = Norm(make, norm, width, inside=True) if has_head_norm else None
-        self.key_norm = Norm(make, norm, width, inside=True) if has_head_norm else None
+        self.query_norm = NormModule(make, norm, width, inside=True) if has_head_norm else None
+        self.key_norm = NormModule(make, norm, width, inside=True) if has_head_norm else None
         self.rotary = Rotary(make, width) if attention.positions == "rope" else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -242,10 +242,10 @@ class MultiHeadLatentAttention(nn.Module):  # type: ignore[misc]
         queries = mla.heads * (mla.nope_dim + mla.rope_dim)
         if mla.q_rank:
             self.query_down = Matrix(make, mla.q_rank, hidden, "none", mla.bias, inside=False)
-            self.query_norm = Norm(make, norm, mla.q_rank)
+            self.query_norm = NormModule(make, norm, mla.q_rank)
         self.query = Matrix(make, queries, mla.q_rank or hidden, "out")
         self.latent = Matrix(make, mla.kv_rank + mla.rope_dim, hidden, "none", mla.bias, inside=False)
-        self.latent_norm = Norm(make, norm, mla.kv_rank)
+        self.latent_norm = NormModule(make, norm, mla.kv_rank)
         self.key_value = Matrix(make, mla.heads * (mla.nope_dim + mla.v_dim), mla.kv_rank, "out")
         self.out = Matrix(make, hidden, mla.heads * mla.v_dim, "in", mla.bias)
         self.rotary = Rotary(make, mla.rope_dim)
@@ -304,7 +304,7 @@ class FeedForward(nn.Module):  # type: ignore[misc]
     def __init__(self, make: Maker, mlp: spec.Mlp, hidden: int) -> None:
         super().__init__()
         self.layout, self.activation = make.layout, ACTIVATIONS[mlp.activation]
-        self.fused = make.fused("bias-activation") and self.activation is functional.silu
+        self.fused = make.calls_kernel("bias-activation") and self.activation is functional.silu
         self.up = Matrix(make, mlp.hidden, hidden, "out", mlp.bias)
         self.gate = Matrix(make, mlp.hidden, hidden, "out", mlp.bias) if mlp.gated else None
         self.down = Matrix(make, hidden, mlp.hidden, "in", mlp.bias)

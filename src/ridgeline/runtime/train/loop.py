@@ -21,7 +21,7 @@ from ridgeline.plan.resolve import resolve
 from ridgeline.runtime.probe.ranks import World
 from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble, narrow_scaling
 from ridgeline.runtime.train.checkpoint import Checkpoints
-from ridgeline.runtime.train.data import Source, batch_of, further_tokens, open_source
+from ridgeline.runtime.train.data import BatchSource, batch_of, further_tokens, open_source
 from ridgeline.runtime.train.fused import lacks_narrow
 from ridgeline.runtime.train.layout import Layout, make_layout
 from ridgeline.runtime.train.memory_watch import count_resident
@@ -29,8 +29,8 @@ from ridgeline.runtime.train.request import (
     TRACE_WINDOW,
     Listener,
     Options,
-    Request,
     RunOutcome,
+    RunRequest,
     StepRow,
     Verification,
     has_experts,
@@ -73,7 +73,7 @@ class Tracer:
             self.profiler = None
 
 
-def train(request: Request, world: World, listener: Listener, stop: Callable[[], bool], began: float) -> RunOutcome:
+def train(request: RunRequest, world: World, listener: Listener, stop: Callable[[], bool], began: float) -> RunOutcome:
     """Train on this rank; rank 0 tells every step and may stop all ranks behind one."""
     options, workload = request.options, request.train
     with join_ranks(request, world) as layout:
@@ -114,7 +114,7 @@ def train(request: Request, world: World, listener: Listener, stop: Callable[[],
         )  # fmt: skip
 
 
-def compare(request: Request, world: World) -> Verification | None:
+def compare(request: RunRequest, world: World) -> Verification | None:
     workload, options = request.train, request.options
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # gathers in several steps
     with join_ranks(request, world) as layout:
@@ -122,7 +122,7 @@ def compare(request: Request, world: World) -> Verification | None:
         return verify(blueprint_of(request), layout, source, workload.sequences, workload.seq)
 
 
-def blueprint_of(request: Request) -> Blueprint:
+def blueprint_of(request: RunRequest) -> Blueprint:
     scenario, decisions = request.scenario, resolve(request.scenario)
     return Blueprint(
         model=scenario.model,
@@ -137,7 +137,7 @@ def blueprint_of(request: Request) -> Blueprint:
 
 
 @contextmanager
-def join_ranks(request: Request, world: World) -> Iterator[Layout]:
+def join_ranks(request: RunRequest, world: World) -> Iterator[Layout]:
     """The layout of this rank, with its process groups open."""
     device, options = world.device(request.options.device), request.options
     kind = device.partition(":")[0]
@@ -158,7 +158,7 @@ def join_ranks(request: Request, world: World) -> Iterator[Layout]:
             dist.destroy_process_group()
 
 
-def _agree(request: Request, device: str) -> None:
+def _agree(request: RunRequest, device: str) -> None:
     """Refuse ranks that were given different scenarios, or the same to train differently: files of nodes may differ."""
     options = request.options
     run_text = repr((request.scenario, options.steps, options.every, options.seed, options.rate, options.data))
@@ -191,7 +191,7 @@ def _refuse_absent(device: str, kind: str) -> None:
     module.set_device(int(device.partition(":")[2] or 0))
 
 
-def _refuse_narrow(request: Request, device: str) -> None:
+def _refuse_narrow(request: RunRequest, device: str) -> None:
     """Products in 8 bits where the device has none."""
     why = lacks_narrow(device) if narrow_scaling(request.scenario.plan.precision) else ""
     if why:
@@ -199,7 +199,7 @@ def _refuse_narrow(request: Request, device: str) -> None:
         raise InputError(Problem(path="plan.precision.compute", given=f"fp8 on {device}", expected=why, todo=todo))
 
 
-def _begin_from(request: Request, assembly: Assembly, update: Update, listener: Listener) -> None:
+def _begin_from(request: RunRequest, assembly: Assembly, update: Update, listener: Listener) -> None:
     """Weights of a Hugging Face folder, where one is named; rank 0 tells what was not in it."""
     if not request.options.weights:
         return
@@ -211,7 +211,7 @@ def _begin_from(request: Request, assembly: Assembly, update: Update, listener: 
     update.refresh_masters()
 
 
-def _end_as(request: Request, assembly: Assembly) -> None:
+def _end_as(request: RunRequest, assembly: Assembly) -> None:
     """Weights into a Hugging Face folder, where one is named; the config of the one they came from beside them."""
     if not request.options.save_weights:
         return
@@ -222,7 +222,7 @@ def _end_as(request: Request, assembly: Assembly) -> None:
 
 
 def _step(
-    step: WholeStep, place: tuple[Source, int], request: Request, stop: Callable[[], bool], *, first: bool
+    step: WholeStep, place: tuple[BatchSource, int], request: RunRequest, stop: Callable[[], bool], *, first: bool
 ) -> tuple[StepRow, bool]:
     """One optimizer step, timed from its batch to its update; and whether any rank was asked to stop.
 

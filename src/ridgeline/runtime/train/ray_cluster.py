@@ -19,7 +19,7 @@ from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.runtime.probe.ranks import find_world
 from ridgeline.runtime.train.launch import problems_of, reason, work
-from ridgeline.runtime.train.request import Listener, Request, RunResult, WorkerLost
+from ridgeline.runtime.train.request import Listener, RunRequest, RunResult, WorkerLost
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -69,7 +69,7 @@ class Cluster:
             given_text = "no Ray cluster that answers"
             raise InputError(Problem(path="--launcher", given=given_text, expected="one", todo=todo)) from wrong
 
-    def attempt(self, request: Request, listener: Listener) -> RunResult:
+    def attempt(self, request: RunRequest, listener: Listener) -> RunResult:
         import ray
 
         self.resource = RESOURCES.get(request.options.device.partition(":")[0], "GPU")
@@ -106,7 +106,7 @@ class Cluster:
             raise _lost(wrong[0])
         return answer
 
-    def _fit(self, request: Request, mailbox: ActorHandle, wrong: list[BaseException]) -> None:
+    def _fit(self, request: RunRequest, mailbox: ActorHandle, wrong: list[BaseException]) -> None:
         """Ray Train's own call, which blocks."""
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
@@ -152,7 +152,7 @@ def _here() -> NodeAffinitySchedulingStrategy:
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
-def _absolute(request: Request) -> Request:
+def _absolute(request: RunRequest) -> RunRequest:
     """Paths that mean the same in the folder where Ray starts a worker; nodes share them, or have copies."""
     options = request.options
     names = (*PATHS, "data") if os.path.exists(options.data) else PATHS
@@ -164,7 +164,7 @@ def _rank(told: JsonMapping) -> None:
     """The main function of a rank, in a process of Ray; its environment is as torchrun would have it."""
     import ray
 
-    request: Request = told["request"]
+    request: RunRequest = told["request"]
     mailbox, stop_flag = told["mailbox"], [False]
 
     def say(kind: str, value: object) -> None:

@@ -75,13 +75,7 @@ def config_numerics(config: JsonMapping) -> Numerics:
     )
 
 
-INDEX = "model.safetensors.index.json"
-
-
-SINGLE = "model.safetensors"
-
-
-CONFIG = "config.json"
+INDEX, SINGLE, CONFIG = "model.safetensors.index.json", "model.safetensors", "config.json"
 
 
 def folder_problems(folder: Path) -> list[Problem]:
@@ -170,7 +164,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class RunRequest:
     """A scenario and how to run it."""
 
     scenario: Scenario
@@ -188,9 +182,9 @@ class Request:
         return training(self.scenario).workload
 
 
-def make_request(scenario: Scenario, options: Options, numerics: Numerics | None = None) -> Request:
+def make_request(scenario: Scenario, options: Options, numerics: Numerics | None = None) -> RunRequest:
     """The request with the constants of the model, or the usual ones."""
-    return Request(scenario=scenario, options=options, numerics=numerics or usual_numerics(scenario.model))
+    return RunRequest(scenario=scenario, options=options, numerics=numerics or usual_numerics(scenario.model))
 
 
 def has_experts(model: ModelSpec) -> bool:

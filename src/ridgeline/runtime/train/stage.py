@@ -28,7 +28,7 @@ from ridgeline.runtime.train.fused import fused_cross_entropy, linear_cross_entr
 from ridgeline.runtime.train.layer import Experts, FeedForward, enter, leave, make_ffn, make_mixer, maybe_recompute
 from ridgeline.runtime.train.layout import Axis, Layout, merge, split, sum_over
 from ridgeline.runtime.train.offload import ActivationOffload
-from ridgeline.runtime.train.weights import Maker, Matrix, Norm, local
+from ridgeline.runtime.train.weights import Maker, Matrix, NormModule, local
 
 
 class Prediction(nn.Module):  # type: ignore[misc]
@@ -41,11 +41,11 @@ class Prediction(nn.Module):  # type: ignore[misc]
     def __init__(self, make: Maker, mtp: Mtp, hidden: int, again: frozenset[str]) -> None:
         super().__init__()
         self.layout, self.again = make.layout, "layer" in again
-        self.embedding_norm = Norm(make, mtp.block.norm, hidden)
-        self.hidden_norm = Norm(make, mtp.block.norm, hidden)
+        self.embedding_norm = NormModule(make, mtp.block.norm, hidden)
+        self.hidden_norm = NormModule(make, mtp.block.norm, hidden)
         self.projection = Matrix(make, hidden, 2 * hidden, "out")
         self.layer = Layer(make, mtp.block, hidden, again - {"layer"})
-        self.norm = Norm(make, mtp.block.norm, hidden)
+        self.norm = NormModule(make, mtp.block.norm, hidden)
 
     def forward(self, state: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The state of this depth, and what of it the head reads; `rows` are the further tokens' embeddings."""
@@ -70,11 +70,11 @@ class Layer(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.again = again
         if block.mixer is not None:
-            self.mixer_norm = Norm(make, block.norm, hidden)
+            self.mixer_norm = NormModule(make, block.norm, hidden)
             self.mixer = make_mixer(make, block.mixer, hidden, block.norm)
             self.mixer.again = "attention" in again
         if block.ffn is not None:
-            self.ffn_norm = Norm(make, block.norm, hidden)
+            self.ffn_norm = NormModule(make, block.norm, hidden)
             self.ffn = make_ffn(make, block.ffn, hidden)
             for part in self.ffn.modules():
                 if isinstance(part, (FeedForward, Experts)):
@@ -97,7 +97,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         return x
 
 
-class Embedding(nn.Module):  # type: ignore[misc]
+class EmbeddingModule(nn.Module):  # type: ignore[misc]
     """Token rows, and position rows where positions are learned."""
 
     def __init__(self, make: Maker, model: ModelSpec) -> None:
@@ -106,7 +106,7 @@ class Embedding(nn.Module):  # type: ignore[misc]
         self.weight = make.weight(model.vocab, model.hidden, cut=0)
         learned_positions = model.embedding.positions
         self.positions = make.weight(learned_positions, model.hidden, cut=None) if learned_positions else None
-        self.norm = Norm(make, model.embedding.norm, model.hidden) if model.embedding.norm else None
+        self.norm = NormModule(make, model.embedding.norm, model.hidden) if model.embedding.norm else None
 
     def forward(self, tokens: Tensor) -> Tensor:
         """[batch, tokens] to [batch, tokens, hidden], dealt to tensor ranks where the sequence is split."""
@@ -134,7 +134,7 @@ def own_positions(layout: Layout, tokens: int, device: torch.device) -> Tensor:
     return places.chunk(layout.tp.degree)[layout.tp.index] if layout.sequence_parallel else places
 
 
-class Head(nn.Module):  # type: ignore[misc]
+class HeadModule(nn.Module):  # type: ignore[misc]
     """The output matrix: logits of this rank's part of the vocabulary."""
 
     def __init__(self, make: Maker, model: ModelSpec) -> None:
@@ -171,14 +171,14 @@ class Stage(nn.Module):  # type: ignore[misc]
                  ends: tuple[bool, bool], ahead: frozenset[str] = frozenset()) -> None:  # fmt: skip
         super().__init__()
         first, last = ends
-        self.embedding = Embedding(make, model) if first else None
+        self.embedding = EmbeddingModule(make, model) if first else None
         layers_by_name = {
             str(index): Layer(make, model.layer(index), model.hidden, recompute) for index, recompute in layers
         }
         self.layers, self.layout = nn.ModuleDict(layers_by_name), make.layout
         self.rotaries = [layer.mixer.rotary for layer in layers_by_name.values() if layer.has_rotary]
-        self.norm = Norm(make, model.norm, model.hidden) if last and model.norm else None
-        self.head = Head(make, model) if last else None
+        self.norm = NormModule(make, model.norm, model.hidden) if last and model.norm else None
+        self.head = HeadModule(make, model) if last else None
         if first and last and model.embedding.tied:
             assert self.head is not None
             assert self.embedding is not None

@@ -23,7 +23,7 @@ from ridgeline.core.dtype import dtype
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Plan, Precision
 from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble
-from ridgeline.runtime.train.data import Source, batch_of, further_tokens
+from ridgeline.runtime.train.data import BatchSource, batch_of, further_tokens
 from ridgeline.runtime.train.layout import Layout, full_of
 from ridgeline.runtime.train.request import Compared, Verification
 from ridgeline.runtime.train.step import FIRST_SCALE, Stepper
@@ -33,7 +33,7 @@ ROUNDED_TWICE = 2.0  # the plan's rounding and the reference's
 FLOOR = 1e-3  # of the RMS of all gradients
 
 
-def verify(blueprint: Blueprint, layout: Layout, source: Source, sequences: int, seq: int) -> Verification | None:
+def verify(blueprint: Blueprint, layout: Layout, source: BatchSource, sequences: int, seq: int) -> Verification | None:
     """Compare one step's loss and gradients; every rank takes part, rank 0 answers."""
     assembly = assemble(blueprint, layout)
     loss, gradients = _gradients(assembly, source, sequences, seq)
@@ -53,7 +53,7 @@ def verify(blueprint: Blueprint, layout: Layout, source: Source, sequences: int,
     )
 
 
-def _gradients(assembly: Assembly, source: Source, sequences: int, seq: int) -> tuple[float, dict[str, Tensor]]:
+def _gradients(assembly: Assembly, source: BatchSource, sequences: int, seq: int) -> tuple[float, dict[str, Tensor]]:
     layout, plan = assembly.layout, assembly.blueprint.plan
     stepper = Stepper(assembly=assembly, microbatches=sequences // (layout.dp.degree * plan.microbatch))
     stepper.scale = FIRST_SCALE if plan.precision.weights.id == "fp16" else 1.0
@@ -61,11 +61,11 @@ def _gradients(assembly: Assembly, source: Source, sequences: int, seq: int) -> 
     loss = float(stepper.gradients(batch_of(source, 0, sequences, seq, layout, further)))
     parameters = assembly.parameters()
     parameters.pop(assembly.embedding_copy, None)
-    return loss, {name: _full_gradient(parameter).float() / stepper.scale for name, parameter in parameters.items()}
-
-
-def _full_gradient(parameter: Tensor) -> Tensor:
-    return torch.zeros(parameter.shape) if parameter.grad is None else full_of(parameter.grad)
+    return loss, {
+        name: (torch.zeros(parameter.shape) if parameter.grad is None else full_of(parameter.grad)).float()
+        / stepper.scale
+        for name, parameter in parameters.items()
+    }
 
 
 def model_order(blueprint: Blueprint) -> list[str]:
@@ -83,7 +83,7 @@ def alone_of(blueprint: Blueprint, precision: Precision | None = None) -> Bluepr
 
 
 def _against_reference(
-    blueprint: Blueprint, layout: Layout, gradients: dict[str, Tensor], data: tuple[Source, int, int]
+    blueprint: Blueprint, layout: Layout, gradients: dict[str, Tensor], data: tuple[BatchSource, int, int]
 ) -> tuple[float, list[Compared]]:
     single_layout = Layout(device=layout.device)
     loss, reference = _gradients(assemble(alone_of(blueprint), single_layout), *data)
@@ -99,7 +99,7 @@ def _against_reference(
     ]
 
 
-def _exact(blueprint: Blueprint, alone: Layout, data: tuple[Source, int, int]) -> dict[str, Tensor]:
+def _exact(blueprint: Blueprint, alone: Layout, data: tuple[BatchSource, int, int]) -> dict[str, Tensor]:
     """Gradients in fp32 from the weights as they are stored."""
     wide = dtype("fp32")
     single_parameters = assemble(alone_of(blueprint), alone).parameters()

@@ -46,7 +46,7 @@ class Maker:
     narrow: Literal["", "tensor", "row"] = ""
     angles: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
-    def fused(self, word: str) -> bool:
+    def calls_kernel(self, word: str) -> bool:
         """Whether a layer calls a kernel of its own for this."""
         return word in self.fuses and not self.compiled
 
@@ -107,7 +107,7 @@ class Matrix(nn.Module):  # type: ignore[misc]
         return x if self.bias is None else x + local(self.bias, partial=self.summand)
 
 
-class Norm(nn.Module):  # type: ignore[misc]
+class NormModule(nn.Module):  # type: ignore[misc]
     """RMS or layer norm over the last dim; `inside` a tensor-parallel region its gradient is always a summand."""
 
     def __init__(self, make: Maker, norm: spec.Norm, width: int, *, inside: bool = False) -> None:

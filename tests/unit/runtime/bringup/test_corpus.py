@@ -21,7 +21,7 @@ from ridgeline.runtime.bringup.capture import (  # noqa: E402
     there,
 )
 from ridgeline.runtime.bringup.devices import fingerprint, unit_of  # noqa: E402
-from ridgeline.runtime.bringup.faults import CORPUS, FAULTS, PERSONALITIES, chosen, read_faults, split  # noqa: E402
+from ridgeline.runtime.bringup.faults import CORPUS, FAULTS, PERSONALITIES, choose_faults, read_faults, split  # noqa: E402
 from ridgeline.runtime.bringup.judge import judge  # noqa: E402
 from ridgeline.runtime.bringup.op_calls import Numbers, OpCall, lists, rearrangements  # noqa: E402
 from ridgeline.runtime.bringup.op_suite import losses, norms, products  # noqa: E402
@@ -198,6 +198,6 @@ def test_personalities_and_faults_by_name() -> None:
     with pytest.raises(InputError, match="tf32"):
         split("ridge:tf33")
     faults = read_faults(CORPUS)
-    assert list(chosen(faults, "fault_epsilon")) == ["epsilon"]
+    assert list(choose_faults(faults, "fault_epsilon")) == ["epsilon"]
     with pytest.raises(InputError, match="did you mean 'epsilon'"):
-        chosen(faults, "epsilonn")
+        choose_faults(faults, "epsilonn")

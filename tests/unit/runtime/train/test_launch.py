@@ -20,7 +20,15 @@ import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.runtime.train import launch, run_scenario
 from ridgeline.runtime.train.launch import Starter, run_with_restarts
-from ridgeline.runtime.train.request import Listener, Options, Request, RunOutcome, StepRow, WorkerLost, make_request
+from ridgeline.runtime.train.request import (
+    Listener,
+    Options,
+    RunOutcome,
+    RunRequest,
+    StepRow,
+    WorkerLost,
+    make_request,
+)
 from ridgeline.runtime.train.run_scenario import Metrics
 
 ROW = StepRow(step=1, loss=2.0, gradient_norm=1.0, seconds=0.5, tokens=100, memory=1 << 20)
@@ -32,7 +40,7 @@ TABLE: dict[str, Any] = {
 }
 
 
-def request(**options: Any) -> Request:
+def request(**options: Any) -> RunRequest:
     return make_request(ridgeline.scenario(TABLE), Options(**{"folder": "run", **options}))
 
 
@@ -46,7 +54,7 @@ class Scripted(Starter):
     def __init__(self, *ends: WorkerLost | RunOutcome) -> None:
         self.ends, self.asked, self.room = list(ends), list[tuple[int, bool]](), 4
 
-    def attempt(self, request: Request, listener: Listener) -> Any:
+    def attempt(self, request: RunRequest, listener: Listener) -> Any:
         self.asked.append((request.ranks, request.options.resume))
         end = self.ends.pop(0)
         if isinstance(end, WorkerLost):
@@ -87,7 +95,7 @@ def test_what_another_start_would_not_mend_ends_the_run() -> None:
 def test_a_rank_of_torchrun_takes_part_leaves_or_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     worked: list[tuple[int, int, int]] = []
 
-    def work(request: Request, world: Any, *rest: Any) -> RunOutcome:
+    def work(request: RunRequest, world: Any, *rest: Any) -> RunOutcome:
         worked.append((world.rank, world.ranks, request.ranks))
         return DONE
 

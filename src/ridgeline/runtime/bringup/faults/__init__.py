@@ -89,7 +89,7 @@ def _run(path: Path) -> Kwargs:
         raise InputError(Problem(path="--faults", given=given_text, expected="a Python file that runs")) from error
 
 
-def chosen(faults: Mapping[str, Alter], name: str) -> Mapping[str, Alter]:
+def choose_faults(faults: Mapping[str, Alter], name: str) -> Mapping[str, Alter]:
     """One of them, with or without its prefix, or all."""
     if not name:
         return faults

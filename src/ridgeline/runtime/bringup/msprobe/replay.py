@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,17 +22,29 @@ from torch._ops import OpOverload
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ridgeline.runtime.bringup.arithmetic import UNIT, Args, Draw, HostCall, Kwargs, OpVerdict, Outputs, tensors_in
+from ridgeline.runtime.bringup.arithmetic import (
+    RIGHT,
+    UNIT,
+    Args,
+    Draw,
+    HostCall,
+    Kwargs,
+    OpVerdict,
+    Outputs,
+    clone_tensors,
+    tensors_in,
+    worse,
+)
 from ridgeline.runtime.bringup.contracts import contract_of, has_contract, is_view, outputs_of
 from ridgeline.runtime.bringup.devices import OpMode
-from ridgeline.runtime.bringup.findings import OpFinding, unheard
+from ridgeline.runtime.bringup.findings import JudgedFindings, OpFinding, unheard
 from ridgeline.runtime.bringup.judge import DRAWS, judge_output, widen_value
 from ridgeline.runtime.bringup.msprobe.dump import ApiCall, Dump, TensorNote, UnreadableError, read_dumps, read_tensor
 from ridgeline.runtime.bringup.msprobe.statistics import judge_statistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedDump:
+class ImportedDump(JudgedFindings):
     """What a folder of msprobe holds.
 
     replayed         calls that their contract judged; by_statistics: calls of which only figures were judged
@@ -55,16 +67,6 @@ class ImportedDump:
         kind='bringup-msprobe' folder framework tasks dumps calls verdict findings replayed by_statistics unjudged
         unreadable
     """
-
-    @property
-    def verdict(self) -> Literal["right", "wrong"]:
-        """Whether there is no finding."""
-        return "wrong" if self.findings else "right"
-
-    @property
-    def right(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.findings
 
 
 @dataclass(slots=True)
@@ -137,7 +139,6 @@ def _findings(wrong: list[tuple[ApiCall, str, OpVerdict]]) -> Iterator[OpFinding
 
 
 LARGEST = 1 << 22  # elements of a tensor that is replayed
-RIGHT = OpVerdict(right=True)
 
 
 class Rounding(OpMode):
@@ -162,7 +163,7 @@ class Rounding(OpMode):
 
     def _move_value(self, value: object) -> object:
         if isinstance(value, Tensor) and value.is_floating_point() and id(value) in self.made:
-            return self.draw.stored(value)
+            return self.draw.store_value(value)
         return value
 
 
@@ -210,9 +211,7 @@ def _judge_call(call: ApiCall, args: Args, kwargs: Kwargs, got: Outputs, come: l
     tensors = [x for x in got if isinstance(x, Tensor)]
     runs = []
     for source in [None, *(torch.Generator().manual_seed(k) for k in range(DRAWS))]:
-        wide_inputs = tree_map(
-            lambda x: widen_value(x.clone()) if isinstance(x, Tensor) else widen_value(x), (args, kwargs)
-        )
+        wide_inputs = tree_map(widen_value, clone_tensors((args, kwargs)))
         with Rounding(Draw(source=source, format=form)):
             runs.append(_outputs(call, wide_inputs) if come is None else _gradients(call, wide_inputs, come, tensors))
     worst = RIGHT
@@ -224,8 +223,7 @@ def _judge_call(call: ApiCall, args: Args, kwargs: Kwargs, got: Outputs, come: l
 
 
 def _outputs(call: ApiCall, own: HostCall) -> list[list[Tensor]]:
-    y = FUNCTIONS[call.api](*own[0], **own[1])
-    return [tensors_in(y)]
+    return [tensors_in(FUNCTIONS[call.api](*own[0], **own[1]))]
 
 
 def _gradients(call: ApiCall, own: HostCall, come: list[Tensor], got: list[Tensor]) -> list[list[Tensor]]:
@@ -253,9 +251,7 @@ def _gradients(call: ApiCall, own: HostCall, come: list[Tensor], got: list[Tenso
 def _worst(got: Outputs, exact: Outputs, draws: list[Outputs]) -> OpVerdict:
     worst = RIGHT
     for index, output in enumerate(got):
-        verdict = judge_output(output, exact[index].detach(), [draw[index].detach() for draw in draws])
-        if not verdict.right and (worst.right or verdict.measured / verdict.limit > worst.measured / worst.limit):
-            worst = verdict
+        worst = worse(worst, judge_output(output, exact[index].detach(), [draw[index].detach() for draw in draws]))
     return worst
 
 

@@ -15,10 +15,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from ridgeline.runtime.bringup.arithmetic import OpVerdict
+from ridgeline.runtime.bringup.arithmetic import RIGHT, OpVerdict
 from ridgeline.runtime.bringup.msprobe.dump import ApiCall, TensorNote
 
-RIGHT = OpVerdict(right=True)
 UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 SUMMED = 2.0**-20  # how far a mean or a norm in 32 bits may be off, of its scale
 UNBOUNDED = frozenset((
