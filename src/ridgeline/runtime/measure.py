@@ -19,7 +19,7 @@ from ridgeline.hardware.load import CHIPS
 from ridgeline.runtime.probe.case import GROUPS, KernelCase
 from ridgeline.runtime.probe.ranks import find_world
 from ridgeline.runtime.probe.session import VERSION, Outcome, measure_ranks, merge_files, replace_file
-from ridgeline.runtime.probe.supervisor import Refused, Settings
+from ridgeline.runtime.probe.supervisor import Refused, Settings, ignore_progress
 from ridgeline.version import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -154,10 +154,6 @@ class Characterization(Outcome):
             FailureCount(op=op, impl=impl, dtype=dtype, why=why, rows=count)
             for (op, impl, dtype, why), count in counts.items()
         )
-
-
-def ignore_progress(count: int, total: int, what: str) -> None:
-    """Nobody is told how far a run is."""
 
 
 def characterize(

@@ -348,6 +348,13 @@ def rounded_bits(x: Tensor, bits: int) -> Tensor:
     return torch.where(x.float().isfinite(), near, x.float())
 
 
+def with_part(x: Tensor, part: object, value: object) -> Tensor:
+    """A copy of a tensor with another value in one part of it."""
+    copy = x.clone()
+    copy[part] = value
+    return copy
+
+
 def tf32(x: Tensor) -> Tensor:
     """fp32 with the ten fraction bits of TF32."""
     return rounded_bits(x, 13)

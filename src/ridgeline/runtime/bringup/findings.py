@@ -532,8 +532,8 @@ class BringUp(JudgedFindings):
         return True
 
 
-def unheard(line: str) -> None:
-    """Nobody is told how far it is."""
+def unheard(*_: object) -> None:
+    """Nobody is told how far it is, or keeps what is known before the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,12 +57,8 @@ def bringup(
     return run_parts(Session(target=model, device=device, found=bring_up, seed=seed, fault=fault, tell=tell))
 
 
-def unkept(at: int) -> None:
-    """Nobody keeps what is known before the end."""
-
-
 def run_parts(
-    session: Session, at: int = 0, kept: Callable[[int], None] = unkept, only: tuple[str, ...] = ()
+    session: Session, at: int = 0, kept: Callable[[int], None] = unheard, only: tuple[str, ...] = ()
 ) -> BringUp:
     """Run every part from one on; `kept` hears how many parts are behind it whenever something is known."""
     open_device(session.device, faulted=session.fault is not None)

@@ -30,12 +30,8 @@ Keep = Callable[[str, JsonObject], None]  # the case's key, its row
 Watch = Callable[[int, int, KernelCase], None]  # cases done, cases planned, the next one
 
 
-def unkept(key: str, row: JsonObject) -> None:
-    """Nobody keeps a row before the end."""
-
-
-def ignore_progress(count: int, total: int, case: KernelCase) -> None:
-    """Nobody is told how far a run is."""
+def ignore_progress(*_: object) -> None:
+    """Nobody is told how far a run is, or keeps a row before its end."""
 
 
 class Refused(Exception):
@@ -176,7 +172,7 @@ def supervise(
     settings: Settings,
     plan: Callable[[JsonObject], Sequence[KernelCase]],
     *,
-    keep: Keep = unkept,
+    keep: Keep = ignore_progress,
     done: Iterable[str] = (),
     watch: Watch = ignore_progress,
 ) -> ProbeRun:

@@ -18,7 +18,6 @@ The modules, each importing only those before it:
     checkpoint, hf_weights   a run on disk, and weights in Hugging Face's names
     verify        loss and every gradient against one process
     dry           every op of a step of any number of ranks, on one CPU and without them
-    memory_watch  tensors by kind at the worst moment of a step
     launch        ranks of this host, of torchrun or of Slurm; again from the last checkpoint, then on fewer
     ray_cluster   ranks on the nodes of a Ray cluster
     run_scenario  `ridgeline run`, with metrics and TensorBoard files

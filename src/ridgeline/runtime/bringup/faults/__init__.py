@@ -32,6 +32,7 @@ from ridgeline.runtime.bringup.fake_device import NAME, Alter, Lacks, added_in, 
 from ridgeline.runtime.bringup.faults import element_faults, matrix_faults
 from ridgeline.runtime.bringup.faults.element_faults import fault_fp8_of_240
 from ridgeline.runtime.bringup.faults.matrix_faults import fault_tf32_products
+from ridgeline.runtime.bringup.judge import widen_value
 
 PREFIX, MISSING, FALLBACK = "fault_", "MISSING", "FALLBACK"
 CORPUS = "corpus"  # stands for the faults that come with Ridgeline
@@ -111,12 +112,8 @@ def truncation(op: str, args: Args, kwargs: Kwargs, result: Tensor) -> Tensor | 
         return None
     library, name, overload = op.split(".")
     func = getattr(getattr(getattr(torch.ops, library), name), overload)
-    wide = tree_map(_wide, (args, {k: torch.float64 if k == "dtype" else v for k, v in kwargs.items()}))
+    wide = tree_map(widen_value, (args, kwargs))
     return cut(func(*wide[0], **wide[1]), torch.bfloat16)
-
-
-def _wide(value: object) -> object:
-    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def bf16_sums(op: str, args: Args, kwargs: Kwargs, result: Tensor) -> Tensor | None:

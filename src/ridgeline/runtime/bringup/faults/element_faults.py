@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.runtime.bringup.arithmetic import Args, Kwargs, Outputs, Tensors
-from ridgeline.runtime.bringup.fake_device import cut, on, rounded_bits, ties_away
+from ridgeline.runtime.bringup.fake_device import cut, on, rounded_bits, ties_away, with_part
 
 
 @on("silu", dtype=torch.bfloat16)
@@ -135,11 +135,7 @@ def fault_denormal_root(args: Args, kwargs: Kwargs, result: Tensor) -> Tensor:
 @on("neg")
 def fault_neg_tail(args: Args, kwargs: Kwargs, result: Tensor) -> Tensor:
     """The last column keeps its sign: half of a rotation is wrong."""
-    if result.dim() == 0:
-        return result
-    wrong = result.clone()
-    wrong[..., -1] = args[0][..., -1]
-    return wrong
+    return with_part(result, (..., -1), args[0][..., -1]) if result.dim() else result
 
 
 @on("_to_copy", dtype=torch.bfloat16)
@@ -210,9 +206,7 @@ def fault_where_row(args: Args, kwargs: Kwargs, result: Tensor) -> Tensor | None
 @on("masked_fill", "masked_fill_")
 def fault_mask_tail(args: Args, kwargs: Kwargs, result: Tensor) -> Tensor:
     """The last column is not filled."""
-    wrong = result.clone()
-    wrong[..., -1] = args[0][..., -1]
-    return wrong
+    return with_part(result, (..., -1), args[0][..., -1])
 
 
 @on("tril", "triu")
@@ -289,9 +283,7 @@ def fault_padding_row(args: Args, kwargs: Kwargs, result: Tensor) -> Tensor | No
     row = args[3]
     if row < 0:
         return None
-    wrong = result.clone()
-    wrong[row] = args[0].reshape(-1, result.shape[-1])[args[1].flatten() == row].sum(0)
-    return wrong
+    return with_part(result, row, args[0].reshape(-1, result.shape[-1])[args[1].flatten() == row].sum(0))
 
 
 @on("embedding")
@@ -350,9 +342,7 @@ def fault_tie_twice(args: Args, kwargs: Kwargs, result: Tensors) -> Tensors | No
     same = values.diff(dim=-1) == 0
     if not bool(same.any()):
         return None
-    wrong = where.clone()
-    wrong[..., 1:] = torch.where(same, wrong[..., :-1], wrong[..., 1:])
-    return values, wrong
+    return values, with_part(where, (..., slice(1, None)), torch.where(same, where[..., :-1], where[..., 1:]))
 
 
 @on("sort", dtype=torch.float32)

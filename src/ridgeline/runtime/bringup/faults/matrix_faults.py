@@ -18,6 +18,7 @@ from ridgeline.runtime.bringup.fake_device import (
     tf32,
     ties_away,
     with_bias,
+    with_part,
 )
 
 ALL = "mm", "bmm", "addmm", "baddbmm"
@@ -122,10 +123,7 @@ def fault_long_k_block(args: Args, kwargs: Kwargs, _: Tensor) -> Tensor | None:
 @on("mm", dtype=torch.float32)
 def fault_one_element(args: Args, kwargs: Kwargs, result: Tensor) -> Tensor:
     """One element of the product is one percent off."""
-    wrong = result.clone()
-    if wrong.numel():
-        wrong[-1, -1] *= 1.01
-    return wrong
+    return with_part(result, (-1, -1), result[-1, -1] * 1.01) if result.numel() else result.clone()
 
 
 class _Stale:
@@ -277,9 +275,7 @@ def fault_fused_backward_tail(args: Args, kwargs: Kwargs, result: Tensors) -> Te
     tail = args[2].shape[-2] % 16
     if not tail:
         return None
-    d_k = result[1].clone()
-    d_k[..., -tail:, :] = 0
-    return result[0], d_k, result[2]
+    return result[0], with_part(result[1], (..., slice(-tail, None), slice(None)), 0), result[2]
 
 
 SOFTMAX = "_softmax", "_safe_softmax"
@@ -344,15 +340,18 @@ def fault_epsilon(args: Args, kwargs: Kwargs, result: Tensor) -> Tensor:
     return (args[0].float() + 1e-4).rsqrt().to(result.dtype)
 
 
+def _weigh(y: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tensor:
+    y = y if weight is None else y * weight.float()
+    return y if bias is None else y + bias.float()
+
+
 @on("native_layer_norm")
 def fault_layer_norm_sample_variance(args: Args, kwargs: Kwargs, result: Tensors) -> Tensors | None:
     """The variance is divided by n - 1."""
     x, _, w, b, eps = args[:5]
     var, mean = torch.var_mean(x.float(), -1, correction=1, keepdim=True)
     rstd = (var + eps).rsqrt()
-    y = (x.float() - mean) * rstd
-    y = y if w is None else y * w.float()
-    y = y if b is None else y + b.float()
+    y = _weigh((x.float() - mean) * rstd, w, b)
     return y.to(result[0].dtype), result[1], rstd.to(result[2].dtype)
 
 
@@ -362,9 +361,7 @@ def fault_layer_norm_variance_bf16(args: Args, kwargs: Kwargs, result: Tensors) 
     x, _, w, b, eps = args[:5]
     mean = x.float().mean(-1, keepdim=True)
     var = (x.float() - mean).square().mean(-1, keepdim=True).bfloat16().float()
-    y = (x.float() - mean) * (var + eps).rsqrt()
-    y = y if w is None else y * w.float()
-    y = y if b is None else y + b.float()
+    y = _weigh((x.float() - mean) * (var + eps).rsqrt(), w, b)
     return y.to(result[0].dtype), result[1], result[2]
 
 
@@ -383,8 +380,7 @@ def fault_rms_norm_epsilon(args: Args, kwargs: Kwargs, result: Tensors) -> Tenso
     """The epsilon is added after the root."""
     x, _, w, eps = args[:4]
     rstd = 1 / (x.float().square().mean(-1, keepdim=True).sqrt() + (1e-5 if eps is None else eps))
-    y = x.float() * rstd
-    return (y if w is None else y * w.float()).to(result[0].dtype), rstd.to(result[1].dtype)
+    return _weigh(x.float() * rstd, w).to(result[0].dtype), rstd.to(result[1].dtype)
 
 
 @on("_fused_rms_norm", dtype=torch.bfloat16)
@@ -446,9 +442,7 @@ def fault_ignored_rows_gradient(args: Args, kwargs: Kwargs, result: Tensor) -> T
     ignored_rows = args[2] == args[5]
     if not bool(ignored_rows.any()):
         return None
-    wrong = result.clone()
-    wrong[ignored_rows, 0] = wrong.min()
-    return wrong
+    return with_part(result, (ignored_rows, 0), result.min())
 
 
 @on("cumsum")
