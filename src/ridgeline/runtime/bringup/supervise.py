@@ -186,7 +186,7 @@ class Attempts:
                 case ("done",):
                     done = True
                 case ("ended", code):
-                    return None if done else self._died(code, hung)
+                    return None if done else self._note_death(code, hung)
                 case ("gone",):
                     server.cache_clear()
                     raise InputError(f"the process that runs the device's ops failed: {process.last_words()}")
@@ -201,7 +201,7 @@ class Attempts:
         os.kill(self.pid, signal.SIGKILL)
         return True
 
-    def _died(self, code: int, hung: bool) -> int:
+    def _note_death(self, code: int, hung: bool) -> int:
         """Take a death in: a finding if an op was under way, and what the next process is to leave to the host."""
         bring_up = self.job.found
         if bring_up is None or not self.job.journal:

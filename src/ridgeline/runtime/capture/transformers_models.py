@@ -206,7 +206,7 @@ def _backbone(config: object, tokens: int) -> Tensor | None:
     return _empty(1, tokens, 2 * width) if width else None
 
 
-def _shared(config: object, tokens: int) -> dict[str, tuple[Tensor, Tensor]] | None:
+def _shared_states(config: object, tokens: int) -> dict[str, tuple[Tensor, Tensor]] | None:
     """Keys and values of another model's last layers, one pair for each kind of attention."""
     if getattr(config, "backbone_hidden_size", None) is None:
         return None
@@ -238,7 +238,7 @@ MAKERS: Mapping[str, Callable[[object, int], object]] = MappingProxyType(
         "protein_input_ids": lambda _config, tokens: torch.full((1, tokens), FIRST_ID),
         "protein_attention_mask": lambda _config, tokens: torch.ones((1, tokens), dtype=torch.long),
         "inputs_embeds": _backbone,
-        "shared_kv_states": _shared,
+        "shared_kv_states": _shared_states,
     }
 )
 """What each argument of a forward is made of: the model's config and the tokens of the sequence."""

@@ -14,7 +14,7 @@ The modules, each importing only those before it:
     update        AdamW in any formats, states in host memory
     step          microbatches, gradients and update of an optimizer step, or a CUDA graph of it
     token_files   documents packed into memory-mapped tokens, read by number
-    data, loop    what is read; the steps, told as they go
+    data, loop    what is read; the steps, told as they go, and tensors by kind at the worst moment of the first
     checkpoint, hf_weights   a run on disk, and weights in Hugging Face's names
     verify        loss and every gradient against one process
     dry           every op of a step of any number of ranks, on one CPU and without them

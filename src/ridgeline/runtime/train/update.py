@@ -33,7 +33,7 @@ SLOTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class ParameterState:
     """What is kept of a parameter, or of a piece of one: stored weight, what is updated, both moments, its decay."""
 
     weight: Tensor
@@ -80,7 +80,7 @@ class Update:
         for name, parameter in self.named.items():
             gradient = parameter.grad
             if gradient is not None and name not in self.away:
-                self.apply(self.held(name), shard_of(gradient).contiguous(), factor)
+                self.apply(self.state_of(name), shard_of(gradient).contiguous(), factor)
                 parameter.grad = None
         if self.slots is not None:
             for name in self.away:
@@ -90,9 +90,9 @@ class Update:
                 self.named[name].grad = None
             self.slots.finish()
 
-    def apply(self, held: Held, gradient: Tensor, factor: Tensor) -> None:
-        weight, master, states = held.weight, held.master, held.states
-        adam_options = {"rate": self.rate, "decay": held.decay, "betas": BETAS, "epsilon": EPSILON}
+    def apply(self, state: ParameterState, gradient: Tensor, factor: Tensor) -> None:
+        weight, master, states = state.weight, state.master, state.states
+        adam_options = {"rate": self.rate, "decay": state.decay, "betas": BETAS, "epsilon": EPSILON}
         if self.fused and has_kernels(weight):
             from ridgeline.runtime.train import kernels
 
@@ -110,11 +110,11 @@ class Update:
         if master is not weight:
             weight.copy_(master)
 
-    def held(self, name: str) -> Held:
+    def state_of(self, name: str) -> ParameterState:
         """All that is kept of a parameter; only matrices decay."""
         weight = self.shards[name]
         decay = DECAY if weight.dim() > 1 else 0.0
-        return Held(weight=weight, master=self.masters[name], states=self.states[name], decay=decay)
+        return ParameterState(weight=weight, master=self.masters[name], states=self.states[name], decay=decay)
 
     def refresh_masters(self) -> None:
         for name, master in self.masters.items():
@@ -180,7 +180,7 @@ class _Slots:
     def move(self, name: str, gradient: Tensor, factor: Tensor) -> None:
         """Fetch, update and write back the states of one parameter, piece by piece."""
         update = self.update
-        state = update.held(name)
+        state = update.state_of(name)
         hosts = [state.view(-1) for state in state.states]
         if state.master is not state.weight:
             hosts.append(state.master.view(-1))
@@ -190,7 +190,7 @@ class _Slots:
             self._fill_room(room, [host[piece] for host in hosts])
             part = state.weight.view(-1)[piece]
             wide = room[2] if len(room) == 3 else part
-            here = Held(weight=part, master=wide, states=(room[0], room[1]), decay=state.decay)
+            here = ParameterState(weight=part, master=wide, states=(room[0], room[1]), decay=state.decay)
             update.apply(here, gradient.view(-1)[piece], factor)
             self._empty_room(room, [host[piece] for host in hosts])
             self.turn = (self.turn + 1) % SLOTS
