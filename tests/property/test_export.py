@@ -15,7 +15,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble, scenario
 from ridgeline.targets.api import import_run
 from ridgeline.targets.decisions import decisions_of
-from ridgeline.targets.dialects.megatron_bridge.names import FIELDS
+from ridgeline.targets.dialects.megatron_bridge.write import FIELDS
 from ridgeline.targets.ledger import UNSPOKEN
 from ridgeline.targets.registry import TARGETS, TRAIN
 

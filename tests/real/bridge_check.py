@@ -19,7 +19,7 @@ import ridgeline
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.api import export
 from ridgeline.targets.decisions import decisions_of
-from ridgeline.targets.dialects.megatron_bridge.names import RECIPES
+from ridgeline.targets.dialects.megatron_bridge.write import RECIPES
 
 
 def bridge() -> types.ModuleType:

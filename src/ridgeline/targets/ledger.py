@@ -250,7 +250,9 @@ def _word(value: Any) -> str:
 
 def annotate_files(made: Export) -> Export:
     """The export with its account inside the files."""
-    lines = tuple(_short(made))
+    lines = list(check_lines(made.check)) if made.check is not None else []
+    for why, parts in by_reason(made.lost).items():
+        lines.append(one_line(f"{'yours' if parts[0].yours else 'lost'}: {describe_losses(parts)}: {why}"))
     files = {name: _with_lines(text, lines) for name, text in made.files.items()}
     return replace(made, files={**files, FILE: ledger_text(made)})
 
@@ -262,14 +264,6 @@ def _with_lines(text: str, lines: Iterable[str]) -> str:
         return text
     message = "".join(f"\n{match.group(1)}{line}" for line in lines)
     return text[: match.end()] + message + text[match.end() :]
-
-
-def _short(made: Export) -> Iterator[str]:
-    if made.check is not None:
-        yield from check_lines(made.check)
-    for why, parts in by_reason(made.lost).items():
-        message = "yours" if parts[0].yours else "lost"
-        yield one_line(f"{message}: {describe_losses(parts)}: {why}")
 
 
 def check_lines(check: ExportCheck) -> Iterator[str]:

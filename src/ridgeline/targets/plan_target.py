@@ -78,7 +78,9 @@ class TrainingTarget(_SearchedTarget):
             export = TARGETS[self.id].write(scenario)
         except InputError as error:
             return tuple(_of_problems(error))
-        lost = [item for item in export.lost if not item.yours and not item.path.startswith(_harmless(scenario))]
+        work = scenario.workload  # without images an encoder of them takes no part in a step
+        harmless = HARMLESS if isinstance(work, Train) and work.images else (*HARMLESS, "model.vision")
+        lost = [item for item in export.lost if not item.yours and not item.path.startswith(harmless)]
         of_plan = [item for item in lost if item.path.startswith("plan.")]
         if not of_plan and lost and not _is_same_step(export, scenario, lost):
             of_plan = lost
@@ -140,9 +142,3 @@ def _is_same_step(export: Export, scenario: Scenario, lost: list[Lost]) -> bool:
     check = reread(export, scenario)
     differing = {item.path for item in check.differs}
     return check.verdict == "same" and all(item.path in differing for item in lost)
-
-
-def _harmless(scenario: Scenario) -> tuple[str, ...]:
-    """Decisions that no step depends on; without images an encoder of them takes no part in one."""
-    work = scenario.workload
-    return HARMLESS if isinstance(work, Train) and work.images else (*HARMLESS, "model.vision")

@@ -23,7 +23,7 @@ from ridgeline.targets.dialects.megatron.read import settings_of
 from ridgeline.targets.dialects.megatron.write import pieces
 from ridgeline.targets.dialects.megatron.write_model import OPTION as PATTERN
 from ridgeline.targets.dialects.megatron.write_model import is_hybrid, needs_segments, pattern
-from ridgeline.targets.dialects.megatron_bridge.names import FIELDS, LORA, RECIPES
+from ridgeline.targets.dialects.megatron_bridge.write import FIELDS, LORA, RECIPES
 from ridgeline.targets.dialects.torchtitan.read import read_job
 from ridgeline.targets.imports.option_reader import tables
 from ridgeline.targets.imports.run_files import Checkout, checkout_of
@@ -378,7 +378,7 @@ def _world(files: Files, place: Checkout) -> int | None:
 
 def _read(source: PrimusRun, files: Files) -> Imported:
     module, place = source.module, source.place
-    framework = _text(module["framework"], place)
+    framework = str(_read_value(module["framework"], place))
     if any(word in framework for word in IMAGES) or "diffusion" in str(module["model"]).lower():
         given = f"a model of images or video (framework {framework[:40]})"
         raise refusal(given, "training of a decoder", where=source.name)
@@ -387,8 +387,8 @@ def _read(source: PrimusRun, files: Files) -> Imported:
         raise refusal(f"framework {framework[:40]}", expected, path="modules", where=source.name)
     stated_options: JsonObject = {}
     notes: list[str] = []
-    model = _text(module["model"], place)
-    for kind, name in (("modules", _text(module.get("config", ""), place)), ("models", model)):
+    model = str(_read_value(module["model"], place))
+    for kind, name in (("modules", str(_read_value(module.get("config", ""), place))), ("models", model)):
         layer_table = _layers(place, (kind, framework), name, 0)
         if layer_table is None:
             notes.append(f"the file {name[:60]}, which is not here")
@@ -472,10 +472,6 @@ def _layers(place: Checkout, at: tuple[str, str], name: str, depth: int) -> Json
             layer_options = _over(layer_options, _layers(place, at, str(below), depth + 1) or {})
     own = {key: value for key, value in data.items() if key not in ("extends", "includes", "bases")}
     return _over(layer_options, own)
-
-
-def _text(value: object, place: Checkout) -> str:
-    return str(_read_value(value, place))
 
 
 def _read_value(value: object, place: Checkout) -> object:

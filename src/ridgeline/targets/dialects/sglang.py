@@ -85,11 +85,13 @@ def _speculation(drafts: Speculation) -> Iterator[Piece]:
 def write(scenario: Scenario) -> Export:
     """launch.sh and bench.sh."""
     replica = replica_of(scenario)
-    one_server = has_own_controller(scenario, replica)
+    router, fits = scenario.plan.serving.router, replica.count * replica.chips <= scenario.system.node
+    # replicas are data-parallel engines behind the server's own controller: on one node, dealt in turn
+    one_server = replica.count > 1 and replica.dp == 1 and fits and router in ROUTERS
     if one_server:
         fleet: Iterable[Piece] = (
             Say("--dp-size", replica.count, "plan.serving.replicas"),
-            Say("--load-balance-method", ROUTERS[scenario.plan.serving.router], "plan.serving.router"),
+            Say("--load-balance-method", ROUTERS[router], "plan.serving.router"),
         )
     else:
         fleet = fleet_pieces(replica, "a router (sglang_router) before them", several=replica.count > 1)
@@ -101,12 +103,6 @@ def write(scenario: Scenario) -> Export:
         **({"replicas": 1} if one_server else {}),
     )
     return server_export(ID, scenario, ledger, how)
-
-
-def has_own_controller(scenario: Scenario, one: Replica) -> bool:
-    """Whether replicas are data-parallel engines behind the server's own controller: on one node, dealt in turn."""
-    fits = one.count * one.chips <= scenario.system.node
-    return one.count > 1 and one.dp == 1 and fits and scenario.plan.serving.router in ROUTERS
 
 
 def read(files: Files) -> Imported:

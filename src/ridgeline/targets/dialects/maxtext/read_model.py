@@ -126,7 +126,9 @@ def expand_manifests(files: Files) -> Files:
             command_line = next((line for line in _texts(_table(name, text), 0) if "base.yml" in line), None)
             if command_line is not None:
                 texts = {key: value for key, value in texts.items() if key != name}
-                texts[f"{name}.jobset.sh"] = _inner(command_line) + _requested_topology(text)
+                line = next(line for line in command_line.splitlines() if "base.yml" in line).strip()
+                command = line.removeprefix("(").rstrip("; &").removesuffix(")")  # of a container's command
+                texts[f"{name}.jobset.sh"] = f"{command}\n{_requested_topology(text)}"
     return RunFiles(texts, checkout_of(files))
 
 
@@ -135,12 +137,6 @@ def _table(name: str, text: str) -> JsonMapping:
         return next(iter(tables({name: text}))).data
     except (InputError, StopIteration):
         return {}
-
-
-def _inner(text: str) -> str:
-    """The one line of a container's command that starts the training, without its parentheses."""
-    line = next((line for line in text.splitlines() if "base.yml" in line), "").strip()
-    return line.removeprefix("(").rstrip("; &").removesuffix(")") + "\n"
 
 
 def _requested_topology(text: str) -> str:

@@ -193,7 +193,10 @@ def _options_in_variables(name: str, script: Script) -> Given | None:
 
 
 def _options_of_command(name: str, script: Script, command: list[str]) -> Given:
-    start = next((index for index, word in enumerate(command) if word.endswith(".py")), _module(command))
+    # the program, or the module that `python -m` or `torchrun -m` starts, not the launcher's own
+    modules = (at + 1 for at, word in enumerate(command[:-1]) if word in ("-m", "--module"))
+    module = next((at for at in modules if "." in command[at] and not command[at].startswith("torch.")), -1)
+    start = next((index for index, word in enumerate(command) if word.endswith(".py")), module)
     program = command[start] if start >= 0 else ""
     options_parsed = parse_options(command[start + 1 :])
     options_parsed |= {key: value for key, value in script.environment.items() if key in BLOCKING}
@@ -205,12 +208,6 @@ def _options_of_command(name: str, script: Script, command: list[str]) -> Given:
         program=program if program.endswith(".py") or not program else program.replace(".", "/") + ".py",
         texts=script.texts,
     )
-
-
-def _module(command: list[str]) -> int:
-    """Where the module stands that `python -m` or `torchrun -m` starts, not the launcher's own; -1 without one."""
-    names = (at + 1 for at, word in enumerate(command[:-1]) if word in ("-m", "--module"))
-    return next((at for at in names if "." in command[at] and not command[at].startswith("torch.")), -1)
 
 
 def parse_options(words: Iterable[str]) -> JsonObject:

@@ -19,7 +19,7 @@ from ridgeline.models.load import MODELS, find_name
 from ridgeline.models.load import model as load_model
 from ridgeline.targets.dialects.megatron.collect import Given, world_of
 from ridgeline.targets.dialects.megatron.read import settings_of
-from ridgeline.targets.dialects.megatron_bridge import names as bridge
+from ridgeline.targets.dialects.megatron_bridge import write as bridge
 from ridgeline.targets.imports.option_reader import model_in
 from ridgeline.targets.imports.python_eval import Interpreter, Stop
 from ridgeline.targets.imports.python_values import (

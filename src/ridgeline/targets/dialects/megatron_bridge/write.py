@@ -14,13 +14,26 @@ from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.dialects.megatron.names import flags_of
 from ridgeline.targets.dialects.megatron.write import ALLOCATOR, fusions, graph_environment, pieces, queues, said_by
 from ridgeline.targets.dialects.megatron.write_model import is_hybrid, scaled_by_yarn
-from ridgeline.targets.dialects.megatron_bridge import names as bridge
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admit_options, export_of, gather, lose, matching
 from ridgeline.targets.options import Options, options
-from ridgeline.targets.tables import template
+from ridgeline.targets.tables import names, template, values, word_lists, words
 from ridgeline.targets.target import Export
 
+ID = "megatron-bridge"
+FIELDS = words(ID, "fields")  # Megatron option (without dashes) -> field, where the value is the same
+# fields that are not guessed where only running the recipe would tell them
+NEEDED = frozenset({*(FIELDS[option] for option in names(ID, "needed")), "dataset.seq_length", "peft"})
+OPPOSITE = words(ID, "opposite")  # option -> field whose value is the opposite of the flag
+# field -> others that have to say the same: settings are kept twice, and one of two that is on turns both on
+TWINS = word_lists(ID, "twins")
+ALWAYS = words(ID, "always")  # switches that the common recipe turns on: each has to be said either way
+DTYPES = {"fp32": "torch.float32", "bf16": "torch.bfloat16", "fp16": "torch.float16", "fp8": "torch.uint8"}
+RECIPES = values(ID, "recipes")  # what the named mixed-precision recipes set
+ACTIVATIONS = {"squared-relu": "squared_relu", "quick-geglu": "quick_gelu"}
+COMMON = values(ID, "common")  # what recipes/common.py @0eca073e sets before a recipe changes it
+# what adapters stand beside -> its name in a layer
+LORA = {"qkv": "linear_qkv", "out": "linear_proj", "up": "linear_fc1", "gate": "linear_fc1", "down": "linear_fc2"}
 VIRTUAL = "model.virtual_pipeline_model_parallel_size"
 Transform = Callable[[Any, Scenario], object]  # an option's value -> the field's; None where the field is left alone
 FLAGS = ("window-attn-skip-freq", "no-rope-freq", "linear-attention-freq")
@@ -85,27 +98,27 @@ def _wide_gradients(wide: bool) -> dict[str, Transform]:
 # option without dashes -> field -> how its value is made of the option's; later rows stand above earlier ones
 WRITTEN: Mapping[str, Mapping[str, Transform]] = MappingProxyType(
     {
-        **{option: {field: _same} for option, field in bridge.FIELDS.items()},
-        **{option: {field: _always(False)} for option, field in bridge.OPPOSITE.items()},
+        **{option: {field: _same} for option, field in FIELDS.items()},
+        **{option: {field: _always(False)} for option, field in OPPOSITE.items()},
         **{
-            option: {field: lambda value, _: Code(bridge.DTYPES.get(str(value), str(value)))}
-            for option, field in bridge.FIELDS.items()
+            option: {field: lambda value, _: Code(DTYPES.get(str(value), str(value)))}
+            for option, field in FIELDS.items()
             if option.endswith("-dtype")
         },
-        **{option: {bridge.FIELDS[option]: _flags} for option in FLAGS},
+        **{option: {FIELDS[option]: _flags} for option in FLAGS},
         **{word: {"mixed_precision": _always(Code(f"{word}_mixed()"))} for word in ("bf16", "fp16")},
         **_activation("swiglu", gated=True, code="F.silu"),
-        **_activation("quick-geglu", gated=True, code=bridge.ACTIVATIONS["quick-geglu"]),
-        **_activation("squared-relu", gated=False, code=bridge.ACTIVATIONS["squared-relu"]),
-        "moe-layer-freq": {bridge.FIELDS["moe-layer-freq"]: _frequency},
+        **_activation("quick-geglu", gated=True, code=ACTIVATIONS["quick-geglu"]),
+        **_activation("squared-relu", gated=False, code=ACTIVATIONS["squared-relu"]),
+        "moe-layer-freq": {FIELDS["moe-layer-freq"]: _frequency},
         # tokens seen to the left, and none to the right
-        "window-size": {bridge.FIELDS["window-size"]: lambda value, _: Code(f"({int(str(value).split(',')[0])}, 0)")},
-        "attention-backend": {bridge.FIELDS["attention-backend"]: lambda value, _: Code(f"AttnBackend.{value}")},
-        "cuda-graph-modules": {bridge.FIELDS["cuda-graph-modules"]: lambda value, _: (value,)},
+        "window-size": {FIELDS["window-size"]: lambda value, _: Code(f"({int(str(value).split(',')[0])}, 0)")},
+        "attention-backend": {FIELDS["attention-backend"]: lambda value, _: Code(f"AttnBackend.{value}")},
+        "cuda-graph-modules": {FIELDS["cuda-graph-modules"]: lambda value, _: (value,)},
         "grad-reduce-in-bf16": _wide_gradients(False),
         "accumulate-allreduce-grads-in-fp32": _wide_gradients(True),
         "rotary-scaling-factor": {
-            bridge.FIELDS["rotary-scaling-factor"]: lambda value, run: None if scaled_by_yarn(run.model) else value,
+            FIELDS["rotary-scaling-factor"]: lambda value, run: None if scaled_by_yarn(run.model) else value,
             "model.yarn_rotary_scaling_factor": lambda value, run: value if scaled_by_yarn(run.model) else None,
         },
         "group-query-attention": {},
@@ -113,7 +126,7 @@ WRITTEN: Mapping[str, Mapping[str, Transform]] = MappingProxyType(
         "no-create-attention-mask-in-dataloader": {},
         "num-layers-per-virtual-pipeline-stage": {VIRTUAL: lambda _, run: run.plan.schedule.chunks},
         "pipeline-model-parallel-layout": {
-            bridge.FIELDS["pipeline-model-parallel-layout"]: _same,
+            FIELDS["pipeline-model-parallel-layout"]: _same,
             VIRTUAL: _chunks_if_several,
         },
         "no-overlap-p2p-communication": {
@@ -122,9 +135,9 @@ WRITTEN: Mapping[str, Mapping[str, Transform]] = MappingProxyType(
         },
         "cpu-offloading-num-layers": {
             "model.cpu_offloading": _always(True),
-            bridge.FIELDS["cpu-offloading-num-layers"]: _same,
+            FIELDS["cpu-offloading-num-layers"]: _same,
         },
-        "hybrid-layer-pattern": {bridge.FIELDS["hybrid-layer-pattern"]: _same, VIRTUAL: _chunks_if_several},
+        "hybrid-layer-pattern": {FIELDS["hybrid-layer-pattern"]: _same, VIRTUAL: _chunks_if_several},
         "seq-length": {"model.seq_length": _same, "dataset.seq_length": _same},
     }
 )
@@ -157,16 +170,16 @@ def _positions(piece: Say, scenario: Scenario) -> Iterator[Piece]:
 
 def write(scenario: Scenario) -> Export:
     """The recipe and the scripts that launch it."""
-    option_list = options(bridge.ID)
+    option_list = options(ID)
     decisions = decisions_of(scenario)
-    engine = Fixed("plan.engine", bridge.ID, "the software that runs it, whatever the prediction assumed")
+    engine = Fixed("plan.engine", ID, "the software that runs it, whatever the prediction assumed")
     pieces_said = [engine, *_admit_fields(spoken(scenario), option_list)]
     fields_said = said_by(pieces_said)
-    for field, path in bridge.ALWAYS.items():  # turned off where nobody asked for them
+    for field, path in ALWAYS.items():  # turned off where nobody asked for them
         if field not in fields_said:
             pieces_said.append(Say(field, False, *([path] if matching(decisions, path) else [])))
     said = [piece for piece in pieces_said if isinstance(piece, Say)]
-    twins = [Say(twin, piece.value) for piece in said for twin in bridge.TWINS.get(piece.option, ())]
+    twins = [Say(twin, piece.value) for piece in said for twin in TWINS.get(piece.option, ())]
     ledger = gather(decisions, [*pieces_said, *twins])
     title = option_list.title
     fields = {name: value for name, value in ledger.options.items() if "." in name or name == PEFT}
@@ -177,7 +190,7 @@ def write(scenario: Scenario) -> Export:
     files = {FILE: recipe(scenario, fields, title)}
     setup = (PRETRAINED,) if PEFT in fields else ()
     files |= scripts(scenario, Command(words=(FILE,), environment=environment, setup=setup), title)
-    return export_of(bridge.ID, files, ledger)
+    return export_of(ID, files, ledger)
 
 
 def _admit_fields(found: Iterator[Piece], known: Options) -> Iterator[Piece]:
@@ -216,8 +229,8 @@ def lora(scenario: Scenario) -> Iterator[Piece]:
         return
     if any(isinstance(block.ffn, Moe) for block in scenario.model.blocks) and set(work.lora.targets) - {"qkv", "out"}:
         return  # experts have layers of the same names
-    module_names = {bridge.LORA[target] for target in work.lora.targets}
-    means = {target for target, name in bridge.LORA.items() if name in module_names}
+    module_names = {LORA[target] for target in work.lora.targets}
+    means = {target for target, name in LORA.items() if name in module_names}
     is_gated = any(isinstance(block.ffn, Mlp) and block.ffn.gated for block in scenario.model.blocks)
     same = means ^ set(work.lora.targets) <= (set() if is_gated else {"gate"})
     paths = ("workload.lora.rank", "workload.task", *(("workload.lora.targets",) if same else ()))
@@ -258,8 +271,8 @@ def recipe(scenario: Scenario, fields: JsonMapping, title: str) -> str:
 
 
 def _used(line: str, text: str) -> bool:
-    names = line.replace("import torch.nn.functional as F", "import F.").split("import ")[1].split(", ")
-    return any(f"{name}." in text if name in ("torch", "os") else name in text for name in names)
+    imported = line.replace("import torch.nn.functional as F", "import F.").split("import ")[1].split(", ")
+    return any(f"{name}." in text if name in ("torch", "os") else name in text for name in imported)
 
 
 def _python(value: object) -> str:

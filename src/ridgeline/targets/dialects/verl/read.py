@@ -37,26 +37,14 @@ def is_sft(files: Files) -> bool:
     return any(name.endswith((".sh", ".sbatch", ".slurm")) and PROGRAM.search(text) for name, text in files.items())
 
 
-def as_update(table: Table, files: Files) -> Table:
-    """The options by the names that the actor's update has for them."""
-    options = dict(option_reader.flatten(table.data))
-    engine = engine_in(options)
-    actor_options = {_actor_option(key, engine): value for key, value in options.items()}
-    return Table(data=actor_options | {"strategy": engine}, source=next(iter(files), table.source))
-
-
 def engine_in(options: JsonMapping) -> str:
     """Who trains: the engine that is chosen, that its own table names, or whose words stand there."""
     stated_options = options.get("engine") or options.get("engine.strategy") or options.get("model.strategy")
     return "megatron" if "engine.tensor_model_parallel_size" in options else str(stated_options or "fsdp")
 
 
-def quiet_in(files: Files, options: JsonMapping) -> frozenset[str]:
-    """Options of verl's own files by those names."""
-    return frozenset(_actor_option(key, engine_in(options)) for key in base_of(files).quiet)
-
-
 def _actor_option(key: str, engine: str) -> str:
+    """The name that the actor's update has for an option of a supervised trainer."""
     head, _, tail = key.partition(".")
     if key in MOVED:
         return MOVED[key]
@@ -270,8 +258,11 @@ def _by_file(reader: option_reader.OptionReader, files: Files) -> str | None:
 
 def _read_sft(files: Files, table: Table) -> Imported:
     """What a script of the supervised trainer says, in the words of the actor's update."""
-    reader = option_reader.OptionReader(as_update(table, files))
-    reader.taken |= quiet_in(files, dict(option_reader.flatten(table.data)))
+    options = dict(option_reader.flatten(table.data))
+    engine = engine_in(options)
+    actor_options = {_actor_option(key, engine): value for key, value in options.items()} | {"strategy": engine}
+    reader = option_reader.OptionReader(Table(data=actor_options, source=next(iter(files), table.source)))
+    reader.taken |= {_actor_option(key, engine) for key in base_of(files).quiet}
     reader.take("engine")
     strategy = _strategy(reader, "strategy", "")
     megatron = strategy == "megatron"
