@@ -68,9 +68,7 @@ def _stage(said: JsonObject, config: JsonObject | None, source: str) -> tuple[st
     inner = (config or {}).get("zero_optimization")
     stated_values = inner.get("stage") if isinstance(inner, dict) else 0 if config is not None else None
     stage = stated_values if stated_values is not None else passed_piece
-    if isinstance(stage, float) and stage.is_integer():
-        stage = int(stage)
-    if isinstance(stage, str) and stage.isdigit():
+    if (isinstance(stage, float) and stage.is_integer()) or (isinstance(stage, str) and stage.isdigit()):
         stage = int(stage)
     if stage is None:
         if "deepspeed" not in said:
@@ -105,8 +103,8 @@ def _layout(said: JsonObject) -> None:
 def _experts(said: JsonObject) -> None:
     """Experts in every second layer unless told otherwise, one for each token."""
     count = said.get("num-experts")
-    said.pop("moe-expert-parallel-size", None) if count is None else None
     if count is None:
+        said.pop("moe-expert-parallel-size", None)
         return
     counts = count if isinstance(count, list) else [count]
     said["num-experts"] = counts[0] if len({*counts}) == 1 else counts
@@ -128,12 +126,11 @@ def _recompute(said: JsonObject, config: JsonObject | None) -> None:
         said["recompute-granularity"] = "full"
         said.setdefault("recompute-method", "uniform")
     said.pop("checkpoint-num-layers", None)
-    bf16 = (config or {}).get("bf16")
-    if isinstance(bf16, dict) and bf16.get("enabled") is True and "bf16" not in said and "fp16" not in said:
-        said["bf16"] = True
-    fp16 = (config or {}).get("fp16")
-    if isinstance(fp16, dict) and fp16.get("enabled") is True and "bf16" not in said:
-        said["fp16"] = True
+    for name in ("bf16", "fp16"):
+        table = (config or {}).get(name)
+        is_open = "bf16" not in said and (name == "fp16" or "fp16" not in said)
+        if isinstance(table, dict) and table.get("enabled") is True and is_open:
+            said[name] = True
 
 
 def _offload(config: JsonObject | None, said: JsonObject) -> JsonObject:

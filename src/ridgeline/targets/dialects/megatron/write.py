@@ -409,35 +409,28 @@ def write(scenario: Scenario) -> Export:
     engine = Fixed("plan.engine", "megatron-core", "the software that runs it, whatever the prediction assumed")
     model = list(admit_options(pieces(scenario, MODEL), options(ID)))
     decisions = gather(decisions_of(scenario), [engine, *model, *admit_options(pieces(scenario, PLAN), options(ID))])
-    overlaps_experts = "--overlap-moe-expert-parallel-comm" in decisions.options
-    environment = ALLOCATOR | queues(fsdp="--use-megatron-fsdp" in decisions.options, experts=overlaps_experts)
-    environment |= graph_environment(decisions.options.get("--cuda-graph-impl"))
-    environment |= {name: value for name, value in decisions.options.items() if name.isupper()}
+    said, experts = decisions.options, "--overlap-moe-expert-parallel-comm" in decisions.options
+    sharded, graph = "--use-megatron-fsdp" in said, said.get("--cuda-graph-impl")
     program = "pretrain_hybrid.py" if is_hybrid(scenario.model) else "pretrain_gpt.py"
     command = Command(
         words=(),
-        environment=environment,
-        before=CHECKOUT + arrays(decisions.options, {**RUN, **fusions(scenario)}, said_by(model)),
+        environment=run_environment(said, fsdp=sharded, experts=experts, graph=graph),
+        before=CHECKOUT + arrays(said, {**RUN, **fusions(scenario)}, said_by(model)),
         tail=f'"${{MEGATRON_LM:-Megatron-LM}}/{program}" "${{MODEL_ARGS[@]}}" "${{PLAN_ARGS[@]}}" "${{RUN_ARGS[@]}}"',
     )
     return with_arguments(ID, scenario, command, decisions)
 
 
-def queues(*, fsdp: bool, experts: bool) -> dict[str, str]:
+def run_environment(said: JsonMapping, *, fsdp: bool, experts: bool, graph: object) -> dict[str, str]:
     """One queue keeps kernels in the order that tensor and context ranks count on; exchanges of experts beside compute
-    need many, and FSDP refuses one.
+    need many, and FSDP refuses one. NCCL must not register buffers of a captured graph beside segments that grow.
 
-    >>> queues(fsdp=False, experts=True), queues(fsdp=True, experts=False)
-    ({'CUDA_DEVICE_MAX_CONNECTIONS': '32'}, {})
+    >>> run_environment({}, fsdp=False, experts=True, graph=None)["CUDA_DEVICE_MAX_CONNECTIONS"]
+    '32'
     """
-    if experts:
-        return {QUEUES: "32"}
-    return {} if fsdp else {QUEUES: "1"}
-
-
-def graph_environment(captured: object) -> dict[str, str]:
-    """What captured parts ask for beside segments that grow: NCCL must not register buffers of a graph."""
-    return {"NCCL_GRAPH_REGISTER": "0"} if captured not in (None, "none") else {}
+    queues = {QUEUES: "32"} if experts else {} if fsdp else {QUEUES: "1"}
+    captured = {"NCCL_GRAPH_REGISTER": "0"} if graph not in (None, "none") else {}
+    return ALLOCATOR | queues | captured | {name: value for name, value in said.items() if name.isupper()}
 
 
 def fusions(scenario: Scenario) -> JsonObject:

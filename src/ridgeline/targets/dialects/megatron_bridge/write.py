@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +11,7 @@ from ridgeline.models.spec import Attention, LatentAttention, Mlp, Moe
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.dialects.megatron.names import flags_of
-from ridgeline.targets.dialects.megatron.write import ALLOCATOR, fusions, graph_environment, pieces, queues, said_by
+from ridgeline.targets.dialects.megatron.write import fusions, pieces, run_environment, said_by
 from ridgeline.targets.dialects.megatron.write_model import is_hybrid, scaled_by_yarn
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admit_options, export_of, gather, lose, matching
@@ -53,14 +52,10 @@ FIRST_RUN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(str):
     """A Python expression, written as it is."""
 
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
+    __slots__ = ()
 
 
 def _same(value: object, _: Scenario) -> object:
@@ -184,9 +179,8 @@ def write(scenario: Scenario) -> Export:
     title = option_list.title
     fields = {name: value for name, value in ledger.options.items() if "." in name or name == PEFT}
     experts = ledger.options.get("comm_overlap.overlap_moe_expert_parallel_comm") is True
-    environment = ALLOCATOR | queues(fsdp=ledger.options.get("ddp.use_megatron_fsdp") is True, experts=experts)
-    environment |= graph_environment(ledger.options.get("model.cuda_graph_impl"))
-    environment |= {name: value for name, value in ledger.options.items() if name.isupper()}
+    sharded, graph = ledger.options.get("ddp.use_megatron_fsdp") is True, ledger.options.get("model.cuda_graph_impl")
+    environment = run_environment(ledger.options, fsdp=sharded, experts=experts, graph=graph)
     files = {FILE: recipe(scenario, fields, title)}
     setup = (PRETRAINED,) if PEFT in fields else ()
     files |= scripts(scenario, Command(words=(FILE,), environment=environment, setup=setup), title)
@@ -197,8 +191,7 @@ def _admit_fields(found: Iterator[Piece], known: Options) -> Iterator[Piece]:
     """Fields the target documents; the same gate as for options, which begin with dashes."""
     for piece in found:
         if isinstance(piece, Say) and "." in piece.option:
-            value = piece.value.text if isinstance(piece.value, Code) else piece.value
-            plain = value if isinstance(value, (tuple, str, int, float)) else ""
+            plain = piece.value if isinstance(piece.value, (tuple, str, int, float)) else ""
             parts = plain if isinstance(plain, tuple) else (plain,)
             gate = Say(f"--{piece.option}", tuple(str(part) for part in parts), *piece.paths)
             (passed_piece, *lost) = admit_options([gate], known)
