@@ -7,13 +7,12 @@ module of the package was imported before.
 import sys
 from importlib import import_module
 from types import ModuleType
-from typing import Any
 
 
 class _Verb(ModuleType):
     """A package that answers a call with the verb of its name."""
 
-    def __call__(self, *given: Any, **options: Any) -> Any:
+    def __call__(self, *given: object, **options: object) -> object:
         return import_module("ridgeline.api").plan(*given, **options)
 
 

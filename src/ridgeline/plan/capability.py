@@ -187,7 +187,7 @@ def negate(value: Truth) -> Truth:
     return not value if isinstance(value, bool) else ~value
 
 
-def _value(cell: Cell, values: JsonMapping) -> Any:
+def _value(cell: Cell, values: JsonMapping) -> object:
     """What a cell means where it names a value: itself, or another decision's."""
     if cell == "absent":
         return None
@@ -213,7 +213,7 @@ def _rows(row: JsonMapping, where: str) -> Iterator[Limit]:
             )  # fmt: skip
 
 
-def _cells(cells: Any, where: str) -> Cells:
+def _cells(cells: object, where: str) -> Cells:
     if not isinstance(cells, list):
         raise InputError(Problem(path="limits", given=repr(cells), expected="a list of values", where=where))
     return tuple(tuple(sorted(cell)) if isinstance(cell, list) else cell for cell in cells)

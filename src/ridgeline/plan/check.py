@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, assert_never
+from typing import NoReturn, assert_never
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import Problem, not_among
@@ -33,15 +33,15 @@ class _Absent:
     class Looked(Exception):
         """A rule needs the part that is missing."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         raise self.Looked(name)
 
     @property  # type: ignore[misc]
-    def __class__(self) -> Any:  # what `isinstance` asks
+    def __class__(self) -> type[_Absent]:  # what `isinstance` asks
         raise self.Looked("kind")
 
 
-def check_known(**parts: Any) -> tuple[Problem, ...]:
+def check_known(**parts: object) -> tuple[Problem, ...]:
     """What can be said of a scenario some of whose parts (model, system, workload, engine, plan) are None.
 
     A rule runs until it asks for a part that is missing, so that the problems of a file come in one round.
@@ -349,7 +349,7 @@ def _pools(scenario: Scenario) -> Iterator[Problem]:
 MOST_ASPECT = 200  # of an image's sides, as processors have it
 
 
-def with_length(table: Any, model: ModelSpec | None) -> tuple[Any, list[str]]:
+def with_length(table: object, model: ModelSpec | None) -> tuple[object, list[str]]:
     """A [workload] table with the `seq` that its height, width and frames mean to a diffusion transformer, where it
     gives none, and what that is; text that stands beside the latents is counted."""
     space = model.latent_space if model else None
@@ -376,9 +376,8 @@ def media(scenario: Scenario) -> Iterator[Problem]:
     encoder = model.encoder
     if encoder is not None and encoder.per_second and (work.audio_s or 0) * encoder.per_second > encoder.context:
         expectation = f"at most {encoder.context / encoder.per_second:g}: longer sound is several sequences"
-        yield Problem(
-            path="workload.audio_s", given=f"{work.audio_s:g}", expected=expectation, todo="cut it into windows"
-        )
+        given_text = f"{work.audio_s:g}"
+        yield Problem(path="workload.audio_s", given=given_text, expected=expectation, todo="cut it into windows")
     if not isinstance(work, Decode):
         yield from _sizes(model, work)
         yield from _fits(scenario, work)

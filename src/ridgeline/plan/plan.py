@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from itertools import groupby
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.dtype import ALIASES, DTYPES, DType, dtype
@@ -148,19 +148,19 @@ class Switches:
                 yield not_among(f"overlap.{key}", key, OVERLAPS)
 
 
-def _schedule(value: Any) -> Any:
+def _schedule(value: object) -> object:
     """`"zbv"`, or a table; chunks left out are the fewest the schedule takes."""
     table = {"name": value} if isinstance(value, str) else value
-    name = table.get("name", "1f1b") if isinstance(table, Mapping) else None
-    kind = SCHEDULES.get(name) if isinstance(name, str) else None
-    return {"chunks": kind.fewest_chunks, **table} if kind else table
+    if not isinstance(table, Mapping) or not isinstance(name := table.get("name", "1f1b"), str):
+        return table
+    return {"chunks": SCHEDULES[name].fewest_chunks, **table} if name in SCHEDULES else table
 
 
-def _kind(value: Any) -> Any:
+def _kind(value: object) -> object:
     return {"kind": value} if isinstance(value, str) else value
 
 
-def shares(value: Any) -> Any:
+def shares(value: object) -> object:
     """`"optimizer"` or `["optimizer", "activations"]`: all of it; a table gives shares."""
     if isinstance(value, str):
         return {} if value == "none" else {value: 1.0}
@@ -169,7 +169,7 @@ def shares(value: Any) -> Any:
     return dict.fromkeys(value, 1.0)
 
 
-def _precision(value: Any) -> Any:
+def _precision(value: object) -> object:
     """`"fp8"`, or `{ name = "fp8", gradients = "bf16" }`: a name fills in what the table leaves out."""
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping) or "name" not in table:
@@ -220,10 +220,6 @@ class Plan:
         return self.sharding.shard_degree or self.mesh.dp * self.mesh.cp
 
 
-# what a scenario file should say even where it is the default, because a reader would otherwise have to assume it
-SPOKEN = ("dp", "microbatch", "recompute", "precision", "engine")
-
-
 def plan_table(plan: Plan, *, spoken: bool = False) -> JsonObject:
     """The keys of a plan that are not defaults; with `spoken`, also those that a file would have to assume.
 
@@ -238,14 +234,10 @@ def plan_table(plan: Plan, *, spoken: bool = False) -> JsonObject:
             table[key] = short
     if not spoken:
         return table
-    entries = {
-        "dp": plan.mesh.dp,
-        "microbatch": plan.microbatch,
-        "recompute": plan.recompute.kind,
-        "precision": plan.precision.compute.id,
-        "engine": plan.engine,
-    }
-    return {**table, **{key: table.get(key, entries[key]) for key in SPOKEN}}
+    # what a file should say even where it is the default, because a reader would otherwise have to assume it
+    entries: JsonObject = {"dp": plan.mesh.dp, "microbatch": plan.microbatch, "recompute": plan.recompute.kind}
+    entries |= {"precision": plan.precision.compute.id, "engine": plan.engine}
+    return {**table, **{key: table.get(key, entry) for key, entry in entries.items()}}
 
 
 def scenario_text(table: JsonMapping, plan: Plan, note: str = "") -> str:
@@ -263,8 +255,7 @@ def plan_words(plan: Plan) -> str:
     >>> plan_words(Plan(mesh=Mesh(tp=8, pp=2, dp=4)))
     'pp=2 dp=4 tp=8, microbatch 1, 1f1b, bf16'
     """
-    degrees = ((axis, getattr(plan.mesh, axis)) for axis in ("pp", "dp", "cp", "tp", "ep", "etp"))
-    mesh = " ".join(f"{axis}={degree}" for axis, degree in degrees if degree > 1) or "one rank"
+    mesh = " ".join(f"{axis}={degree}" for axis, degree in plan.mesh.split.items()) or "one rank"
     words = [mesh, *([f"order {plan.mesh.order}"] if plan.mesh.order != ORDERS[0] else [])]
     words += [f"microbatch {plan.microbatch}"]
     words += [schedule_words(plan)] if plan.mesh.pp > 1 else []

@@ -24,6 +24,7 @@ from ridgeline.plan.workload import Train, Workload
 if TYPE_CHECKING:
     from ridgeline.core.arrays import Array, Index, Mask
 
+OVERLAPPED = ("grad-reduce", "param-gather", "tp", "pp", "cp", "moe", "offload")
 # pointwise fusions that a compiler makes: gone where an engine that compiles by habit is told not to
 COMPILED = frozenset({"bias-activation", "bias-dropout-add", "rotary", "cross-entropy", "elementwise"})
 
@@ -204,19 +205,8 @@ def resolve_overlaps(switches: Switches, engine: Engine, schedule: str) -> Overl
     >>> [resolve_overlaps(Switches(), core, name).pp for name in ("1f1b", "gpipe", "interleaved")]
     [False, False, True]
     """
-
-    def on(word: str) -> bool:
-        return switches.overlap.get(word, word in engine.overlaps)
-
-    return Overlaps(
-        grad_reduce=on("grad-reduce"),
-        param_gather=on("param-gather"),
-        tp=on("tp"),
-        pp=sends_overlap(switches, engine, schedule),
-        cp=on("cp"),
-        moe=on("moe"),
-        offload=on("offload"),
-    )
+    on = {word.replace("-", "_"): switches.overlap.get(word, word in engine.overlaps) for word in OVERLAPPED}
+    return Overlaps(**on | {"pp": sends_overlap(switches, engine, schedule)})
 
 
 def sends_overlap(switches: Switches, engine: Engine, schedule: str) -> bool:
@@ -284,7 +274,7 @@ def plan_decisions(scenario: Scenario) -> JsonMapping:
 def plan_values(scenario: Scenario, sizes: PlanSizes) -> JsonObject:
     """Every decision of the plan by name, whether or not it takes effect."""
     plan, recompute, decisions = scenario.plan, scenario.plan.recompute, resolve(scenario)
-    sequence_parallel = plan.switches.sequence_parallel
+    sequence_parallel, precision = plan.switches.sequence_parallel, decisions.precision
     return {
         "engine": plan.engine,
         **{axis: getattr(sizes, axis) for axis in AXES},
@@ -302,7 +292,10 @@ def plan_values(scenario: Scenario, sizes: PlanSizes) -> JsonObject:
         "recompute.blocks": dict(recompute.blocks),
         "offload.activations": plan.offload.activations,
         "offload.optimizer": plan.offload.optimizer,
-        **_formats(decisions),
+        **{f"precision.{name}": getattr(precision, name).id for name in ("compute", "weights", "activations")},
+        "precision.gradients": decisions.gradients.id,
+        "precision.kv": precision.kv.id,
+        "precision.scaling": precision.scaling,
         "attention": decisions.attention,
         "graph": decisions.graph,
         "compiled": decisions.compiled,
@@ -312,21 +305,6 @@ def plan_values(scenario: Scenario, sizes: PlanSizes) -> JsonObject:
         "moe_dispatch": decisions.moe_dispatch,
         "moe_imbalance": decisions.moe_imbalance,
         **{f"overlap.{word}": decisions.overlap[word] for word in OVERLAPPED},
-    }
-
-
-OVERLAPPED = ("grad-reduce", "param-gather", "tp", "pp", "cp", "moe", "offload")
-
-
-def _formats(resolved: Resolved) -> JsonObject:
-    precision = resolved.precision
-    return {
-        "precision.compute": precision.compute.id,
-        "precision.weights": precision.weights.id,
-        "precision.activations": precision.activations.id,
-        "precision.gradients": resolved.gradients.id,
-        "precision.kv": precision.kv.id,
-        "precision.scaling": precision.scaling,
     }
 
 

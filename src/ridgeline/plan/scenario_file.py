@@ -19,9 +19,8 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from ridgeline.core.documents import JsonMapping, JsonObject
+from ridgeline.core.documents import JsonMapping, JsonObject, JsonValue
 from ridgeline.core.errors import InputError, Problem, UnknownId, not_among
 from ridgeline.core.files import INSIDE, SUFFIXES, Table, path_within, read_table
 from ridgeline.core.records import dataclass
@@ -69,20 +68,15 @@ def apply_settings(data: JsonObject, settings: Iterable[str]) -> list[Problem]:
     """
     problems: list[Problem] = []
     settings_in_order = parents_first(settings)
-    _make_way(data, settings_in_order)
-    for setting in settings_in_order:
-        _set(data, setting, problems)
-    return problems
-
-
-def _make_way(data: JsonObject, settings: Iterable[str]) -> None:
-    """Lengths of requests that the table describes make way for those of a file that a setting names."""
-    for setting in settings:
+    for setting in settings_in_order:  # lengths of requests make way for those of a file that a setting names
         key, _, text = setting.partition("=")
         value, work = parse_value(text), data.get("workload")
         is_trace = isinstance(value, str) or (isinstance(value, Mapping) and value.get("kind") == "trace")
         if isinstance(work, Mapping) and (key.strip() == "workload.lengths" or (key.strip() == ARRIVALS and is_trace)):
             data["workload"] = {name: entry for name, entry in work.items() if name not in LENGTHS}
+    for setting in settings_in_order:
+        _set(data, setting, problems)
+    return problems
 
 
 def parents_first(settings: Iterable[str]) -> list[str]:
@@ -126,14 +120,14 @@ def _set(data: JsonObject, setting: str, problems: list[Problem]) -> None:
     at[keys[-1]] = _join_values(at.get(keys[-1]), value)
 
 
-def _join_values(there: Any, value: Any) -> Any:
+def _join_values(there: object, value: object) -> object:
     """A table is joined with the one that is there, unless it is of another kind: then nothing of that is left."""
     if not isinstance(value, Mapping) or not isinstance(there, Mapping):
         return value
     return dict(value) if value.get("kind", there.get("kind")) != there.get("kind") else merge(there, value)
 
 
-def parse_value(text: str) -> Any:
+def parse_value(text: str) -> JsonValue:
     """A setting's value: TOML where it parses as such, otherwise the text itself.
 
     >>> parse_value("4"), parse_value("8 TB/s"), parse_value("true"), parse_value("[1, 2]")
@@ -280,17 +274,14 @@ def confine(data: JsonObject, folder: Path, settings: Iterable[str] = ()) -> lis
     replaced_keys = {setting.partition("=")[0].strip() for setting in settings}
     for key in FILES:
         *outer, name = key.split(".")
-        table: Any = data
+        table: object = data
         for part in outer:
             table = table.get(part) if isinstance(table, dict) else None
         root = key.split(".")[0]
         ref = table.get(name) if isinstance(table, dict) else None
-        if (
-            key in replaced_keys
-            or not isinstance(ref, str)
-            or not isinstance(table, dict)
-            or not _is_file_name(key, ref, folder)
-        ):
+        if key in replaced_keys or not isinstance(ref, str) or not isinstance(table, dict):
+            continue
+        if not (ref if root == "workload" else _names_file(ref, folder)):  # a trace is a path, a model may be a name
             continue
         target = path_within(folder, ref)
         if target is not None:
@@ -312,11 +303,6 @@ def self_contained(table: JsonMapping, folder: Path = Path()) -> JsonObject:
     return entire_table
 
 
-def _is_file_name(key: str, ref: str, folder: Path) -> bool:
-    """Whether what a key holds is a path: a trace always is, a model or system may be a name."""
-    return bool(ref) if key.startswith("workload.") else _names_file(ref, folder)
-
-
 def _names_file(ref: str, folder: Path) -> bool:
     """Whether it is a path, and no published name such as meta-llama/Llama-3.1-8B."""
     try:
@@ -325,13 +311,22 @@ def _names_file(ref: str, folder: Path) -> bool:
         return False
 
 
+REQUIRED = {
+    "model": ("a catalog id, a path to a config.json or a table of dimensions", 'add model = "llama3-8b"'),
+    "system": ("a name such as 64xh100-sxm, a path or a table", 'add system = "64xh100-sxm"'),
+}
+
+
+def _is_given(key: str, data: JsonMapping, problems: list[Problem]) -> bool:
+    """Whether a table has what every scenario needs; where it has not, and nothing was said of it yet, a problem."""
+    if key not in data and not any(problem.path.split(".")[0] == key for problem in problems):
+        expected, todo = REQUIRED[key]
+        problems.append(Problem(path=key, given="nothing", expected=expected, todo=todo))
+    return key in data
+
+
 def _model(data: JsonMapping, problems: list[Problem]) -> ModelSpec | None:
-    if "model" not in data:
-        if not any(problem.path.split(".")[0] == "model" for problem in problems):
-            expectation = "a catalog id, a path to a config.json or a table of dimensions"
-            problems.append(
-                Problem(path="model", given="nothing", expected=expectation, todo='add model = "llama3-8b"')
-            )
+    if not _is_given("model", data, problems):
         return None
     if isinstance(data["model"], ModelSpec):
         return data["model"]
@@ -343,12 +338,7 @@ def _model(data: JsonMapping, problems: list[Problem]) -> ModelSpec | None:
 
 
 def _system(data: JsonMapping, problems: list[Problem]) -> System | None:
-    if "system" not in data:
-        if not any(problem.path.split(".")[0] == "system" for problem in problems):
-            expectation = "a name such as 64xh100-sxm, a path or a table"
-            problems.append(
-                Problem(path="system", given="nothing", expected=expectation, todo='add system = "64xh100-sxm"')
-            )
+    if not _is_given("system", data, problems):
         return None
     if isinstance(data["system"], System) and "chip" not in data:
         return data["system"]
@@ -374,13 +364,13 @@ def described_engine(data: JsonMapping) -> str | None:
     return str(table.get("id", "custom")) if {"launch", "supports"} <= set(table) else None
 
 
-def _named_engine(plan_table: Any) -> str:
+def _named_engine(plan_table: object) -> str:
     """The engine that a [plan] table names; the usual one where it names none, or not by a word."""
     engine_name = plan_table.get("engine") if isinstance(plan_table, Mapping) else None
     return engine_name if isinstance(engine_name, str) else Plan().engine
 
 
-def _schedule_name(plan_table: Any) -> list[Problem]:
+def _schedule_name(plan_table: object) -> list[Problem]:
     """A misspelt schedule, where the rest of the [plan] table cannot be read."""
     written = plan_table.get("schedule") if isinstance(plan_table, Mapping) else None
     name = written.get("name") if isinstance(written, Mapping) else written
@@ -425,7 +415,7 @@ def _under(key: str, wrong: InputError) -> list[Problem]:
     ]
 
 
-def _complete(plan: Any, system: System | None, workload: Workload | None) -> list[str]:
+def _complete(plan: object, system: System | None, workload: Workload | None) -> list[str]:
     """Fill in what a plan may leave out from the rest, noting each assumption."""
     notes: list[str] = []
     if not isinstance(plan, dict) or system is None:
@@ -460,7 +450,7 @@ def _given_parts(data: JsonMapping) -> list[str]:
     return notes
 
 
-def _leaves(table: JsonMapping, path: str) -> Iterator[tuple[str, Any]]:
+def _leaves(table: JsonMapping, path: str) -> Iterator[tuple[str, object]]:
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{path}.{key}")
@@ -478,8 +468,7 @@ def _placement_notes(built: Scenario) -> list[str]:
     return [f"placement: {'-'.join(map(str, placement))} layers, embedding and output counted as slots"]
 
 
-def _beyond(built: Scenario) -> list[str]:
+def _beyond(built: Scenario) -> Iterator[str]:
     longest, seq = built.model.context, built.workload.seq
-    return (
-        [f"seq {seq} is beyond the {longest} tokens {built.model.id} was made for"] if longest and seq > longest else []
-    )
+    if longest and seq > longest:
+        yield f"seq {seq} is beyond the {longest} tokens {built.model.id} was made for"

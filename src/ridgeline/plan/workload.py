@@ -12,7 +12,7 @@ objective = { ttft = "500 ms", tpot = "30 ms", percentile = 99 }
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from ridgeline.core.dtype import DType, dtype
 from ridgeline.core.errors import Problem, UnitError
@@ -26,7 +26,7 @@ USUAL_REQUESTS = 1000
 MOST_REQUESTS = 2_000_000
 
 
-def _read_count(value: Any) -> Any:
+def _read_count(value: object) -> object:
     """`"128k"`: 131072; what is no count is told by whoever decodes it."""
     try:
         return parse_count(value) if isinstance(value, str) else value
@@ -35,6 +35,13 @@ def _read_count(value: Any) -> Any:
 
 
 Tokens = Annotated[Count, Via(_read_count)]
+EncoderPositions = Annotated[Count | None, Via(_read_count), Doc("positions that the encoder of one sequence reads")]
+Height = Annotated[Count | None, Doc("pixels of an image's or video's height, where it is not the model's own")]
+Width = Annotated[Count | None, Doc("pixels of its width; absent: as its height")]
+Frames = Annotated[Count, Doc("frames of one video, seen or made")]
+ImageTokens = Annotated[Count | None, Doc("tokens of one image, instead of height and width")]
+SoundSeconds = Annotated[float | None, AtLeast(0), Doc("seconds of sound of one sequence")]
+LongestSeconds = Annotated[float | None, QuantityUnit("s"), AtLeast(0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,17 +121,17 @@ class Objective:
     TTFT, TPOT, ITL, E2E as `vllm bench serve` defines them. Goodput counts requests that keep all of them.
     """
 
-    ttft: Annotated[float | None, QuantityUnit("s"), AtLeast(0)] = None
-    tpot: Annotated[float | None, QuantityUnit("s"), AtLeast(0)] = None
-    itl: Annotated[float | None, QuantityUnit("s"), AtLeast(0)] = None
-    e2e: Annotated[float | None, QuantityUnit("s"), AtLeast(0)] = None
+    ttft: LongestSeconds = None
+    tpot: LongestSeconds = None
+    itl: LongestSeconds = None
+    e2e: LongestSeconds = None
     percentile: Annotated[float, AtLeast(0), Doc("of requests that must keep it")] = 99.0
 
     @property
     def limits(self) -> dict[str, float]:
         """What is limited, in seconds."""
-        limits_by_name = {"ttft": self.ttft, "tpot": self.tpot, "itl": self.itl, "e2e": self.e2e}
-        return {name: limit for name, limit in limits_by_name.items() if limit is not None}
+        names = ("ttft", "tpot", "itl", "e2e")
+        return {name: limit for name in names if (limit := getattr(self, name)) is not None}
 
     def problems(self) -> Iterable[Problem]:
         if not 0 < self.percentile <= 100:
@@ -134,7 +141,7 @@ class Objective:
                 yield Problem(path=name, given=f"{limit:g} s", expected="a time above 0", todo="leave it out")
 
 
-def _arrivals(value: Any) -> Any:
+def _arrivals(value: object) -> object:
     """`"azure.csv.gz"`: the trace in that file."""
     return {"kind": "trace", "file": value} if isinstance(value, str) else value
 
@@ -190,8 +197,7 @@ class Serve:
         if self.range_ratio >= 1:
             yield Problem(path="range_ratio", given=f"{self.range_ratio:g}", expected="a share from 0 up to 1")
         if self.isl and self.prefix >= self.isl:
-            given_text, expectation = str(self.prefix), f"less than isl ({self.isl})"
-            yield Problem(path="prefix", given=given_text, expected=expectation)
+            yield Problem(path="prefix", given=str(self.prefix), expected=f"less than isl ({self.isl})")
         rate = getattr(self.arrivals, "rate", None)
         if rate is not None and rate <= 0:
             yield Problem(path="arrivals.rate", given=f"{rate:g}", expected="requests per second, above 0")
@@ -206,11 +212,11 @@ class Serve:
 STATES = {"adamw": 2, "adam": 2, "lion": 1, "muon": 1, "momentum": 1, "sgd": 0, "adafactor": 0}
 
 
-def _name_table(value: Any) -> Any:
+def _name_table(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
-def _no_master(value: Any) -> Any:
+def _no_master(value: object) -> object:
     return None if value == "none" else value
 
 
@@ -266,16 +272,12 @@ class Train:
     document: Annotated[Count | None, Doc("tokens of one document; absent: a document fills its sequence")] = None
     images: Annotated[float, AtLeast(0), Doc("images of one sequence, for a model that sees")] = 0.0
     videos: Annotated[float, AtLeast(0), Doc("videos of one sequence, of `frames` frames each")] = 0.0
-    encoder_seq: Annotated[Count | None, Via(_read_count), Doc("positions that the encoder of one sequence reads")] = (
-        None
-    )
-    height: Annotated[Count | None, Doc("pixels of an image's or video's height, where it is not the model's own")] = (
-        None
-    )
-    width: Annotated[Count | None, Doc("pixels of its width; absent: as its height")] = None
-    frames: Annotated[Count, Doc("frames of one video, seen or made")] = 1
-    image_tokens: Annotated[Count | None, Doc("tokens of one image, instead of height and width")] = None
-    audio_s: Annotated[float | None, AtLeast(0), Doc("seconds of sound of one sequence")] = None
+    encoder_seq: EncoderPositions = None
+    height: Height = None
+    width: Width = None
+    frames: Frames = 1
+    image_tokens: ImageTokens = None
+    audio_s: SoundSeconds = None
     towers: Annotated[Literal["trained", "frozen"], Doc("whether encoders of images and sound are trained")] = "trained"
 
     @property
@@ -332,18 +334,14 @@ class Prefill:
     chunk: Annotated[Size | None, Via(_read_count), Doc("tokens of one step; absent: as the engine does; 0: all")] = (
         None
     )
-    encoder_seq: Annotated[Count | None, Via(_read_count), Doc("positions that the encoder of one sequence reads")] = (
-        None
-    )
+    encoder_seq: EncoderPositions = None
     images: Annotated[float, AtLeast(0), Doc("images of one prompt, for a model that sees")] = 0.0
     videos: Annotated[float, AtLeast(0), Doc("videos of one prompt, of `frames` frames each")] = 0.0
-    height: Annotated[Count | None, Doc("pixels of an image's or video's height, where it is not the model's own")] = (
-        None
-    )
-    width: Annotated[Count | None, Doc("pixels of its width; absent: as its height")] = None
-    frames: Annotated[Count, Doc("frames of one video, seen or made")] = 1
-    image_tokens: Annotated[Count | None, Doc("tokens of one image, instead of height and width")] = None
-    audio_s: Annotated[float | None, AtLeast(0), Doc("seconds of sound of one sequence")] = None
+    height: Height = None
+    width: Width = None
+    frames: Frames = 1
+    image_tokens: ImageTokens = None
+    audio_s: SoundSeconds = None
 
     @property
     def sequences(self) -> int:
@@ -368,10 +366,8 @@ class Decode:
     kind: Literal["decode"] = "decode"
     context: Annotated[Count, Via(_read_count), Doc("tokens already in the cache of one sequence")]
     batch: Annotated[Count, Doc("sequences over the whole system")] = 1
-    encoder_seq: Annotated[Count | None, Via(_read_count), Doc("positions that the encoder of one sequence reads")] = (
-        None
-    )
-    audio_s: Annotated[float | None, AtLeast(0), Doc("seconds of sound of one sequence")] = None
+    encoder_seq: EncoderPositions = None
+    audio_s: SoundSeconds = None
 
     @property
     def seq(self) -> int:

@@ -46,19 +46,20 @@ def network_contention(prediction: Prediction, **wanted: Unpack[NetworkOptions])
     plans = plan_columns([scenario])
     program = lower(scenario, plans, tensors=False)
     run_conditions = parse_conditions(graph, **wanted)
+    seeds = range(run_conditions.seed, run_conditions.seed + (SEEDS if run_conditions.paths == "ecmp" else 1))
     quiet = replace(run_conditions, background=(), slower={}, late={})
     exposed_s = {part.name: part.seconds for part in prediction.breakdown}
 
     def by_seed(jobs: list[Job], others: list[Job], under: Conditions = run_conditions) -> list[float]:
-        runs = over_seeds([*jobs, *others], graph, under, _seeds(run_conditions))
+        runs = over_seeds([*jobs, *others], graph, under, seeds)
         return [max(run.job_s[: len(jobs)]) for run in runs]
 
     def seconds(jobs: list[Job], others: list[Job], under: Conditions = run_conditions) -> float:
         return float(np.mean(by_seed(jobs, others, under)))
 
     mesh = scenario.plan.mesh
-    grad_jobs = [job for op in _reductions(program) for job in _jobs(op, mesh)]
-    overlapped_jobs = grad_jobs if bool(plans.overlap_grad[0] > 0) else []
+    reductions = program.step.grad_reduce if program.step and plans.overlap_grad[0] > 0 else ()
+    overlapped_jobs = [job for op in reductions for job in _jobs(op, mesh)]
     lasts = sum(_rounds(job) * seconds([job], [], quiet) for job in overlapped_jobs[:1])
     collectives = []
     for op in _distinct(program):
@@ -96,18 +97,10 @@ def network_contention(prediction: Prediction, **wanted: Unpack[NetworkOptions])
     )
 
 
-def _seeds(asked: Conditions) -> range:
-    return range(asked.seed, asked.seed + (SEEDS if asked.paths == "ecmp" else 1))
-
-
 def _rounds(job: Job) -> float:
     """How many times the rounds that are simulated make the whole ring."""
     ring_rounds = job.algorithm.ranks - 1
     return ring_rounds / min(ring_rounds, ROUNDS)
-
-
-def _reductions(program: Program) -> tuple[Collective, ...]:
-    return () if program.step is None else program.step.grad_reduce
 
 
 def _distinct(program: Program) -> Iterator[Collective]:

@@ -467,10 +467,16 @@ def price_layouts(
     np.add.at(fixed, group, np.array(bare))
     each = tuple(map(tuple, np.eye(plan.virtual_stages, dtype=np.int64).tolist()))
     mix, one = placement_mix(each, stages), np.unique(group, return_index=True)[1]
-    times = exposed_stage_times(priced, by_policy, rates).first(WITH_STALLS)
+    footprint = _together(needs.columns)
     return LayoutModel(
         policies=policies,
-        sections=_policy_sections(priced, needs, times),
+        sections=PolicySections(  # footprints are sections x policies; here they stand policy after policy
+            many=footprint.shape[1],
+            times=exposed_stage_times(priced, by_policy, rates).first(WITH_STALLS),
+            trained=priced.params[2:],
+            footprint=footprint.swapaxes(1, 2).reshape(len(footprint), -1),
+            workspace=needs.layer.T.ravel(),
+        ),
         blocks=block_sections(replace(context, recompute=ways[0].recompute)),
         form=peak_form(needs, rank_mix(bare, stages), by_policy, bytes_per_param(context, scenario)),
         plans=plans,
@@ -511,18 +517,6 @@ def _groups(stages: Sequence[Sequence[int]]) -> Index:
         found[list(own)] = 2 + rank
     found[-1], found[0] = 1, 0
     return np.asarray(np.unique(found, return_inverse=True)[1])
-
-
-def _policy_sections(priced: SectionPrices, needs: SectionFootprint, times: StageTimes) -> PolicySections:
-    """Footprints are sections x policies; here they stand policy after policy."""
-    footprint = _together(needs.columns)
-    return PolicySections(
-        many=footprint.shape[1],
-        times=times,
-        trained=priced.params[2:],
-        footprint=footprint.swapaxes(1, 2).reshape(len(footprint), -1),
-        workspace=needs.layer.T.ravel(),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

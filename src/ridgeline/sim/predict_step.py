@@ -274,7 +274,10 @@ def utilization(scenario: Scenario, priced: Priced, step_s: float, causal: bool)
     halved = causal and scenario.model.causal
     notes = ["causal attention counted at half" if halved else "attention counted over all pairs of tokens"]
     if work.document_tokens < work.seq:
-        notes.append(_documents(work))
+        padded = (
+            f"tokens/s and MFU over {work.document_tokens} of the {work.seq} tokens of a sequence: the rest is padding"
+        )
+        notes.append(f"attention counted inside documents of {work.document_tokens} tokens" if work.packed else padded)
     if work.task == "lora":
         each *= 2 / 3
         notes.append("frozen weights need no weight gradients: two passes counted, not three")
@@ -322,13 +325,6 @@ def fastest_peak(scenario: Scenario) -> tuple[str, Quoted]:
     found = precision.compute.peak, chip.peak_flops_per_s(precision.compute)
     stored = precision.activations.peak
     return (stored, chip.peak[stored]) if stored in chip.peak and chip.peak[stored].value > found[1].value else found
-
-
-def _documents(work: Train) -> str:
-    """What tokens/s and model flops count where documents are shorter than their sequence."""
-    if work.packed:
-        return f"attention counted inside documents of {work.document_tokens} tokens"
-    return f"tokens/s and MFU over {work.document_tokens} of the {work.seq} tokens of a sequence: the rest is padding"
 
 
 def _evidence(scenario: Scenario, known: tuple[bool, bool]) -> Evidence:

@@ -36,7 +36,6 @@ from ridgeline.cost import (
 )
 from ridgeline.cost.pricing import estimates, measured_ops, price_ops, tabulate_ops
 from ridgeline.hardware.load import system
-from ridgeline.hardware.system import System
 from ridgeline.ir.ops import Attend, Collective, MatMul, Op, kernel_of
 from ridgeline.ir.program import Program, Section, SectionRole
 from ridgeline.lowering.plan_columns import plan_columns
@@ -199,7 +198,9 @@ def roofline(
     ops = [*_sum_equal_ops(each, program)]
     if program.step is not None:
         moved = float(np.asarray(program.step.optimizer.stream_bytes).max())
-        ops.append(_optimizer(moved, moved / float(rates.update[0])))
+        seconds = moved / float(rates.update[0])
+        kind: JsonObject = {"label": "optimizer", "phase": "step", "peak": "", "bound": "memory"}
+        ops.append(RoofOp(**kind, count=1.0, flops=0.0, moved=moved, seconds=seconds, evidence=Evidence.FITTED))
     profile = profile_for(used.profiles, built.system.chip.fitted_id)
     return _roofline(built, phase, ops, profile)
 
@@ -213,12 +214,7 @@ def _scenario(model: str, on: str, phase: Phase, seq: int, batch: int, engine: s
     elif phase == "decode":
         work = {"kind": phase, "context": seq, "batch": batch}
     plan = {"microbatch": batch, **({"engine": engine} if engine else {})}
-    table = {"model": model, "system": _chip_name(named), "workload": work, "plan": plan}
-    return assemble(table)
-
-
-def _chip_name(named: System) -> str:
-    return f"1x{named.chip.id}"
+    return assemble({"model": model, "system": f"1x{named.chip.id}", "workload": work, "plan": plan})
 
 
 def _phase_program(program: Program, built: Scenario, phase: Phase) -> Program:
@@ -287,13 +283,6 @@ def _add_ops(one: RoofOp, other: RoofOp) -> RoofOp:
     return replace(one, evidence=min(one.evidence, other.evidence), **sums)
 
 
-def _optimizer(moved: float, seconds: float) -> RoofOp:
-    return RoofOp(
-        label="optimizer", phase="step", peak="", count=1.0, flops=0.0, moved=moved, seconds=seconds, bound="memory",
-        evidence=Evidence.FITTED,
-    )  # fmt: skip
-
-
 def _roofline(built: Scenario, phase: Phase, ops: Sequence[RoofOp], profile: Profile | None) -> Roofline:
     chip = built.system.chip
     used = [key for key in dict.fromkeys(op.peak for op in ops) if key]
@@ -304,8 +293,8 @@ def _roofline(built: Scenario, phase: Phase, ops: Sequence[RoofOp], profile: Pro
         key = peak_key(one.name.removeprefix("product "), known) if one.name.startswith("product ") else ""
         if key in known:
             best[key] = max(best.get(key, 0.0), one.measured)
-    memory = {one.name: one.measured for one in found if one.name == "copy"}
-    levels = {"hbm": memory["copy"]} if memory else {}
+    copies = [one.measured for one in found if one.name == "copy"]
+    levels = {"hbm": copies[-1]} if copies else {}
     if profile is not None and (cached := _cache_rate(profile)):
         levels["cache"] = cached
     notes = ["one chip as if it held the whole model; nothing is split or exchanged"]

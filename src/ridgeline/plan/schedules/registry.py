@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.core.records import dataclass
@@ -18,10 +18,13 @@ from ridgeline.plan.schedules.rows import (
 from ridgeline.plan.schedules.table import Row, ScheduleTable, loop_placement, v_placement
 from ridgeline.plan.schedules.timing import Transport
 
+if TYPE_CHECKING:  # this floor counts; who has columns brings them
+    from ridgeline.ir.ops import Num
+
 RowsBuilder: TypeAlias = Callable[[int, int, int], tuple[Row, ...]]
 """(stages, microbatches, chunks) -> rows"""
 
-InFlight: TypeAlias = Callable[[Any, Any, Any, Any], Any]
+InFlight: TypeAlias = "Callable[[Num, Num, Num, Num], Num]"
 """(stages, microbatches, chunks, rank) -> chunk activations a rank holds at its worst moment; numbers or columns"""
 
 Objection: TypeAlias = Callable[[int, int], str | None]
@@ -50,9 +53,10 @@ def _filled_twice(stages: int, microbatches: int) -> str | None:
     )
 
 
-def _least(one: Any, other: Any) -> Any:
+def _least(one: "Num", other: "Num") -> "Num":
     """The smaller of two, numbers or columns."""
-    return (one + other - abs(one - other)) / 2
+    apart: Num = abs(one - other)  # type: ignore[assignment]
+    return (one + other - apart) / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ def end_of_step(trained: Array, plans: PlanColumns, rates: SustainedRates) -> En
         embedding_s=embedding_seconds(plans, rates),
         reduce_s=collective_op_seconds(grad_reduce(trained, plans), rates.links),
         gather_s=collective_op_seconds(param_gather(trained, plans), rates.links),
-        optimizer_s=optimizer_seconds(trained, plans, rates),
+        optimizer_s=updated_seconds(*optimizer(trained, plans), plans, rates),
     )
 
 
@@ -72,11 +72,6 @@ def embedding_seconds(plans: PlanColumns, rates: SustainedRates) -> Array:
     if not (plans.shared_rows.any() and (plans.pp > 1).any()):
         return np.zeros(1)
     return collective_op_seconds((embedding_reduce(plans),), rates.links)
-
-
-def optimizer_seconds(trained: Array, plans: PlanColumns, rates: SustainedRates) -> Array:
-    """States read and written at the rate of memory; those on the host go there and back."""
-    return updated_seconds(*optimizer(trained, plans), plans, rates)
 
 
 def updated_seconds(states: Stream, copied: HostCopy, plans: PlanColumns, rates: SustainedRates) -> Array:
@@ -120,9 +115,7 @@ def sync_window(done: Array, first: Array, plans: PlanColumns) -> SyncWindow:
     between = (done - forward - backward) * (plans.pp * (plans.chunks - 1) / steps) / 3
     reduce, gather = [backward, backward + 2 * between], [forward, forward + between]
     if (apart := plans.weights_apart).any():
-        reduce = [
-            np.where(apart, one * chunk, reduce[0]), np.where(apart, one * (2 - chunk), reduce[1])
-        ]  # fmt: skip
+        reduce = [np.where(apart, one * chunk, reduce[0]), np.where(apart, one * (2 - chunk), reduce[1])]
         gather = [np.where(apart, one * chunk, gather[0]), np.where(apart, one, gather[1])]
     return SyncWindow(reduce=np.stack(reduce), gather=np.stack(gather))
 
@@ -213,12 +206,7 @@ def pipeline_time(mixes: Sequence[StageMix], times: StageTimes, sends: Sends, pl
         rows[:, group.rows] = own.bottleneck.rows
         bubble[group.rows], sent[group.rows] = own.bubble_s, own.sends_s
         window.reduce[:, group.rows], window.gather[:, group.rows] = own.window.reduce, own.window.gather
-    return PipelineTime(
-        bottleneck=StageTimes(rows=rows),
-        bubble_s=bubble,
-        sends_s=sent,
-        window=window,
-    )
+    return PipelineTime(bottleneck=StageTimes(rows=rows), bubble_s=bubble, sends_s=sent, window=window)
 
 
 def _pipeline_time(mix: StageMix, times: StageTimes, sends: Sends, plans: PlanColumns) -> PipelineTime:
@@ -240,7 +228,7 @@ def _pipeline_time(mix: StageMix, times: StageTimes, sends: Sends, plans: PlanCo
     around, passed = _fill_and_drain(roles.number, (first, middle), plans)
     around += many * stages.at(roles.ranks).busy
     moving = np.maximum(moving, (around + passed * sends.seconds).max(0))
-    moving = moving + shown_sends(sends.shown, plans)
+    moving = moving + exposed_send_seconds(sends.shown, plans)
     still = np.maximum(still, around.max(0)) if times.by_part else moving
     return PipelineTime(
         bottleneck=bottleneck,
@@ -250,7 +238,7 @@ def _pipeline_time(mix: StageMix, times: StageTimes, sends: Sends, plans: PlanCo
     )
 
 
-def shown_sends(shown: Array, plans: PlanColumns) -> Array:
+def exposed_send_seconds(shown: Array, plans: PlanColumns) -> Array:
     """What overlapped sends add to the schedule: every pass of a virtual stage ends in one.
 
         2 (m v + p - 1) t          t = what is shown of one send, m microbatches, v chunks, p stages
@@ -321,10 +309,8 @@ def _schedules(work: PathWork, plans: PlanColumns, *, apart: bool) -> tuple[Arra
 
 
 def _schedule(name: str, work: PathWork, plans: PlanColumns) -> Array:
-    return closed_form(
-        name, stages=plans.pp, chunks=plans.chunks, microbatches=plans.microbatches, work=work,
-        send_blocks=plans.overlap_pp == 0,
-    )  # fmt: skip
+    sizes = {"stages": plans.pp, "chunks": plans.chunks, "microbatches": plans.microbatches}
+    return closed_form(name, **sizes, work=work, send_blocks=plans.overlap_pp == 0)
 
 
 def _part(work: PathWork, rows: Index) -> PathWork:

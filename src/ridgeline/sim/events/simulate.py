@@ -49,9 +49,9 @@ from ridgeline.sim.events.event_loop import (
     run_shared,
 )
 from ridgeline.sim.events.stream_work import (
-    AGAIN,
     FORWARD,
     INPUT,
+    RECOMPUTE,
     WEIGHT,
     Exchange,
     PassMix,
@@ -82,8 +82,8 @@ Stretch = tuple[float, float, float]  # of forward, input gradient and weight gr
 LARGEST = 200_000  # actions of a table that is still worth simulating
 SLOTS = {
     Phase.FORWARD: (FORWARD,),
-    Phase.BACKWARD: (AGAIN, INPUT, WEIGHT),
-    Phase.BACKWARD_INPUT: (AGAIN, INPUT),
+    Phase.BACKWARD: (RECOMPUTE, INPUT, WEIGHT),
+    Phase.BACKWARD_INPUT: (RECOMPUTE, INPUT),
     Phase.BACKWARD_WEIGHT: (WEIGHT,),
 }
 

@@ -61,7 +61,7 @@ from ridgeline.sim.predict_step import Priced
 
 Loads = tuple[float, float]
 """Share of a communication's time in which it keeps its chip's links busy: scale-up, scale-out."""
-FORWARD, INPUT, WEIGHT, AGAIN = range(PHASES)
+FORWARD, INPUT, WEIGHT, RECOMPUTE = range(PHASES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +166,8 @@ def _passes(priced: Priced, step: StepOps) -> list[tuple[PassWork, PassWork, Pas
     """The passes of every section: compute, communication of its axes, and what runs beside all of it."""
     axes = _axis_comms(priced)
     seconds, memory = priced.sections.seconds.copy(), COMPUTE.index(StepPart.MEMORY)
-    seconds[memory, WEIGHT] += _accumulations(priced)
+    added = accumulate_seconds(priced.sections.params[2:], priced.plans, priced.rates)
+    seconds[memory, WEIGHT] += added * accumulations(priced.plans) / priced.plans.microbatches  # in the mean
     bare = [
         [_bare(seconds[:, phase, place], axes[place][phase]) for phase in range(PHASES)] for place in range(len(axes))
     ]
@@ -176,15 +177,8 @@ def _passes(priced: Priced, step: StepOps) -> list[tuple[PassWork, PassWork, Pas
     for passes, gather, copy in zip(bare, gathers, copies, strict=True):
         beside = [tuple(comm for comm in pair if comm.seconds > 0) for pair in zip(gather, copy, strict=True)]
         whole = [replace(item, comms=item.comms + more) for item, more in zip(passes, beside, strict=True)]
-        made.append((whole[FORWARD], whole[INPUT], whole[WEIGHT], whole[AGAIN]))
+        made.append((whole[FORWARD], whole[INPUT], whole[WEIGHT], whole[RECOMPUTE]))
     return made
-
-
-def _accumulations(priced: Priced) -> Array:
-    """Seconds by section of adding a microbatch's gradients to the buffer, where products do not: their mean."""
-    plans = priced.plans
-    added = accumulate_seconds(priced.sections.params[2:], plans, priced.rates)
-    return np.asarray(added * accumulations(plans) / plans.microbatches)
 
 
 def _bare(seconds: Array, comms: Sequence[Comm]) -> PassWork:
@@ -214,18 +208,14 @@ def _gathers(priced: Priced, step: StepOps, busy: Sequence[Sequence[float]]) -> 
     forward = _comms("shard", step.layer_gather, links, many, hidden)
     if priced.plans.weights_apart[0]:
         scatters = _comms("shard", step.layer_scatter, links, many, hidden)
+        spread = [_spread_comm(gather, own, (INPUT, RECOMPUTE)) for gather, own in zip(forward, busy, strict=True)]
         return [
-            [
-                gather,
-                *_spread_comm(gather, own, (INPUT, AGAIN))[:1],
-                scatter,
-                *_spread_comm(gather, own, (INPUT, AGAIN))[1:],
-            ]
-            for gather, scatter, own in zip(forward, scatters, busy, strict=True)
+            [gather, *own[:1], scatter, *own[1:]]
+            for gather, own, scatter in zip(forward, spread, scatters, strict=True)
         ]
     backward = _comms("shard", (*step.layer_gather, *step.layer_scatter), links, many, hidden)
     return [
-        [gather, *_spread_comm(back, own, (INPUT, WEIGHT, AGAIN))]
+        [gather, *_spread_comm(back, own, (INPUT, WEIGHT, RECOMPUTE))]
         for gather, back, own in zip(forward, backward, busy, strict=True)
     ]
 
@@ -242,10 +232,10 @@ def _copies(priced: Priced, step: StepOps, busy: Sequence[Sequence[float]]) -> l
     for spent, own in zip(copy_seconds(step.offload, priced.rates.machines).tolist(), busy, strict=True):
         out = Comm(stream="host", seconds=spent, hidden=hidden)
         if priced.plans.weights_apart[0]:
-            inputs, again = _spread_comm(out, own, (INPUT, AGAIN))
+            inputs, again = _spread_comm(out, own, (INPUT, RECOMPUTE))
             made.append([out, inputs, replace(out, seconds=0.0), again])
         else:
-            made.append([out, *_spread_comm(out, own, (INPUT, WEIGHT, AGAIN))])
+            made.append([out, *_spread_comm(out, own, (INPUT, WEIGHT, RECOMPUTE))])
     return made
 
 

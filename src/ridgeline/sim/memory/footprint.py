@@ -30,7 +30,9 @@ def saved_activations(ctx: LoweringContext, section: Section) -> SavedActivation
     """Bytes of one microbatch that a section keeps on the chip or hands to the host, logits apart."""
     block, saved = block_of(ctx, section), section.saved
     if block is None:
-        return SavedActivations(inputs=saved.total - saved.logits + _final_norm(ctx, section))
+        # the head keeps the last layer's output beside the norm of it
+        twice = section.role is SectionRole.HEAD and ctx.engine.saves.attention_twice
+        return SavedActivations(inputs=saved.total - saved.logits + (saved.inputs if twice else 0.0))
     sizes = _Sizes(ctx, block)
     attention, mlp, norms = saved.attention, saved.mlp, saved.norms
     lora = ctx.lora
@@ -114,11 +116,6 @@ def _narrow_share(ctx: LoweringContext) -> float:
     return precision.compute.bytes_per_element / precision.activations.bytes_per_element
 
 
-def _final_norm(ctx: LoweringContext, section: Section) -> Num:
-    """The head keeps the last layer's output beside the norm of it."""
-    return section.saved.inputs if section.role is SectionRole.HEAD and ctx.engine.saves.attention_twice else 0.0
-
-
 PARTS = ("inputs", "attention", "mlp", "norms")  # of activations
 ENDS = (SectionRole.EMBEDDING, SectionRole.HEAD)
 
@@ -164,15 +161,16 @@ def section_footprint(ctx: LoweringContext, sections: Sequence[Section], cells: 
     table = np.empty((3 + len(PARTS), len(sections), cells))
     for place, (item, own) in enumerate(zip(sections, saved, strict=True)):
         stays = (getattr(own, part) for part in PARTS)
-        for row, size in enumerate((item.params, item.expert_params, item.trained, *stays)):
-            table[row, place] = size
+        for row, column in enumerate((item.params, item.expert_params, item.trained, *stays)):
+            table[row, place] = column
     ends = [section.role in ENDS for section in sections]
     layers = [
         0.0 if end else _layer(ctx, section, item.total)
         for section, item, end in zip(sections, saved, ends, strict=True)
     ]
     head = [section.role for section in sections].index(SectionRole.HEAD)
-    boundary = ctx.tokens * ctx.model.hidden * ctx.precision.activations.bytes_per_element
+    size = ctx.precision.activations.bytes_per_element
+    boundary, stage_input = ctx.tokens * ctx.model.hidden * size, ctx.split_tokens * ctx.model.hidden * size
     degrees = ctx.degrees
     topk = max((block.ffn.topk for block in ctx.model.blocks if isinstance(block.ffn, Moe)), default=0)
     copies = np.where(np.asarray(degrees.ep) > 1, 2 * boundary / degrees.tp * topk, 0.0)
@@ -184,10 +182,12 @@ def section_footprint(ctx: LoweringContext, sections: Sequence[Section], cells: 
         loss=_column(_losses(ctx, sections[head]), cells),
         sends=_column(gathered + copies, cells),
         crossing=_column(4 * boundary / (degrees.tp if ctx.split_activations else 1), cells),
-        freed=_column(_stage_input(ctx), cells),
+        freed=_column(
+            ctx.split_tokens * ctx.model.hidden * size if ctx.engine.saves.stage_inputs_freed else 0.0, cells
+        ),
         head=params[head] + _column(_rows(ctx) if ctx.model.embedding.tied else 0, cells),
         widest=_widest(ctx, sections, params, cells),
-        shared=_column(_shared(ctx), cells),
+        shared=_column(_rows(ctx) if ctx.model.embedding.tied or ctx.model.mtp else 0, cells),
         norm=float(ctx.model.norm.params(ctx.model.hidden)) if ctx.model.norm else 0.0,
     )
 
@@ -268,19 +268,9 @@ def rank_footprint(needs: SectionFootprint, ranks: RankMix) -> RankFootprint:
     )
 
 
-def _stage_input(ctx: LoweringContext) -> Num:
-    if not ctx.engine.saves.stage_inputs_freed:
-        return 0.0
-    return ctx.split_tokens * ctx.model.hidden * ctx.precision.activations.bytes_per_element
-
-
 def _losses(ctx: LoweringContext, head: Section) -> Num:
     ahead = ctx.model.mtp.depth if ctx.model.mtp else 0
     return loss_bytes(ctx, head) + (ahead * pending_loss_bytes(ctx, head) if ahead else 0)
-
-
-def _shared(ctx: LoweringContext) -> Num:
-    return _rows(ctx) if ctx.model.embedding.tied or ctx.model.mtp else 0
 
 
 def _rows(ctx: LoweringContext) -> Num:

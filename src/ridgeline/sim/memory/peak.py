@@ -419,8 +419,9 @@ def peak_form(needs: SectionFootprint, ranks: RankMix, plans: PlanColumns, width
     moving = transient(rank_footprint(needs, bare), plans, widths)
     constant = moment_bytes(model_state(rank_params(needs, bare), plans, widths), moving, widths).sum(1)
     held, kept = resting_widths(plans, widths)
-    weights, gradients, states = (
-        _per_param(level, width, plans) for level, width in ((3, held), (2, widths.gradients), (1, kept))
+    weights, gradients, states = (  # bytes of a dense parameter and of one of experts on one rank
+        [width / degree for degree in shard_degrees(plans, level)]
+        for level, width in ((3, held), (2, widths.gradients), (1, kept))
     )
     on_chip, early = 1 - plans.offload_optimizer, np.where(moving.stay, 1.0, 0.0)
     passing = 1.0 if widths.compiled else 1 + FRAGMENTATION
@@ -438,12 +439,6 @@ def peak_form(needs: SectionFootprint, ranks: RankMix, plans: PlanColumns, width
     whole = np.concatenate([factors, constant[:, None]], axis=1)
     some = undominated_rows(whole.reshape(len(whole), -1))  # nothing has fewer than zero bytes
     return PeakForm(factors=factors[some], constant=constant[some])
-
-
-def _per_param(level: int, width: Num, plans: PlanColumns) -> tuple[Array, Array]:
-    """Bytes of a dense parameter and of one of experts on one rank."""
-    dense, expert = shard_degrees(plans, level)
-    return width / dense, width / expert
 
 
 SHIPPED_SHORTFALLS = Path(__file__).parent / "shortfalls.json"

@@ -13,15 +13,14 @@ from math import floor
 
 import numpy as np
 
-from ridgeline.core.arrays import Array
 from ridgeline.core.records import dataclass
 from ridgeline.ir.forward_steps import forward_steps
-from ridgeline.ir.program import Section, SectionRole
+from ridgeline.ir.program import SectionRole
 from ridgeline.lowering.program import ForwardProgram, lower_forward
 from ridgeline.models.mixer_parts import mixer_parts
 from ridgeline.models.params import block_params
 from ridgeline.models.parts import CacheRow, ffn_parts
-from ridgeline.models.spec import Audio, Block, Vision
+from ridgeline.models.spec import Block
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serving_plan import GIB, ServingLimits, serving_limits
 from ridgeline.sim.memory.peak import capacity_of
@@ -112,7 +111,8 @@ def _stage(
     used = weights + activations + graphs + runtime
     share = limits.gpu_memory_utilization
     left = share * capacity - used if limits.memory_of == "all" else share * (capacity - used)
-    blocks = [(scenario.model.blocks[section.key.block], many) for section, many in _blocks(program, held)]
+    places = [(section.key.block, many) for section, many in zip(program.sections, held, strict=True) if many]
+    blocks = [(scenario.model.blocks[block], many) for block, many in places if block >= 0]
     each = sum(many * cached_bytes(scenario, block) for block, many in blocks)
     state = sum(many * request_bytes(scenario, block) for block, many in blocks)
     seqs = limits.max_num_seqs
@@ -133,10 +133,6 @@ def _stage(
     )
 
 
-def _blocks(program: ForwardProgram, held: Array) -> list[tuple[Section, float]]:
-    return [(one, many) for one, many in zip(program.sections, held, strict=True) if one.key.block >= 0 and many]
-
-
 def _weights(scenario: Scenario, program: ForwardProgram, place: int) -> float:
     """Bytes of a section's weights on one chip; the two ends stay as wide as activations."""
     section, precision = program.sections[place], scenario.plan.precision
@@ -151,11 +147,8 @@ def _idle_towers(scenario: Scenario, program: ForwardProgram) -> float:
     tensor ranks, ends whole, all as wide as activations."""
     model, roles = scenario.model, {section.role for section in program.sections}
     precision, tp = scenario.plan.precision, scenario.plan.mesh.tp
-    idle: list[Vision | Audio] = []
-    if model.vision and SectionRole.VISION not in roles:
-        idle.append(model.vision)
-    if model.audio and SectionRole.AUDIO not in roles:
-        idle.append(model.audio)
+    towers = ((model.vision, SectionRole.VISION), (model.audio, SectionRole.AUDIO))
+    idle = [tower for tower, role in towers if tower and role not in roles]
     params = sum(
         one.layers * block_params(one.block, one.hidden) / tp + one.projector_params + one.other_params for one in idle
     )

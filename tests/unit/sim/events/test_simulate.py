@@ -12,7 +12,7 @@ from ridgeline.plan.scenario_file import read_scenario, scenario
 from ridgeline.sim.events import simulate as drawing
 from ridgeline.sim.events.event_loop import Slowdown
 from ridgeline.sim.events.simulate import Simulated, drawn_together, simulate, timeline
-from ridgeline.sim.events.stream_work import AGAIN, FORWARD, INPUT, WEIGHT
+from ridgeline.sim.events.stream_work import FORWARD, INPUT, RECOMPUTE, WEIGHT
 from ridgeline.trace import Span, Timeline
 from ridgeline.trace.timeline import NO_LAYER
 
@@ -180,4 +180,4 @@ def test_cost_grows_with_distinct_sections_not_with_layers() -> None:
     found = simulate(read_scenario(EXAMPLE), DEFAULTS)
     assert isinstance(found, Simulated)
     assert len(found.workload.passes) == 3  # embedding, head, one kind of layer
-    assert {FORWARD, INPUT, WEIGHT, AGAIN} == set(range(len(found.workload.passes[0])))
+    assert {FORWARD, INPUT, WEIGHT, RECOMPUTE} == set(range(len(found.workload.passes[0])))
