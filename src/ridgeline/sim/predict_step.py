@@ -274,10 +274,9 @@ def utilization(scenario: Scenario, priced: Priced, step_s: float, causal: bool)
     halved = causal and scenario.model.causal
     notes = ["causal attention counted at half" if halved else "attention counted over all pairs of tokens"]
     if work.document_tokens < work.seq:
-        padded = (
-            f"tokens/s and MFU over {work.document_tokens} of the {work.seq} tokens of a sequence: the rest is padding"
-        )
-        notes.append(f"attention counted inside documents of {work.document_tokens} tokens" if work.packed else padded)
+        tokens = work.document_tokens
+        padded = f"tokens/s and MFU over {tokens} of the {work.seq} tokens of a sequence: the rest is padding"
+        notes.append(f"attention counted inside documents of {tokens} tokens" if work.packed else padded)
     if work.task == "lora":
         each *= 2 / 3
         notes.append("frozen weights need no weight gradients: two passes counted, not three")

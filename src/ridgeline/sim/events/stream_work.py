@@ -209,10 +209,8 @@ def _gathers(priced: Priced, step: StepOps, busy: Sequence[Sequence[float]]) -> 
     if priced.plans.weights_apart[0]:
         scatters = _comms("shard", step.layer_scatter, links, many, hidden)
         spread = [_spread_comm(gather, own, (INPUT, RECOMPUTE)) for gather, own in zip(forward, busy, strict=True)]
-        return [
-            [gather, *own[:1], scatter, *own[1:]]
-            for gather, own, scatter in zip(forward, spread, scatters, strict=True)
-        ]
+        rows = zip(forward, spread, scatters, strict=True)
+        return [[gather, inputs, scatter, again] for gather, (inputs, again), scatter in rows]
     backward = _comms("shard", (*step.layer_gather, *step.layer_scatter), links, many, hidden)
     return [
         [gather, *_spread_comm(back, own, (INPUT, WEIGHT, RECOMPUTE))]

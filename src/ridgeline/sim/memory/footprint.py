@@ -182,9 +182,7 @@ def section_footprint(ctx: LoweringContext, sections: Sequence[Section], cells: 
         loss=_column(_losses(ctx, sections[head]), cells),
         sends=_column(gathered + copies, cells),
         crossing=_column(4 * boundary / (degrees.tp if ctx.split_activations else 1), cells),
-        freed=_column(
-            ctx.split_tokens * ctx.model.hidden * size if ctx.engine.saves.stage_inputs_freed else 0.0, cells
-        ),
+        freed=_column(stage_input if ctx.engine.saves.stage_inputs_freed else 0.0, cells),
         head=params[head] + _column(_rows(ctx) if ctx.model.embedding.tied else 0, cells),
         widest=_widest(ctx, sections, params, cells),
         shared=_column(_rows(ctx) if ctx.model.embedding.tied or ctx.model.mtp else 0, cells),
