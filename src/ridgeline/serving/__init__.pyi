@@ -24,8 +24,8 @@ from ridgeline.serving.load import load_of as load_of
 from ridgeline.serving.replay import Replay as Replay
 from ridgeline.serving.replay import is_recording as is_recording
 from ridgeline.serving.replay import replay_recording as replay_recording
-from ridgeline.serving.replica import Hopeless as Hopeless
 from ridgeline.serving.replica import Sample as Sample
+from ridgeline.serving.replica import SloMissed as SloMissed
 from ridgeline.serving.replica import replica_of as replica_of
 from ridgeline.serving.request import Piece as Piece
 from ridgeline.serving.request import Request as Request

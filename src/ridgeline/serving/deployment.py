@@ -92,11 +92,9 @@ class Instance:
         return self.scenario.plan.mesh.dp
 
     def make(self) -> Replica:
-        """A fresh replica."""
         return replica_of([self.scheduler() for _ in range(self.ranks)], self.cost)
 
     def scheduler(self) -> Policy:
-        """A fresh scheduler."""
         match self.settings:
             case VllmSettings():
                 return VllmScheduler(self.settings)

@@ -22,7 +22,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.plan.serving_plan import Autoscale, Failure
 from ridgeline.serving.engine.sglang_prefill import RadixCache
 from ridgeline.serving.engine.step import Policy, RequestState
-from ridgeline.serving.replica import NEVER, Misses, Replica, Sample, load_score, refuse
+from ridgeline.serving.replica import NEVER, Replica, Sample, SloBudget, load_score, refuse
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import Served, TokenGaps, served_columns
 from ridgeline.serving.step_cost import StepCost
@@ -97,11 +97,11 @@ def simulate_fleet(
     *,
     sample: bool = False,
     progress: Progress | None = None,
-    misses: Misses | None = None,
+    misses: SloBudget | None = None,
 ) -> FleetRun:
-    """Serve requests on a fleet; `misses` ends the run (`Hopeless`) where every replica does all of a request."""
+    """Serve requests on a fleet; `misses` ends the run (`SloMissed`) where every replica does all of a request."""
     with collector_paused():
-        run = _Run(requests, fleet, sample=sample, progress=progress)
+        run = _FleetLoop(requests, fleet, sample=sample, progress=progress)
         if misses is not None and not run.disaggregated and not fleet.failures:
             for member in run.members:
                 member.engine.watch_misses(misses)
@@ -124,7 +124,7 @@ class _Member:
     since: float = 0.0
 
 
-class _Run:
+class _FleetLoop:
     """One run: members, events, and what was noted."""
 
     def __init__(self, requests: Iterable[Request], fleet: Fleet, *, sample: bool, progress: Progress | None) -> None:
@@ -355,7 +355,7 @@ class _Run:
             self._retire(place)
         if len(self.members) > 1 or self.fleet.failures:
             self.states.sort(key=lambda one: one[1])
-        gaps = self.gaps[0] if len(self.gaps) == 1 else TokenGaps.joined(self.gaps)
+        gaps = self.gaps[0] if len(self.gaps) == 1 else TokenGaps.join(self.gaps)
         served = served_columns(self.states, gaps, steps=self.steps, events=self.event_count)
         chips = sum(member.pool.chips for member in self.members)
         return FleetRun(
@@ -380,7 +380,7 @@ class _Run:
 class _Scaler:
     """Ongoing requests over the target, rounded up, once that has been asked for long enough."""
 
-    def __init__(self, run: _Run, rule: Autoscale) -> None:
+    def __init__(self, run: _FleetLoop, rule: Autoscale) -> None:
         self.run, self.rule = run, rule
         self.up_since = self.down_since = math.inf
         self.starting = 0

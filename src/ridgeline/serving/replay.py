@@ -38,7 +38,7 @@ Record = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class SchedulerRecording:
     """What was asked of a real scheduler, and what it did step by step.
 
     arrival_steps   of each request, the step before which it arrived
@@ -94,7 +94,7 @@ def replay_recording(path: Path) -> Replay:
     return replay(read_recording(path))
 
 
-def replay(recording: Recording) -> Replay:
+def replay(recording: SchedulerRecording) -> Replay:
     """Hold the simulated decisions against the recorded ones, step by step."""
     if isinstance(recording.settings, VllmSettings):
         engine, simulated = "vllm", vllm_records(recording, VllmScheduler(recording.settings))
@@ -140,7 +140,7 @@ def _same(left: object, right: object) -> bool:
 # ---- the simulated schedulers write what the recorders do
 
 
-def vllm_records(recording: Recording, engine: VllmScheduler) -> Iterator[Record]:
+def vllm_records(recording: SchedulerRecording, engine: VllmScheduler) -> Iterator[Record]:
     """The steps of the simulated scheduler, as the recorder writes them."""
     todo = recording.arrivals()
     pending: deque[tuple[Step, Record]] = deque()
@@ -200,7 +200,7 @@ def _scheduled_chunks(engine: VllmScheduler, step: Step) -> Iterator[tuple[Reque
             yield state, 1, engine.computed_tokens(state) - 1
 
 
-def sglang_records(recording: Recording, engine: SglangScheduler) -> Iterator[Record]:
+def sglang_records(recording: SchedulerRecording, engine: SglangScheduler) -> Iterator[Record]:
     """The steps of the simulated scheduler, as the recorder writes them; ends when nothing can be scheduled."""
     todo = recording.arrivals()
     at = 0
@@ -254,7 +254,7 @@ def _ids(states: Iterable[RequestState]) -> list[str]:
 # ---- files
 
 
-def read_recording(path: Path) -> Recording:
+def read_recording(path: Path) -> SchedulerRecording:
     """The recording in a file, recognised by its content."""
     documents = json_documents(path, EXPECTED, TODO)
     try:
@@ -275,7 +275,7 @@ def read_recording(path: Path) -> Recording:
         raise InputError([replace(problem, where=str(path)) for problem in refused.problems]) from None
 
 
-def _harness(document: JsonObject) -> Recording:
+def _harness(document: JsonObject) -> SchedulerRecording:
     """What a harness around the real scheduler writes: everything in one object."""
     config = document["config"]
     of_sglang = "sglang" in document or (isinstance(config, dict) and "max_total_tokens" in config)
@@ -288,7 +288,7 @@ def _harness(document: JsonObject) -> Recording:
     steps = tuple(table(step, f"steps[{place}]") for place, step in enumerate(list_field(document["steps"], "steps")))
     if not steps:
         raise wrong("steps", "no steps", "at least one recorded step")
-    return Recording(
+    return SchedulerRecording(
         version=version,
         settings=settings,
         requests=_as_logged(requests, arrivals, steps) if of_sglang else requests,
@@ -298,7 +298,7 @@ def _harness(document: JsonObject) -> Recording:
     )
 
 
-def _vllm_live(lines: Sequence[JsonObject]) -> Recording:
+def _vllm_live(lines: Sequence[JsonObject]) -> SchedulerRecording:
     """What a recording scheduler inside a live engine writes: one line per arrival and per step."""
     settings = _vllm_settings(table(lines[0]["config"], "config"), "")
     if settings.enable_prefix_caching:
@@ -310,7 +310,7 @@ def _vllm_live(lines: Sequence[JsonObject]) -> Recording:
     added = [line for line in lines[1:] if "add" in line]
     if not added or len(added) > MOST_REQUESTS:
         raise wrong("add", f"{len(added)} requests", f"1 to {MOST_REQUESTS:,}")
-    return Recording(
+    return SchedulerRecording(
         version="",
         settings=settings,
         requests=tuple(

@@ -25,7 +25,7 @@ from ridgeline.serving.served import TokenGaps
 from ridgeline.serving.step_cost import StepCost
 
 
-class Hopeless(Exception):
+class SloMissed(Exception):
     """More requests have missed a limit than its percentile allows: which one, and the last one's time over it."""
 
     def __init__(self, limit: str, over: float) -> None:
@@ -33,7 +33,7 @@ class Hopeless(Exception):
         self.limit, self.over = limit, over
 
 
-class Misses:
+class SloBudget:
     """Requests of a run that took longer than an objective's TTFT, TPOT or E2E allows; ITL is not watched.
 
     A percentile p of n times interpolates between the sorted ones around place p / 100 x (n - 1), so it lies above a
@@ -67,7 +67,7 @@ class Misses:
     def _missed(self, limit: str, over: float) -> None:
         self._left[limit] -= 1
         if self._left[limit] <= 0:
-            raise Hopeless(limit, over)
+            raise SloMissed(limit, over)
 
 
 class TokenNotes:
@@ -86,7 +86,7 @@ class TokenNotes:
         self.gaps = TokenGaps()
         self.done: list[RequestState] = []
         self.done_s: list[float] = []
-        self.misses: Misses | None = None
+        self.misses: SloBudget | None = None
 
     def note(self, step: Step, begin: float, end: float) -> None:
         """Write down what a step meant for the requests in it, except pure decodes."""
@@ -171,7 +171,7 @@ class Replica(TokenNotes):
         self._inbox: list[tuple[float, int, Request]] = []
         self._sequence = 0
 
-    def watch_misses(self, misses: Misses) -> None:
+    def watch_misses(self, misses: SloBudget) -> None:
         """Tell of first tokens, so that the run can be given up."""
         self.misses = misses
 
@@ -187,7 +187,6 @@ class Replica(TokenNotes):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is left to do."""
         return not (self._inbox or self.pending is not None or self.policy.has_unfinished)
 
     def advance(self, until: float = NEVER) -> None:
@@ -486,7 +485,7 @@ class Lockstep(Replica):
         for notes in self.notes:
             notes.gaps = self.gaps
 
-    def watch_misses(self, misses: Misses) -> None:
+    def watch_misses(self, misses: SloBudget) -> None:
         super().watch_misses(misses)
         for notes in self.notes:
             notes.misses = misses

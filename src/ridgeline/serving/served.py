@@ -92,7 +92,7 @@ class TokenGaps:
         self._runs.append((first_s, growth_s, steps, times))
 
     @staticmethod
-    def joined(several: Iterable[TokenGaps]) -> TokenGaps:
+    def join(several: Iterable[TokenGaps]) -> TokenGaps:
         """The pauses of all of them."""
         made = TokenGaps()
         for one in several:

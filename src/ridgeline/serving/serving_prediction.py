@@ -15,9 +15,9 @@ from ridgeline.plan.workload import Objective
 from ridgeline.serving.deployment import Instance, Priced, fleet_of, instances_of, unservable
 from ridgeline.serving.fleet import FleetRun, Progress, simulate_fleet
 from ridgeline.serving.load import load_of
-from ridgeline.serving.replica import Misses
+from ridgeline.serving.replica import SloBudget
 from ridgeline.serving.request import Request
-from ridgeline.serving.served import Served, ServingMetrics, serving_metrics
+from ridgeline.serving.served import ServingMetrics, serving_metrics
 from ridgeline.sim import Impossible, missing_number_problem
 
 PERCENTILES = (50.0, 90.0, 99.0)
@@ -91,7 +91,6 @@ class ServingPrediction:
 
     @property
     def title(self) -> ServedTitle:
-        """What serves."""
         replicas: Counter[str] = Counter()
         for instance in self.instances:
             replicas[instance.role] += instance.count
@@ -156,14 +155,16 @@ def served_by(
 ) -> ServingPrediction:
     """The prediction of a deployment that is already priced, under requests that are already made.
 
-    `give_up` raises `Hopeless` as soon as these limits cannot be kept any more.
+    `give_up` raises `SloMissed` as soon as these limits cannot be kept any more.
     """
     work = serving(scenario).workload
     until = max((request.arrival_s for request in requests), default=0.0)
-    misses = Misses(give_up, requests, FRONT_END_S) if give_up is not None else None
+    misses = SloBudget(give_up, requests, FRONT_END_S) if give_up is not None else None
     fleet = fleet_of(scenario, instances, until)
     run = simulate_fleet(requests, fleet, sample=sample, progress=progress, misses=misses)
-    run = replace(run, served=_from_the_client(run.served))
+    served = run.served  # clients measure from before the front end, which takes a while to queue a request
+    served = replace(served, sent_s=served.sent_s - FRONT_END_S, queue_s=served.queue_s + FRONT_END_S)
+    run = replace(run, served=served)
     percentiles = tuple(sorted({*PERCENTILES, work.objective.percentile}))
     limited = work.objective if work.objective.limits else None
     metrics = serving_metrics(run.served, limited, percentiles)
@@ -186,11 +187,6 @@ def served_by(
         cost_per_million_tokens_usd=_cost(run, instances, metrics),
         assumptions=(*scenario.assumptions, *_assumptions(instances)),
     )
-
-
-def _from_the_client(served: Served) -> Served:
-    """Times from where clients measure them: the front end takes a while before a request is queued."""
-    return replace(served, sent_s=served.sent_s - FRONT_END_S, queue_s=served.queue_s + FRONT_END_S)
 
 
 def _cost(run: FleetRun, instances: tuple[Instance, ...], metrics: ServingMetrics) -> float | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Mask
+from ridgeline.core.documents import JsonValue
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.core.records import dataclass
 from ridgeline.hardware.load import system as load_system
@@ -37,58 +38,56 @@ Change = tuple[str, Scenario]
 def changes(scenario: Scenario) -> Iterator[Change]:
     """Plans worth trying when requests are slow."""
     yield from _knobs(scenario)
-    yield from _routers(scenario)
+    if sum(one.count for one in instances_of(scenario)) > 1:
+        for router in ("least-loaded", "prefix-aware"):
+            if scenario.plan.serving.router != router:
+                yield f"plan.serving.router={router}", _serving(scenario, router=router)
     yield from _shapes(scenario)
 
 
 def _knobs(scenario: Scenario) -> Iterator[Change]:
     """Seats, token budget, chunk and memory, up and down, by the engine's own names."""
     settings = instances_of(scenario)[0].settings
-    tried: tuple[tuple[str, Any], ...] = ()
-    engine = "vllm"
-    if isinstance(settings, VllmSettings):
-        tokens, seqs = settings.max_num_batched_tokens, settings.max_num_seqs
-        tried = (
-            ("max_num_seqs", seqs * 2),
-            ("max_num_seqs", max(seqs // 2, 1)),
-            ("max_num_batched_tokens", tokens * 2),
-            ("max_num_batched_tokens", max(tokens // 4, FEWEST_TOKENS)),
-            ("long_prefill_token_threshold", max(tokens // 4, FEWEST_TOKENS)),
-            ("gpu_memory_utilization", 0.95),
-            ("enable_prefix_caching", True),
-        )
-    elif isinstance(settings, SglangSettings):
-        engine = "sglang"
-        chunk = settings.chunked_prefill_size or settings.max_prefill_tokens
-        tried = (
-            ("chunked_prefill_size", chunk * 2),
-            ("chunked_prefill_size", max(chunk // 4, FEWEST_TOKENS)),
-            ("mem_fraction_static", 0.93),
-            ("schedule_conservativeness", 0.3),
-        )
-    elif isinstance(settings, TensorrtLlmSettings):
-        engine = "tensorrt_llm"
-        tried = (
-            ("max_num_tokens", settings.max_num_tokens * 2),
-            ("max_num_tokens", max(settings.max_num_tokens // 4, FEWEST_TOKENS)),
-            ("max_batch_size", max(settings.max_batch_size // 2, 1)),
-            ("enable_chunked_prefill", True),
-            ("capacity_scheduler_policy", "MAX_UTILIZATION"),
-            ("free_gpu_memory_fraction", 0.95),
-        )
-    knobs: Any = knobs_of(scenario)
+    if isinstance(settings, StaticKnobs):
+        return
+    tokens, seqs = settings.step_limits
+    fewer_tokens, fewer_seqs = max(tokens // 4, FEWEST_TOKENS), max(seqs // 2, 1)
+    tried: tuple[tuple[str, JsonValue], ...]
+    match settings:
+        case VllmSettings():
+            engine = "vllm"
+            tried = (
+                ("max_num_seqs", seqs * 2),
+                ("max_num_seqs", fewer_seqs),
+                ("max_num_batched_tokens", tokens * 2),
+                ("max_num_batched_tokens", fewer_tokens),
+                ("long_prefill_token_threshold", fewer_tokens),
+                ("gpu_memory_utilization", 0.95),
+                ("enable_prefix_caching", True),
+            )
+        case SglangSettings():
+            engine = "sglang"
+            tried = (
+                ("chunked_prefill_size", tokens * 2),
+                ("chunked_prefill_size", fewer_tokens),
+                ("mem_fraction_static", 0.93),
+                ("schedule_conservativeness", 0.3),
+            )
+        case TensorrtLlmSettings():
+            engine = "tensorrt_llm"
+            tried = (
+                ("max_num_tokens", tokens * 2),
+                ("max_num_tokens", fewer_tokens),
+                ("max_batch_size", fewer_seqs),
+                ("enable_chunked_prefill", True),
+                ("capacity_scheduler_policy", "MAX_UTILIZATION"),
+                ("free_gpu_memory_fraction", 0.95),
+            )
+    knobs: JsonValue = knobs_of(scenario)
     for name, value in tried:
         if getattr(knobs, name) != value:
             written = str(value).lower() if isinstance(value, bool) else str(value)
-            other = replace(knobs, **{name: value})
-            yield f"plan.serving.{engine}.{name}={written}", _serving(scenario, knobs=other)
-
-
-def _routers(scenario: Scenario) -> Iterator[Change]:
-    for router in ("least-loaded", "prefix-aware"):
-        several = sum(one.count for one in instances_of(scenario)) > 1
-        if several and scenario.plan.serving.router != router:
-            yield f"plan.serving.router={router}", _serving(scenario, router=router)
+            yield f"plan.serving.{engine}.{name}={written}", _serving(scenario, knobs=replace(knobs, **{name: value}))
 
 
 def _shapes(scenario: Scenario) -> Iterator[Change]:
@@ -109,7 +108,7 @@ def _shapes(scenario: Scenario) -> Iterator[Change]:
     yield f"system={twice.name}", replace(scenario, system=twice, plan=more)
 
 
-def _serving(scenario: Scenario, **changed: Any) -> Scenario:
+def _serving(scenario: Scenario, **changed: JsonValue) -> Scenario:
     plan = scenario.plan
     return replace(scenario, plan=replace(plan, serving=replace(plan.serving, **changed)))
 
@@ -276,24 +275,21 @@ def _slowest(served: Served, values: Array, metric: Metric) -> tuple[SlowRequest
 
 def _queue(found: ServingPrediction) -> QueueStory | None:
     """The replica whose queue became longest, and how that came."""
-    best: tuple[int, int] | None = None
-    for replica, samples in enumerate(found.run.samples):
-        peak = max((sample[1] for sample in samples), default=0)
-        if peak > 1 and (best is None or peak > best[0]):
-            best = (peak, replica)
-    if best is None:
+    peaks = [max((sample[1] for sample in samples), default=0) for samples in found.run.samples]
+    if max(peaks, default=0) <= 1:
         return None
-    samples = found.run.samples[best[1]]
+    replica = peaks.index(max(peaks))
+    samples = found.run.samples[replica]
     at = max(range(len(samples)), key=lambda place: samples[place][1])
     begin = at
     while begin > 0 and samples[begin - 1][1] > 0:
         begin -= 1
     return QueueStory(
-        replica=best[1],
+        replica=replica,
         began_s=samples[begin][0],
         peak_s=samples[at][0],
         peak=samples[at][1],
-        limit=_limit(samples[begin : at + 1], _instance_at(found.instances, best[1])),
+        limit=_limit(samples[begin : at + 1], _instance_at(found.instances, replica)),
     )
 
 

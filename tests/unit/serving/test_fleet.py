@@ -29,7 +29,7 @@ from ridgeline.serving.fleet import (
     simulate_fleet,
 )
 from ridgeline.serving.load import at_times, closed_loop, gamma_times, sessions
-from ridgeline.serving.replica import Hopeless, Lockstep, Misses, Ranks, Replica
+from ridgeline.serving.replica import Lockstep, Ranks, Replica, SloBudget, SloMissed
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import PARTS
 from ridgeline.serving.step_cost import LinearStepCost
@@ -221,9 +221,11 @@ def test_a_run_is_given_up_just_where_its_percentile_is_missed(rate: float) -> N
     for name, times in (("ttft", whole.ttft_s), ("tpot", after), ("e2e", whole.e2e_s)):
         decides = float(np.sort(times)[int(0.95 * (len(times) - 1))])
         assert decides <= np.percentile(times, 95.0)
-        simulate_fleet(asked, fleet, misses=Misses(Objective(percentile=95.0, **{name: decides * 1.0001}), asked))
-        with pytest.raises(Hopeless) as missed:
-            simulate_fleet(asked, fleet, misses=Misses(Objective(percentile=95.0, **{name: decides * 0.9999}), asked))
+        simulate_fleet(asked, fleet, misses=SloBudget(Objective(percentile=95.0, **{name: decides * 1.0001}), asked))
+        with pytest.raises(SloMissed) as missed:
+            simulate_fleet(
+                asked, fleet, misses=SloBudget(Objective(percentile=95.0, **{name: decides * 0.9999}), asked)
+            )
         assert missed.value.limit == name
 
 
@@ -233,7 +235,7 @@ def test_a_run_leaves_nothing_that_must_be_looked_for(make: Callable[[], Replica
     asked = load(120)
     fleets = (
         (Fleet(pools=[pool(2, make=make)], router=LeastLoaded), None),
-        (Fleet(pools=[pool(1, make=make)], router=RoundRobin), Misses(Objective(ttft=0.02), asked)),
+        (Fleet(pools=[pool(1, make=make)], router=RoundRobin), SloBudget(Objective(ttft=0.02), asked)),
         (Fleet(pools=[pool(1, make=make, role="prefill", transfer=LINK), pool(1, make=make, role="decode")],
                router=RoundRobin), None),
     )  # fmt: skip
@@ -241,6 +243,6 @@ def test_a_run_leaves_nothing_that_must_be_looked_for(make: Callable[[], Replica
         gc.collect()
         try:
             simulate_fleet(asked, fleet, misses=misses)
-        except Hopeless:
+        except SloMissed:
             assert misses is not None
         assert gc.collect() < 20

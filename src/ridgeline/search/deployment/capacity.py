@@ -34,7 +34,6 @@ from ridgeline.plan.workload import Objective, Serve, TraceFile
 from ridgeline.search.deployment.space import Shape
 from ridgeline.serving import (
     FRONT_END_S,
-    Hopeless,
     Instance,
     LinearStepCost,
     Priced,
@@ -42,6 +41,7 @@ from ridgeline.serving import (
     Role,
     Served,
     ServingPrediction,
+    SloMissed,
     instances_of,
     load_of,
     price_of,
@@ -220,7 +220,7 @@ class TrialBench:
         output_tokens_per_s = rate * float(self.load.outputs.mean())
         try:
             served = self.run(scenario, (self.instance(shape),), part, give_up=replace(limits, tpot=None, e2e=None))
-        except Hopeless as missed:
+        except SloMissed as missed:
             shares = MappingProxyType({missed.limit: missed.over})
             return Trial(
                 rate=rate, taken=shares, user_speed=0.0, chips=shape.chips, output_tokens_per_s=output_tokens_per_s
@@ -241,7 +241,7 @@ class TrialBench:
         self, scenario: Scenario, instances: tuple[Instance, ...], requests: tuple[Request, ...],
         give_up: Objective | None = None,
     ) -> ServingPrediction | None:  # fmt: skip
-        """A deployment under requests; None where a request is too long for it. `Hopeless` where it is given up."""
+        """A deployment under requests; None where a request is too long for it. `SloMissed` where it is given up."""
         longest = max(request.prompt_tokens + request.output_tokens for request in requests)
         if any(longest - 1 > instance.longest for instance in instances):
             return None

@@ -19,7 +19,7 @@ from ridgeline.plan.workload import Objective
 from ridgeline.search.deployment.capacity import Capacity, Load, TrialBench
 from ridgeline.search.deployment.space import DEGREES, Shape, precision_words, shape_words
 from ridgeline.search.progress import GoOn
-from ridgeline.serving import Hopeless, Instance, Role, ServingPrediction
+from ridgeline.serving import Instance, Role, ServingPrediction, SloMissed
 
 Goal = Literal["cost", "chips", "goodput"]
 GOALS: tuple[Goal, ...] = ("cost", "chips", "goodput")
@@ -208,7 +208,7 @@ class _FleetCheck:
             return None
         try:
             fleet = self.run(candidate, rate, whole=whole, give_up=self.bench.objective)
-        except Hopeless:
+        except SloMissed:
             return None
         return fleet if fleet is not None and fleet.met else None
 

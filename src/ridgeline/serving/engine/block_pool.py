@@ -22,7 +22,7 @@ class Hit:
     """The cached prefix of a request: its blocks, and how many of each chain."""
 
     blocks: list[int]
-    parts: list[tuple[Chain, int]]
+    parts: list[tuple[PrefixChain, int]]
 
 
 NO_HIT = Hit([], [])
@@ -40,9 +40,9 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.free_blocks = num_blocks - 1
         self._unhashed_first = unhashed_first
-        self._unused = FreeRun([])
+        self._unused = FreedBlocks([])
         self._fresh = 1  # the first block of it
-        self._queue: deque[FreeRun] = deque([self._unused])
+        self._queue: deque[FreedBlocks] = deque([self._unused])
         self._sharers: dict[int, int] = {}  # holders of a block beyond the first
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ class BlockPool:
     def lookup(self, spans: list[Span], limit: int) -> Hit:
         """The longest cached prefix, at most `limit` blocks."""
         blocks: list[int] = []
-        parts: list[tuple[Chain, int]] = []
+        parts: list[tuple[PrefixChain, int]] = []
         for chain, stop in spans:
             want = min(stop, limit) - chain.first
             if want <= 0:
@@ -144,16 +144,18 @@ class BlockPool:
         plain = blocks[hashed:] if hashed else blocks
         if plain:
             if self._unhashed_first:
-                self._queue.appendleft(FreeRun(plain))
+                self._queue.appendleft(FreedBlocks(plain))
             else:
-                self._queue.append(FreeRun(plain))
+                self._queue.append(FreedBlocks(plain))
         if hashed:
-            run = FreeRun(blocks[:hashed], parts)
+            run = FreedBlocks(blocks[:hashed], parts)
             self._queue.append(run)
             for part in parts:
                 _go_home(part, run)
 
-    def _last_holder(self, blocks: list[int], parts: list[Part], hashed: int) -> tuple[list[int], list[Part], int]:
+    def _last_holder(
+        self, blocks: list[int], parts: list[HashedRun], hashed: int
+    ) -> tuple[list[int], list[HashedRun], int]:
         """What nobody else holds: shared blocks, the first ones of a table unless there are twins, lose a holder."""
         sharers = self._sharers
         shared = 0
@@ -185,9 +187,9 @@ class BlockPool:
             del self._sharers[block]
 
 
-def _without_first(parts: list[Part], count: int) -> list[Part]:
+def _without_first(parts: list[HashedRun], count: int) -> list[HashedRun]:
     """Parts less their first `count` blocks."""
-    left: list[Part] = []
+    left: list[HashedRun] = []
     for part in parts:
         gone = min(count, part.high - part.low)
         count -= gone
@@ -197,31 +199,31 @@ def _without_first(parts: list[Part], count: int) -> list[Part]:
     return left
 
 
-def _parts(blocks: list[int], spans: list[Span], hashed: int) -> list[Part]:
+def _parts(blocks: list[int], spans: list[Span], hashed: int) -> list[HashedRun]:
     """The hashed blocks of a table by chain; twins stand alone."""
-    parts: list[Part] = []
+    parts: list[HashedRun] = []
     for chain, stop in spans:
         first = chain.first
         low, high = 0, min(stop, hashed) - first
         if high <= 0:
             continue
         if not chain.twins or blocks[first : first + high] == chain.blocks[:high]:
-            parts.append(Part(chain, low, high))
+            parts.append(HashedRun(chain, low, high))
             continue
         for place in range(high):
             _append(parts, chain, place, twin=blocks[first + place] != chain.blocks[place])
     return parts
 
 
-def _append(parts: list[Part], chain: Chain, place: int, *, twin: bool) -> None:
+def _append(parts: list[HashedRun], chain: PrefixChain, place: int, *, twin: bool) -> None:
     last = parts[-1] if parts else None
     if last is not None and last.chain is chain and last.high == place and not (last.twin or twin):
         last.high += 1
     else:
-        parts.append(Part(chain, place, place + 1, twin))
+        parts.append(HashedRun(chain, place, place + 1, twin))
 
 
-def _go_home(part: Part, run: FreeRun) -> None:
+def _go_home(part: HashedRun, run: FreedBlocks) -> None:
     if part.twin:
         block = run.blocks[_offset(run, part)]
         others = part.chain.twins[part.low]
@@ -230,7 +232,7 @@ def _go_home(part: Part, run: FreeRun) -> None:
         part.chain.homes[part.low : part.high] = [run] * (part.high - part.low)
 
 
-def _offset(run: FreeRun, part: Part) -> int:
+def _offset(run: FreedBlocks, part: HashedRun) -> int:
     """Where the blocks of a part begin in its run."""
     at = 0
     for one in run.parts:
@@ -240,7 +242,7 @@ def _offset(run: FreeRun, part: Part) -> int:
     return at
 
 
-def _leave(run: FreeRun, chain: Chain, place: int) -> None:
+def _leave(run: FreedBlocks, chain: PrefixChain, place: int) -> None:
     """A hit takes one block out of the run it waits in: the first of its part, since hits are prefixes."""
     at = 0
     for number, part in enumerate(run.parts):
@@ -254,7 +256,7 @@ def _leave(run: FreeRun, chain: Chain, place: int) -> None:
     raise AssertionError("a cached block that waits in no run")
 
 
-def _forget(run: FreeRun, count: int) -> None:
+def _forget(run: FreedBlocks, count: int) -> None:
     """The last `count` blocks of a run lose their hashes."""
     at = len(run.blocks)
     while count:
@@ -274,7 +276,7 @@ def _forget(run: FreeRun, count: int) -> None:
             run.parts.pop()
 
 
-def _forget_one(chain: Chain, place: int, block: int, *, twin: bool) -> None:
+def _forget_one(chain: PrefixChain, place: int, block: int, *, twin: bool) -> None:
     others = chain.twins.get(place)
     if twin:
         assert others is not None
@@ -292,7 +294,7 @@ def _forget_one(chain: Chain, place: int, block: int, *, twin: bool) -> None:
         del chain.twins[place]
 
 
-def _heir_part(home: FreeRun, chain: Chain, place: int, heir: int) -> Part:
+def _heir_part(home: FreedBlocks, chain: PrefixChain, place: int, heir: int) -> HashedRun:
     for part in home.parts:
         if part.chain is chain and part.low == place and home.blocks[_offset(home, part)] == heir:
             return part
@@ -302,7 +304,7 @@ def _heir_part(home: FreeRun, chain: Chain, place: int, heir: int) -> Part:
 OPEN_END = 1 << 62
 
 
-class Chain:
+class PrefixChain:
     """Tokens of one text after one prefix.
 
     A block's hash is that of all tokens up to its end. Two blocks have one hash exactly when they end at the same place
@@ -320,29 +322,29 @@ class Chain:
         self.number = number
         self.first = first
         self.blocks: list[int] = []
-        self.homes: list[FreeRun | None] = []
-        self.twins: dict[int, list[tuple[int, FreeRun | None]]] = {}
+        self.homes: list[FreedBlocks | None] = []
+        self.twins: dict[int, list[tuple[int, FreedBlocks | None]]] = {}
 
 
 @dataclass(slots=True)
-class Part:
+class HashedRun:
     """Consecutive hashed blocks `low .. high` of one chain inside a run; a twin is a second block of its hash."""
 
-    chain: Chain
+    chain: PrefixChain
     low: int
     high: int
     twin: bool = False
 
 
 @dataclass(slots=True)
-class FreeRun:
+class FreedBlocks:
     """Blocks freed together, in table order: the last one is reused first. No parts: nothing in it is hashed."""
 
     blocks: list[int]
-    parts: list[Part] = field(default_factory=list)
+    parts: list[HashedRun] = field(default_factory=list)
 
 
-Span = tuple[Chain, int]
+Span = tuple[PrefixChain, int]
 """A chain in a prompt, and the block of the table before which its part of the prompt ends."""
 
 
@@ -353,13 +355,13 @@ class ContentIndex:
 
     def __init__(self, block_size: int) -> None:
         self._block = block_size
-        self._chains: dict[tuple[int, int, int, int], Chain] = {}
+        self._chains: dict[tuple[int, int, int, int], PrefixChain] = {}
 
-    def _chain(self, parent: int, begin: int, seed: int, start: int) -> Chain:
+    def _chain(self, parent: int, begin: int, seed: int, start: int) -> PrefixChain:
         name = (parent, begin, seed, start)
         chain = self._chains.get(name)
         if chain is None:
-            chain = self._chains[name] = Chain(len(self._chains) + 1, begin // self._block)
+            chain = self._chains[name] = PrefixChain(len(self._chains) + 1, begin // self._block)
         return chain
 
     def spans(self, pieces: tuple[Piece, ...]) -> list[Span]:

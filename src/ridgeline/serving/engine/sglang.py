@@ -17,9 +17,9 @@ from ridgeline.serving.engine.sglang_prefill import (
     MOST_NEW_TOKENS,
     RETRACT_STEPS,
     NewTokenRatio,
-    Node,
     PrefillAdder,
     RadixCache,
+    RadixNode,
     Runs,
     SglangSettings,
     Verdict,
@@ -111,14 +111,14 @@ class SglangCache(ClockedPolicy):
             self.tree.insert(self.text(state, state.prompt_tokens))
         self.free_tokens += max(present - state.held, 0)
         held, node = self.tree.match(key)
-        assert isinstance(state.node, Node)
+        assert isinstance(state.node, RadixNode)
         self.tree.unlock(state.node)
         self.tree.lock(node)
         state.held, state.node = held, node
 
     def _give_back(self, state: RequestState) -> None:
         self.free_tokens += self._pages(state.computed) - state.held
-        assert isinstance(state.node, Node)
+        assert isinstance(state.node, RadixNode)
         self.tree.unlock(state.node)
         state.held, state.node = 0, self.tree.root
 
@@ -148,7 +148,6 @@ class SglangScheduler(SglangCache):
     # ---- the queue
 
     def add(self, request: Request) -> RequestState:
-        """A request arrives at the engine."""
         state = self._arrive(request, request.output_tokens)
         state.node = self.tree.root
         state.remote = request.remote_tokens
@@ -269,12 +268,12 @@ class SglangScheduler(SglangCache):
         gone = {id(one) for one in chosen}
         left = len(self.running)
         for one in [one for one in self.running if id(one) in gone]:
-            adder.release(self._growth(one))
+            growth = self._growth(one)
             left -= 1
             self._release(one, left)
+            adder.release(growth, self.free_tokens)
             self._unseated.append(one)
         self.running = [one for one in self.running if id(one) not in gone]
-        adder.refill(self.free_tokens)
         return True
 
     def _look_up(self, state: RequestState) -> None:
@@ -449,7 +448,6 @@ class SglangScheduler(SglangCache):
         return self._clock.steps_within(room, self._clock.steps_to_end(limit))
 
     def decode_run(self, steps: int) -> Step:
-        """That many pure decode steps at once, as the last of them."""
         page = self.settings.page_size
         need = len(self._clock.needing_within(steps)) * page
         before = len(self._clock.needing_within(steps - 1)) * page if steps > 1 else 0

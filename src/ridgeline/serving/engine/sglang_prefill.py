@@ -58,16 +58,16 @@ def common(left: Runs, right: Runs) -> int:
     return same
 
 
-class Node:
+class RadixNode:
     """An edge of the tree and what hangs below it."""
 
     __slots__ = ("children", "key", "locks", "parent", "seen", "tokens")
 
-    def __init__(self, key: Runs, parent: Node | None) -> None:
+    def __init__(self, key: Runs, parent: RadixNode | None) -> None:
         self.key = key
         self.tokens = length(key)
         self.parent = parent
-        self.children: dict[Runs, Node] = {}
+        self.children: dict[Runs, RadixNode] = {}
         self.locks = 0
         self.seen = 0
 
@@ -77,12 +77,12 @@ class RadixCache:
 
     def __init__(self, page_size: int = 1) -> None:
         self.page = page_size
-        self.root = Node((), None)
+        self.root = RadixNode((), None)
         self.root.locks = 1
         self.evictable = 0
         self._lookups = 0
-        self._leaves: set[Node] = set()  # those that nobody holds
-        self._oldest: list[tuple[int, int, Node]] = []  # heap of leaves by recency; entries may be out of date
+        self._leaves: set[RadixNode] = set()  # those that nobody holds
+        self._oldest: list[tuple[int, int, RadixNode]] = []  # heap of leaves by recency; entries may be out of date
         self._entries = 0
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class RadixCache:
     def _common(self, left: Runs, right: Runs) -> int:
         return common(left, right) // self.page * self.page
 
-    def match(self, key: Runs) -> tuple[int, Node]:
+    def match(self, key: Runs) -> tuple[int, RadixNode]:
         """(tokens, node) of the longest cached prefix in whole pages; splits the node that the match ends inside."""
         self._lookups += 1
         node, matched = self.root, 0
@@ -119,7 +119,7 @@ class RadixCache:
             node, key = child, cut(key, same)[1]
         return matched, node
 
-    def insert(self, key: Runs) -> tuple[int, Node]:
+    def insert(self, key: Runs) -> tuple[int, RadixNode]:
         """(tokens that were there, last node) after a sequence is entered in whole pages."""
         self._lookups += 1
         node, present = self.root, 0
@@ -132,7 +132,7 @@ class RadixCache:
             key = cut(key, same)[1]
             node = self._split(child, same) if same < child.tokens else child
         if key:
-            new = Node(key, node)
+            new = RadixNode(key, node)
             new.seen = self._lookups
             node.children[self._first(key)] = new
             self.evictable += new.tokens
@@ -141,17 +141,17 @@ class RadixCache:
             node = new
         return present, node
 
-    def _split(self, child: Node, tokens: int) -> Node:
+    def _split(self, child: RadixNode, tokens: int) -> RadixNode:
         assert child.parent is not None
         head, rest = cut(child.key, tokens)
-        new = Node(head, child.parent)
+        new = RadixNode(head, child.parent)
         new.locks, new.seen = child.locks, child.seen
         new.parent.children[self._first(child.key)] = new  # type: ignore[union-attr]
         child.key, child.tokens, child.parent = rest, child.tokens - tokens, new
         new.children[self._first(rest)] = child
         return new
 
-    def lock(self, node: Node) -> None:
+    def lock(self, node: RadixNode) -> None:
         """Hold the path to a node."""
         while node.parent is not None:
             if node.locks == 0:
@@ -160,7 +160,7 @@ class RadixCache:
             node.locks += 1
             node = node.parent
 
-    def unlock(self, node: Node) -> None:
+    def unlock(self, node: RadixNode) -> None:
         """Let go of it."""
         while node.parent is not None:
             node.locks -= 1
@@ -170,7 +170,7 @@ class RadixCache:
                     self._offer(node)
             node = node.parent
 
-    def _offer(self, leaf: Node) -> None:
+    def _offer(self, leaf: RadixNode) -> None:
         """A leaf that nobody holds can be evicted."""
         self._leaves.add(leaf)
         self._entries += 1
@@ -247,7 +247,6 @@ class NewTokenRatio:
             self.current = max(self.current - self._decay, self._least)
 
     def reset(self) -> None:
-        """The engine is idle."""
         self.current = self._first
 
     def after_retraction(self, produced: int, allowed: int, requests: int) -> None:
@@ -297,12 +296,9 @@ class PrefillAdder:
         """Cache that is not promised to anybody."""
         return self._available() - self._total
 
-    def release(self, growth: float) -> None:
-        """A running request gave up its seat, and with it what its answer was promised."""
+    def release(self, growth: float, free_tokens: int) -> None:
+        """Running requests gave up their seats, and with them what their answers were promised."""
         self._total -= growth
-
-    def refill(self, free_tokens: int) -> None:
-        """Tokens were freed since the batch was begun."""
         self._free = free_tokens
 
     def verdict(self) -> Verdict:
@@ -333,7 +329,7 @@ class PrefillAdder:
         if self._settings.ignore_eos and self._settings.disable_radix_cache:
             return self._add_without_tree(state, new)
         growth = min(max(request.max_new_tokens - produced, 0), MOST_NEW_TOKENS)
-        assert isinstance(state.node, Node)
+        assert isinstance(state.node, RadixNode)
         self._tree.lock(state.node)
         if new + growth + self._page >= self._available() - self._total:
             self._tree.unlock(state.node)

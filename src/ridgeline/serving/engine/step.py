@@ -348,7 +348,6 @@ class StaticBatcher(ClockedPolicy):
         self._waiting: deque[RequestState] = deque()
 
     def add(self, request: Request) -> RequestState:
-        """A request arrives at the engine."""
         state = self._arrive(request, request.output_tokens)
         state.order = state.arrival
         self._waiting.append(state)
@@ -379,7 +378,6 @@ class StaticBatcher(ClockedPolicy):
         return step
 
     def update(self, step: Step) -> list[RequestState]:
-        """Answers that ended are out."""
         return step.finishing
 
     def decode_room(self, limit: int) -> int:

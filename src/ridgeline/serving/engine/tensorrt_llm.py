@@ -73,7 +73,7 @@ class TensorrtLlmScheduler(VllmScheduler):
 
     def __init__(self, settings: TensorrtLlmSettings) -> None:
         super().__init__(settings.in_flight)
-        self.told = settings
+        self.engine_settings = settings
         self._no_evict = settings.capacity_scheduler_policy == "GUARANTEED_NO_EVICT"
         self._spare = self.pool.free_blocks  # free - promised
 
@@ -85,7 +85,7 @@ class TensorrtLlmScheduler(VllmScheduler):
     def _to_completion(self, state: RequestState) -> int:
         """Blocks of a request at its last possible token."""
         longest = state.prompt_tokens + max(state.request.max_new_tokens, state.request.output_tokens)
-        return -(-min(longest, self.told.max_seq_len) // self._block)
+        return -(-min(longest, self.engine_settings.max_seq_len) // self._block)
 
     def _fits(self, state: RequestState, hit: Hit, tokens: int) -> bool:
         if not self._no_evict:

@@ -64,10 +64,6 @@ class VllmSettings(VllmKnobs):
     rules: VllmRules = field(default_factory=VllmRules)
 
     @property
-    def watermark_blocks(self) -> int:
-        return int(self.watermark * self.num_blocks)
-
-    @property
     def reserve_full_isl(self) -> bool:
         return self.scheduler_reserve_full_isl and self.rules.reserve_full_isl
 
@@ -98,7 +94,6 @@ class VllmScheduler(ClockedPolicy):
     # ---- the queue
 
     def add(self, request: Request) -> RequestState:
-        """A request arrives at the engine."""
         state = self._arrive(request, self.settings.max_model_len - request.prompt_tokens)
         state.remote = request.remote_tokens
         if self.settings.enable_prefix_caching:
@@ -203,7 +198,7 @@ class VllmScheduler(ClockedPolicy):
                 continue
             need = -(-(computed + new) // self._block) - len(state.blocks)
             while need > self.pool.free_blocks:
-                victim = self._victim(order)
+                victim = max(order, key=_importance) if self._by_priority else order[-1]
                 at = order.index(victim)
                 del order[at]
                 if at < place:
@@ -224,11 +219,6 @@ class VllmScheduler(ClockedPolicy):
             break
         self._carry_out(step, order, planned)
         return budget
-
-    def _victim(self, order: list[RequestState]) -> RequestState:
-        if self._by_priority:
-            return max(order, key=lambda state: (state.priority, state.arrival))
-        return order[-1]
 
     def _carry_out(self, step: Step, order: list[RequestState], planned: dict[int, int]) -> None:
         self._clock.tick(step, [state for state in order if state.decoding and state.order not in planned])
@@ -307,7 +297,7 @@ class VllmScheduler(ClockedPolicy):
         settings = self.settings
         if settings.reserve_full_isl:
             tokens = max(tokens, min(state.known, settings.max_model_len))
-        spare = settings.watermark_blocks if self.running else 0
+        spare = int(settings.watermark * settings.num_blocks) if self.running else 0
         need = max(-(-tokens // self._block) - len(hit.blocks), 0) + self.pool.evictable(hit)
         return need + spare <= self.pool.free_blocks
 
@@ -392,8 +382,12 @@ class VllmScheduler(ClockedPolicy):
         return clock.steps_within(self.pool.free_blocks, clock.steps_to_end(limit))
 
     def decode_run(self, steps: int) -> Step:
-        """That many pure decode steps at once, as the last of them."""
         self._give_blocks(self._clock.needing_within(steps))
         step = super().decode_run(steps)
         step.finishing.sort(key=by_order)
         return step
+
+
+def _importance(state: RequestState) -> tuple[int, int]:
+    """Small priorities are served first; of equal ones who came first."""
+    return state.priority, state.arrival
