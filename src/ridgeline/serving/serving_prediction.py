@@ -91,6 +91,7 @@ class ServingPrediction:
 
     @property
     def title(self) -> ServedTitle:
+        """What serves."""
         replicas: Counter[str] = Counter()
         for instance in self.instances:
             replicas[instance.role] += instance.count
