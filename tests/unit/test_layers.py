@@ -135,6 +135,7 @@ DOORS = {
     "runtime": {"calibrate", "search", "targets", "report", "cli", "api.py"},
     "cost": {"sim", "serving", "search", "targets", "report", "cli", "calibrate"},
     "serving": {"search", "calibrate", "targets", "report", "cli", "api.py"},
+    "report": {"cli"},
 }
 """Rooms that others enter through their `__init__` alone, and who does."""
 SIDE_DOORS = {

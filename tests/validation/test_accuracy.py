@@ -14,7 +14,7 @@ from ridgeline.calibrate.accuracy import figures
 from ridgeline.calibrate.folds import takes_part
 from ridgeline.calibrate.validate import validate
 from ridgeline.calibrate.validation import Validation
-from ridgeline.report.accuracy import PAGES, TABLES, check, with_tables
+from ridgeline.report.accuracy import PAGES, TABLES, stale_tables, with_tables
 
 DOCS = Path(__file__).parents[2] / "docs"
 STORED: dict[str, Any] = json.loads((DOCS / "accuracy.json").read_text(encoding="utf-8"))
@@ -46,7 +46,7 @@ def test_every_bundled_row_is_held_out() -> None:
 
 
 def test_tables_are_up_to_date() -> None:
-    assert check(found=bundled()) == []
+    assert stale_tables(found=bundled()) == []
 
 
 def test_a_changed_figure_is_noticed(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_changed_figure_is_noticed(tmp_path: Path) -> None:
     changed["sets"][0]["reached"] = 0.001
     (tmp_path / "docs" / "accuracy.json").write_text(json.dumps(changed), encoding="utf-8")
     (tmp_path / "docs" / "concepts" / "accuracy.md").write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
-    stale = check(tmp_path, bundled())
+    stale = stale_tables(tmp_path, bundled())
     assert any("sets[0].reached" in line for line in stale)
     assert any("accuracy.md shows other figures" in line for line in stale)
 

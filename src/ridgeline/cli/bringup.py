@@ -172,7 +172,7 @@ def _hand_over(
     found: BringUp | FaultsReport | ImportedDump, html: Path | None, output: Path | None, json: bool
 ) -> None:
     """The report on the terminal, as a page and as a file."""
-    from ridgeline.report.bringup import bringup_page, dump_page, faults_page
+    from ridgeline.report import bringup_page, dump_page, faults_page
     from ridgeline.runtime import BringUp, FaultsReport
 
     if html is not None:

@@ -52,9 +52,9 @@ def validate(
     check_outputs(html)
     validation = ridgeline.validate(table, where or (), frozen=frozen, profile=profile)
     if html is not None:
-        from ridgeline.report.validate import page
+        from ridgeline.report import validation_page
 
-        write_text(html, page(validation, table.name if table else "the bundled rows"))
+        write_text(html, validation_page(validation, table.name if table else "the bundled rows"))
     if json:
         from ridgeline.calibrate.accuracy import ValidationReport
 
@@ -82,7 +82,7 @@ def fit(
     # one thread a process: small factorisations are ten times slower when threads wait for each other
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-    from ridgeline.report import accuracy
+    from ridgeline import report
 
     if own:
         _fit_own(own, output, json)
@@ -96,18 +96,18 @@ def fit(
         _refit_serving(json)
         return
     if tables:
-        for path in accuracy.write_current():
+        for path in report.write_current():
             say(f"wrote {path}", err=True)
         return
     if check:
-        _check(accuracy.check())
+        _check(report.stale_tables())
         return
-    root = None if quick else accuracy.checkout()
-    sheet = _nested_figures(accuracy.checkout()) if nested else _refit(quick, root)
+    root = None if quick else report.checkout()
+    sheet = _nested_figures(report.checkout()) if nested else _refit(quick, root)
     if json:
         print_json(sheet)
     else:
-        say(accuracy.nested_table(sheet) if nested else accuracy.sets_table(sheet))
+        say(report.nested_table(sheet) if nested else report.sets_table(sheet))
 
 
 def _refit_serving(json: bool) -> None:
@@ -137,7 +137,7 @@ def _fit_own(runs: Sequence[str], output: Path | None, json: bool) -> None:
     """Anchor on the user's runs; tell what that is worth, and write the calibration if asked."""
     _need_scipy()
     from ridgeline.calibrate.cross_validate import fit_with, write_calibration
-    from ridgeline.report.validate import fit_with_text
+    from ridgeline.report import fit_with_text
 
     check_outputs(output)
     with _progress() as tell:
@@ -196,7 +196,7 @@ def _nested_figures(root: Path) -> dict[str, object]:
     """Choose the priors inside folds with a progress bar; write what that is worth, and the table of it."""
     _need_scipy()
     from ridgeline.calibrate.cross_validate import nested_sheet
-    from ridgeline.report.accuracy import write_nested
+    from ridgeline.report import write_nested
 
     with _progress() as tell:
         sheet = nested_sheet(progress=tell)
@@ -209,7 +209,7 @@ def _refit(quick: bool, root: Path | None) -> dict[str, object]:
     """Fit with a progress bar on standard error; write where there is a checkout to write to."""
     _need_scipy()
     from ridgeline.calibrate.cross_validate import refit, write_parameters
-    from ridgeline.report.accuracy import write_tables
+    from ridgeline.report import write_tables
 
     with _progress() as tell:
         fits = refit(quick=quick, progress=tell)

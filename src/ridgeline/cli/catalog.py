@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def _completions(prefix: str) -> list[str]:
     """Names that `show` takes and that begin so, for the shell's completion."""
-    from ridgeline.report.show import known_names
+    from ridgeline.report import known_names
 
     return [name for name in known_names() if name.startswith(prefix)]
 
@@ -47,34 +47,32 @@ def show(
     microbatches: int = 8, chunks: int | None = None, sources: bool = False, settings: list[str] | None = None,
 ) -> None:  # fmt: skip
     """Show what the catalogs know: chips and models side by side, systems, engines, schedules, files."""
-    from ridgeline.report.catalog import Detail
-    from ridgeline.report.show import entries
+    from ridgeline.report import Detail, entries
 
     detail = Detail(seq=seq, batch=batch, stages=stages, microbatches=microbatches, chunks=chunks, dtype=dtype)
     shown = entries(*map(named_model, names), detail=detail, settings=tuple(settings or ()))
     if json:
         print_json(shown)
         return
-    from ridgeline.report.catalog_tables import draw
-    from ridgeline.report.catalog_tables import sources as draw_sources
+    from ridgeline.report import draw_entries, draw_sources
 
     screen = console()
-    draw(shown, screen)
+    draw_entries(shown, screen)
     if sources:
         draw_sources(shown, screen)
 
 
 def check(scenario: Path, settings: list[str] | None = None, json: bool = False) -> None:
     """Check a scenario file: print it as understood, or every reason why it cannot run (exit code 2)."""
-    from ridgeline.report.catalog import CheckedScenario, ScenarioEntry
+    from ridgeline.report import CheckedScenario, ScenarioEntry
 
     entry = ScenarioEntry(scenario=ridgeline.read_scenario(scenario, settings or ()))
     if json:
         print_json(CheckedScenario(scenario=entry))
         return
-    from ridgeline.report.catalog_tables import draw
+    from ridgeline.report import draw_entries
 
-    draw([entry], console())
+    draw_entries([entry], console())
 
 
 def schema(
@@ -90,8 +88,7 @@ def schema(
 
 def capture(model: str, output: Path | None = None, seq: int = 8192, json: bool = False) -> None:
     """Record one forward of a model without its weights, and describe it: layers, flops, parameters, cache."""
-    from ridgeline.report.catalog import Detail, model_entry
-    from ridgeline.report.catalog_tables import draw
+    from ridgeline.report import Detail, draw_entries, model_entry
 
     if output is not None and output.suffix.lower() != ".toml":
         raise InputError(Problem(path="-o", given=str(output), expected="a model file, FILE.toml"))
@@ -103,7 +100,7 @@ def capture(model: str, output: Path | None = None, seq: int = 8192, json: bool 
     if json:
         print_json(entry)
         return
-    draw([entry], console())
+    draw_entries([entry], console())
     if output is not None:
         say(f"wrote {output}: ridgeline predict {output} --on SYSTEM takes it, without torch")
 

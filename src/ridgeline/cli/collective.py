@@ -65,9 +65,9 @@ def collective(
         write_collective(time.algorithm, output, to or "ridgeline")
         say(f"{output}: {time.algorithm.step_count} steps", err=True)
     if picture is not None:
-        from ridgeline.report.collective import write_picture
+        from ridgeline.report import write_schedule_picture
 
-        write_picture(time, picture, time.by_size or ())
+        write_schedule_picture(time, picture, time.by_size or ())
         say(f"{picture}: written", err=True)
     answer(time, json)
 
@@ -75,7 +75,7 @@ def collective(
 def _check_picture(path: Path | None) -> None:
     """Refuse a picture that cannot be drawn or written, before the work."""
     if path is not None:
-        from ridgeline.report.collective import refuse_unknown_picture
+        from ridgeline.report import refuse_unknown_picture
 
         refuse_unknown_picture(path)
         check_outputs(path)
@@ -141,7 +141,7 @@ def _verify(file: Path | None, network: _FileNetwork, json: bool) -> None:
     """Check a file, time its algorithm where a network is given; exit code 2 where it is wrong."""
     from ridgeline.comm import graph_for, timed_file
     from ridgeline.comm.formats import read_collective
-    from ridgeline.report.collective import refuse_unknown_picture, write_picture
+    from ridgeline.report import refuse_unknown_picture, write_schedule_picture
 
     if file is None:
         raise InputError(Problem(path="FILE", given="nothing", expected="a file after verify"))
@@ -155,7 +155,7 @@ def _verify(file: Path | None, network: _FileNetwork, json: bool) -> None:
         shape = network.shape(f"switch:{content.algorithm.ranks}")
         time = timed_file(content, graph_for(network.on, shape, network.link, network.latency), network.size)
         if network.picture is not None:
-            write_picture(time, network.picture)
+            write_schedule_picture(time, network.picture)
         answer(time, json)
     else:
         answer(content, json)

@@ -196,15 +196,15 @@ def _tell(found: Recommendation, took: SearchTime, out: PlanOut) -> None:
     assert found.reasons is not None
     lines = _write_plan(out, found.reasons.recommended.scenario, found.scenario_text)
     if out.html is not None:
-        from ridgeline.report.plan_html import page
+        from ridgeline.report import plan_page
 
-        write_text(out.html, page(report))
+        write_text(out.html, plan_page(report))
     which = "the refined plan" if report.recommended.refined else "plan 1"
     lines += [f"written: {path}{what}" for path, what in ((out.file, f", {which}"), (out.html, "")) if path is not None]
     if out.json:
         print_json(report)
     else:
-        from ridgeline.report.plan import draw_reasons
+        from ridgeline.report import draw_reasons
 
         draw_reasons(report, console())
         for line in lines:
@@ -218,7 +218,7 @@ def _tell(found: Recommendation, took: SearchTime, out: PlanOut) -> None:
 
 def _plan_serving(model: str, priced: Priced, out: PlanOut, **options: Unpack[DeploymentOptions]) -> None:
     """Print the deployment that a question asks for, and write it as asked: a scenario, a page, a picture."""
-    from ridgeline.report.deployment import refuse_picture, write_page, write_picture
+    from ridgeline.report import refuse_picture, write_deployment_page, write_frontier_picture
     from ridgeline.search import DeploymentRequest, recommend_deployment
 
     refuse_picture(out.picture)
@@ -238,9 +238,9 @@ def _plan_serving(model: str, priced: Priced, out: PlanOut, **options: Unpack[De
     report = found.report(replace(watch.took(), explain_seconds=0.0))
     lines = _write_plan(out, found.scenario, found.scenario_text)
     if out.html is not None:
-        write_page(report, out.html)
+        write_deployment_page(report, out.html)
     if out.picture is not None:
-        write_picture(report, out.picture)
+        write_frontier_picture(report, out.picture)
     lines += [f"written: {path}" for path in (out.file, out.html, out.picture) if path is not None]
     answer(report, out.json)
     for line in lines if not out.json else ():
@@ -321,7 +321,7 @@ class _Watch:
 
     def print_best(self, found: Recommendation) -> None:
         """Print the winner and the best plans, above the line of progress."""
-        from ridgeline.report.plan import draw_best
+        from ridgeline.report import draw_best
         from ridgeline.search import NoPlan
 
         report = found.report(self.took())

@@ -81,7 +81,7 @@ def timeline(
     html: Path | None = None, show: bool = False, once: bool = False,
 ) -> None:  # fmt: skip
     """Write the predicted step as a trace that Perfetto and chrome://tracing open, a process per pipeline stage."""
-    from ridgeline.report.perfetto import page_files
+    from ridgeline.report import page_files
     from ridgeline.sim.events.simulate import drawn_together
     from ridgeline.trace import write_chrome
 
@@ -98,10 +98,10 @@ def timeline(
     if isinstance(line, ridgeline.Impossible):
         raise InputError(line.reasons)
     if html is not None:
-        from ridgeline.report.trace_html import write_page
+        from ridgeline.report import write_trace_page
         from ridgeline.trace import analyze
 
-        packed = write_page(analyze(line), html)
+        packed = write_trace_page(analyze(line), html)
         say(f"{html}: {packed.kept:,} spans, {html.stat().st_size / 1e6:.1f} MB", err=True)
     if output is not None:
         write_chrome(line, output)
@@ -126,7 +126,7 @@ def _timeline_text(line: Timeline, output: Path, together: bool, *, is_open: boo
 
 def _write_requests(scenario: Scenario, output: Path | None, html: Path | None, *, json: bool) -> None:
     """Write the page of a scenario's requests over time."""
-    from ridgeline.report.serve import serving_page
+    from ridgeline.report import serving_page
 
     if output is not None or html is None:
         raise InputError(Problem(path="-o", given="a serve scenario", expected="--html FILE: requests over time"))
@@ -145,10 +145,10 @@ def _show(trace: Path, once: bool) -> None:
     import threading
     import webbrowser
 
-    from ridgeline.report.perfetto import serve
+    from ridgeline.report import serve_trace
 
     has_screen = bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-    with serve(trace) as served:
+    with serve_trace(trace) as served:
         say(f"{served.url} shows it on this machine; Ctrl-C ends", err=True)
         if sys.platform in ("darwin", "win32") or has_screen:  # else a browser would take over the terminal
             webbrowser.open(served.url)
@@ -179,7 +179,7 @@ def roofline(
         model, on, phase=phase, seq=seq, batch=batch, engine=engine, calibration=calibration, profile=profile
     )
     if output is not None:
-        from ridgeline.report.roofline import write_chart
+        from ridgeline.report import write_chart
 
         write_chart(drawing, output)
         say(f"{output}: {len(drawing.ops)} ops", err=True)

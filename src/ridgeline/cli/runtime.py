@@ -108,7 +108,7 @@ def _live(
     options: Options, expected: Prediction | None, quiet: bool
 ) -> Iterator[tuple[Callable[[StepRow], None], Callable[[str], None]]]:
     """A line that follows the run on a terminal, or some lines where there is none; and where notes go."""
-    from ridgeline.report.run import step_line
+    from ridgeline.report import step_line
 
     if not sys.stderr.isatty():
         between = max(1, options.steps // LINES)

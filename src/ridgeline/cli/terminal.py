@@ -84,7 +84,7 @@ def answer(result: object, json: bool) -> None:
     if json:
         print_json(result)
         return
-    from ridgeline.report.results import draw
+    from ridgeline.report import draw
 
     draw(result, console())
 

@@ -50,9 +50,9 @@ def analyze(
             model=model, capture=capture, progress=tell,
         )  # fmt: skip
     if html is not None and isinstance(result, Analysis):
-        from ridgeline.report.trace_html import write_page
+        from ridgeline.report import write_trace_page
 
-        packed = write_page(result, html, html_spans)
+        packed = write_trace_page(result, html, html_spans)
         merged = "" if packed.kept == packed.of else f" of {packed.of:,}, the others merged"
         say(f"{html}: {packed.kept:,} spans{merged}, {html.stat().st_size / 1e6:.1f} MB", err=True)
     answer(result, json)
@@ -90,7 +90,7 @@ def diff(
     others = after or []
     if len(others) == 1 and _diff_measurements(before, others[0], json):
         return
-    from ridgeline.report.diff import diff_page, draw_diff, draw_runs
+    from ridgeline.report import diff_page, draw_diff, draw_runs
     from ridgeline.trace import DiffRuns
 
     check_outputs(html)

@@ -93,7 +93,7 @@ def _replace_marked(text: str, name: str, table: str) -> str:
     return marked.sub(lambda found: f"{found[1]}{table}\n{found[2]}", text)
 
 
-def check(root: Path | None = None, found: Validation | None = None) -> list[str]:
+def stale_tables(root: Path | None = None, found: Validation | None = None) -> list[str]:
     """What is out of date: figures that the shipped parameters no longer give, and pages that show other figures."""
     root = checkout() if root is None else root
     sheet = json.loads(read_text(root / FIGURES))

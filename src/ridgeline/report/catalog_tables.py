@@ -35,7 +35,7 @@ from ridgeline.report.cells import DASH, WEAK, clean, facts, header_table, list_
 COLOURS = {"F": "white on blue", "B": "black on green", "I": "black on cyan", "W": "black on yellow"}
 
 
-def draw(entries: Sequence[Entry], console: Console) -> None:
+def draw_entries(entries: Sequence[Entry], console: Console) -> None:
     """Print the entries; neighbours of one kind that compare well stand side by side."""
     for kind, group in groupby(entries, type):
         if kind is ChipEntry:
@@ -131,7 +131,7 @@ def _ratio_text(ratio: Ratio | None, factor: float, form: str) -> Text:
     return Text(form.format(ratio.value * factor), style=_colour(ratio.evidence))
 
 
-def sources(entries: Sequence[Entry], console: Console) -> None:
+def draw_sources(entries: Sequence[Entry], console: Console) -> None:
     """Print where every number of the chips comes from, and who disagrees."""
     known = known_sources()
     for entry in (entry for entry in entries if isinstance(entry, ChipEntry)):

@@ -394,7 +394,7 @@ def refuse_unknown_picture(path: Path) -> None:
         raise InputError(Problem(path="--picture", given=path.name, expected=expected_text))
 
 
-def write_picture(found: CollectiveTime, path: Path, by_size: Sequence[SizeRange] = ()) -> None:
+def write_schedule_picture(found: CollectiveTime, path: Path, by_size: Sequence[SizeRange] = ()) -> None:
     """Write the picture as PNG, SVG or a page of HTML, by the name's ending."""
     refuse_unknown_picture(path)
     kind = path.suffix.lower()

@@ -170,7 +170,7 @@ WRITERS = (".png", ".svg")
 LOOK: Look = {"rule": (RULE, 1.0), "front": (RULE, 2.0), "met": ((192, 57, 43), 0.0), "missed": ((59, 120, 195), 0.0)}
 
 
-def write_picture(report: DeploymentReport, path: Path) -> None:
+def write_frontier_picture(report: DeploymentReport, path: Path) -> None:
     """The frontier as PNG or SVG, by the name's ending."""
     if path.suffix.lower() == ".png":
         write_bytes(path, frontier_png(report))
@@ -208,7 +208,7 @@ def _frontier_marks(report: DeploymentReport) -> Iterator[Mark]:
     yield Label(text="tokens/s of a user (red: the objective is kept)", x=WIDE / 2, y=TALL - 22, anchor="middle")
 
 
-def write_page(report: DeploymentReport, path: Path) -> None:
+def write_deployment_page(report: DeploymentReport, path: Path) -> None:
     """The page as HTML, or its chart as SVG where the file is named so."""
     if path.suffix.lower() == ".svg":
         write_text(path, frontier_svg(report))

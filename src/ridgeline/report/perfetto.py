@@ -82,7 +82,7 @@ def page_files() -> Mapping[str, Path]:
 
 
 @contextmanager
-def serve(trace: Path) -> Iterator[ServedPage]:
+def serve_trace(trace: Path) -> Iterator[ServedPage]:
     """Serve the page with a trace while the context lasts."""
     files, state = page_files(), threading.Event()
     server = ThreadingHTTPServer((HOST, 0), BaseHTTPRequestHandler)

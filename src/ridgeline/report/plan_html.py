@@ -26,7 +26,7 @@ WIDE, TALL, EDGE, LEFT = 720, 380, 64, 88  # of a chart, in pixels; numbers of u
 FEW = 8  # different values that are all written at an axis
 
 
-def page(report: PlanReport) -> str:
+def plan_page(report: PlanReport) -> str:
     """The whole page; every piece of text is escaped."""
     what = f"{report.scenario.model.id} on {report.scenario.system.name}"
     body = "".join(

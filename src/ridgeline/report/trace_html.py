@@ -393,7 +393,7 @@ FEWEST = 1000  # spans it makes sense to keep
 _MARK = re.compile(r"\{\{(\w+)\}\}")
 
 
-def write_page(found: Analysis, path: Path, most: int = MOST) -> PackedTimeline:
+def write_trace_page(found: Analysis, path: Path, most: int = MOST) -> PackedTimeline:
     """Write the page of an analysis, whole or not at all; what was packed says how many spans it keeps."""
     text, packed = page(found, most)
     write_text(path, text)

@@ -215,7 +215,7 @@ BOUND = 0.5  # residuals beyond are drawn at the rim
 BIN = 0.05  # of the histogram
 
 
-def page(found: Validation, of: str) -> str:
+def validation_page(found: Validation, of: str) -> str:
     """The whole page; every piece of text from a table is escaped."""
     errors = found.errors
     figures = (

@@ -25,7 +25,7 @@ from ridgeline.cost.library_times.formulas import library_seconds, ring_is_simpl
 from ridgeline.cost.library_times.parameters import shipped_parameters
 from ridgeline.cost.library_times.question import CollectiveQuestion, describes, question_columns
 from ridgeline.hardware.load import system
-from ridgeline.report.validate import page, worst
+from ridgeline.report.validate import validation_page, worst
 
 CELLS = {
     "id": "mine-1", "source": "", "system": "8x H100", "ranks": "8", "nodes": "1", "collective": "all_reduce",
@@ -301,7 +301,7 @@ class TestBundled:
             assert sum(group["n"] for group in groups.values()) == sheet["predicted"]
         assert all(0 < case["low"] < case["high"] for case in sheet["cases"])
         json.dumps(sheet, allow_nan=False)
-        assert page(bundled, "collectives").count("<circle") >= 5 * sheet["predicted"]
+        assert validation_page(bundled, "collectives").count("<circle") >= 5 * sheet["predicted"]
         assert len(worst(bundled)) == 10
 
     def test_filters(self) -> None:

@@ -21,7 +21,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.cost.profile import Measurement, Profile
 from ridgeline.hardware.load import CHIPS, chip
 from ridgeline.ir.kernel import Kernel
-from ridgeline.report.validate import page
+from ridgeline.report.validate import validation_page
 
 CELLS = {
     "id": "mine-1", "source": "me", "accelerator": "H200", "kernel": "gemm", "library_version": "torch",
@@ -132,7 +132,7 @@ class TestBundled:
         json.dumps(sheet, allow_nan=False)
         assert sheet["kind"] == "kernels"
         assert all(case["low"] <= case["predicted"] <= case["high"] for case in sheet["cases"])
-        assert "aic-gemm" in page(bundled, "kernels")
+        assert "aic-gemm" in validation_page(bundled, "kernels")
 
     def test_every_chip_and_format_is_priced_or_refused(self) -> None:
         shapes = {"gemm": "64x64x64", "attn_fwd": "b1h8kv8s64d64", "attn_decode": "b1h8kv8s64d64", "rmsnorm": "8x8"}

@@ -30,7 +30,7 @@ from ridgeline.cost.calibration import Calibration
 from ridgeline.report import accuracy as tables
 from ridgeline.report import validate as sheets
 from ridgeline.report import validate as validate_html
-from ridgeline.report.validate import page, worst
+from ridgeline.report.validate import validation_page, worst
 from ridgeline.sim.prediction_interval import Residual
 
 KEYS = {
@@ -140,7 +140,7 @@ class TestHostileRows:
         sheet = to_json(ValidationReport(validation=found))
         assert (sheet["rows"], sheet["predicted"], sheet["mape"]) == (1, 0, None)
         json.dumps(sheet, allow_nan=False)
-        assert "No row could be predicted" in page(found, "mine.csv")
+        assert "No row could be predicted" in validation_page(found, "mine.csv")
 
     def test_one_bad_row_spoils_nothing(self, tmp_path: Path) -> None:
         found = validate(write(tmp_path / "mine.csv", [cells(), cells(id="mine-2", gpus="0")]))
@@ -223,14 +223,14 @@ class TestPage:
     def test_nothing_is_fetched_and_text_is_escaped(self, tmp_path: Path) -> None:
         evil = "<script>alert(1)</script>\x1b&\"'"
         found = validate(write(tmp_path / "mine.csv", [cells(id=evil, arch=evil), cells(id=evil, gpus="0")]))
-        made = page(found, evil)
+        made = validation_page(found, evil)
         assert not re.search(r"https?:|//[a-z]|<script|<link|<img|url\(|\x1b", made)
         assert made.count("<svg") == 6
         assert "&lt;script&gt;" in made
 
     def test_every_case_is_a_dot(self) -> None:
         found = validate(where=["source=h200"])
-        assert page(found, "x").count("<circle") == 7 * 5
+        assert validation_page(found, "x").count("<circle") == 7 * 5
 
 
 class TestCommand:

@@ -20,7 +20,7 @@ from typer.main import get_command
 from ridgeline.cli import verbs
 from ridgeline.cli.main import command_line
 from ridgeline.cli.verbs import VERBS
-from ridgeline.report.catalog_tables import draw
+from ridgeline.report.catalog_tables import draw_entries
 from ridgeline.report.show import entries
 from ridgeline.targets.registry import IDS
 from ridgeline.version import __version__
@@ -173,7 +173,7 @@ def test_detail_options(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
 def test_a_schedule_wider_than_the_terminal_is_cut_into_bands() -> None:
     def drawn(width: int) -> list[str]:
         screen = Console(width=width, file=io.StringIO(), highlight=False)
-        draw(entries("zbv"), screen)
+        draw_entries(entries("zbv"), screen)
         return [line for line in screen.file.getvalue().splitlines() if line.startswith("rank ")]  # type: ignore[attr-defined]
 
     whole, cut = drawn(400), drawn(60)

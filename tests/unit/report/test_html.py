@@ -56,7 +56,7 @@ def planned(folder: Path) -> str:
 
 
 def validated(folder: Path) -> str:
-    return validate_report.page(validate(where=["source=h200"]), HOSTILE)
+    return validate_report.validation_page(validate(where=["source=h200"]), HOSTILE)
 
 
 def served(folder: Path) -> str:

@@ -13,7 +13,7 @@ from ridgeline.calibrate.accuracy import ValidationReport
 from ridgeline.calibrate.validate import validate
 from ridgeline.calibrate.validation import Validation
 from ridgeline.core.encode import to_json
-from ridgeline.report.accuracy import beside_table, check, write_current
+from ridgeline.report.accuracy import beside_table, stale_tables, write_current
 from ridgeline.report.validate import draw_validation
 
 HEAD = (
@@ -72,9 +72,9 @@ def test_tables_alone_are_written_without_a_fit(bundled: Validation, tmp_path: P
     sheet["beside"] = []
     (tmp_path / "docs" / "accuracy.json").write_text(json.dumps(sheet), encoding="utf-8")
     (tmp_path / "README.md").write_text("<!-- accuracy-beside -->\n<!-- /accuracy-beside -->\n", encoding="utf-8")
-    assert check(tmp_path, bundled)
+    assert stale_tables(tmp_path, bundled)
     assert set(write_current(tmp_path, bundled)) == {tmp_path / "docs" / "accuracy.json", tmp_path / "README.md"}
-    assert check(tmp_path, bundled) == []
+    assert stale_tables(tmp_path, bundled) == []
     assert (
         json.loads((tmp_path / "docs" / "accuracy.json").read_text(encoding="utf-8"))["ablation"] == sheet["ablation"]
     )
