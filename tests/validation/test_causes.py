@@ -14,7 +14,7 @@ from ridgeline.calibrate.explain import diff
 from ridgeline.trace.analysis.critical_path import critical_path
 from ridgeline.trace.analysis.exclusive_time import exclusive_time
 from ridgeline.trace.classes import built_in, classify
-from ridgeline.trace.graph.dependency_graph import Graph, deviation_ns, graph_of
+from ridgeline.trace.graph.dependency_graph import DependencyGraph, deviation_ns, graph_of
 from ridgeline.trace.read.readers import read_timeline
 from ridgeline.trace.timeline import Timeline
 
@@ -30,7 +30,7 @@ def line_of(path: Path) -> Timeline:
 
 
 @cache
-def graph(path: Path) -> Graph:
+def graph(path: Path) -> DependencyGraph:
     return graph_of(line_of(path), built_in())
 
 

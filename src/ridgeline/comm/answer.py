@@ -10,7 +10,7 @@ from typing import Unpack, cast
 import numpy as np
 
 from ridgeline.comm.algorithm import Algorithm, Candidate
-from ridgeline.comm.bounds import Bound, chunked_bound, contract_bound, lower_bound, sequence_bound
+from ridgeline.comm.bounds import TimeBound, chunked_bound, contract_bound, lower_bound, sequence_bound
 from ridgeline.comm.comparisons import SizeRange, crossings
 from ridgeline.comm.contract import PLAIN_COLLECTIVES, Collective, bus_factor
 from ridgeline.comm.formats.files import CollectiveFile
@@ -23,10 +23,10 @@ from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.simulation.simulate import SEEDS, Contention, contend, simulated_graph
 from ridgeline.comm.synthesis.synthesize import synthesize as build
 from ridgeline.comm.synthesis.synthesize import synthesize_exchange
-from ridgeline.comm.timing import Timing, time_algorithm
+from ridgeline.comm.timing import CollectiveTiming, time_algorithm
 from ridgeline.comm.topologies import graph_of_system
 from ridgeline.comm.topologies import topology as graph_named
-from ridgeline.comm.verify import Verification, verify_algorithm
+from ridgeline.comm.verify import AlgorithmVerification, verify_algorithm
 from ridgeline.core.errors import InputError, not_among
 from ridgeline.core.units import parse_quantity
 from ridgeline.hardware.load import system
@@ -36,11 +36,11 @@ BUSIEST_LINKS = 8  # that an answer lists
 SEQUENCE: tuple[Collective, ...] = ("reducescatter", "allgather")
 
 
-class Options(NetworkOptions, ExchangeOptions, total=False):
+class TrafficOptions(NetworkOptions, ExchangeOptions, total=False):
     """What simulations and exchanges ask for besides."""
 
 
-class CollectiveOptions(Options, total=False):
+class CollectiveOptions(TrafficOptions, total=False):
     """What is asked of a collective besides its name and the system it runs on; see `collective`."""
 
     topology: str
@@ -124,10 +124,10 @@ class CollectiveTime:
     graph: Graph
     size_bytes: float
     algorithm: Algorithm
-    timing: Timing
-    bound: Bound
+    timing: CollectiveTiming
+    bound: TimeBound
     chunked_bound_s: float
-    verification: Verification
+    verification: AlgorithmVerification
     synthesis_seconds: float | None
     contention: Contention | None = None
     by_size: tuple[SizeRange, ...] | None = None
@@ -196,7 +196,7 @@ def collective(
     simulate: bool = False,
     seeds: int = SEEDS,
     beside: Iterable[str] = (),
-    **asked: Unpack[Options],
+    **asked: Unpack[TrafficOptions],
 ) -> CollectiveTime:
     """How long a collective takes on a system or topology, by which algorithm, and how near the bound that is.
 
@@ -249,14 +249,11 @@ def collective(
         answer_ = replace(answer_, by_size=crossings(kind, graph, root, synthesized=synthesize))
     if not simulate:
         return answer_
-    jobs = [
-        Job(algorithm=algorithm_made, size_bytes=size_bytes),
-        *(_concurrent_job(text, graph, root) for text in beside),
-    ]
+    jobs = [Job(algorithm=algorithm_made, size_bytes=size_bytes)]
+    jobs += [_concurrent_job(text, graph, root) for text in beside]
     wide = simulated_graph(graph)
-    shared = contend(
-        jobs, wide, parse_conditions(wide, **cast(NetworkOptions, asked)), seeds, alpha_beta_s=timing.seconds
-    )
+    conditions = parse_conditions(wide, **cast(NetworkOptions, asked))
+    shared = contend(jobs, wide, conditions, seeds, alpha_beta_s=timing.seconds)
     return replace(answer_, contention=shared)
 
 
@@ -292,7 +289,13 @@ def _concurrent_job(text: str, graph: Graph, root: int) -> Job:
 
 
 def answer(
-    kind: Collective, graph: Graph, size: float, made: Algorithm, timed: Timing, spent: float | None, root: int = 0
+    kind: Collective,
+    graph: Graph,
+    size: float,
+    made: Algorithm,
+    timed: CollectiveTiming,
+    spent: float | None,
+    root: int = 0,
 ) -> CollectiveTime:
     """An algorithm and its time beside bounds and verification."""
     chunked_s, total = 0.0, made.contract.chunks

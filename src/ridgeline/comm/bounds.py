@@ -257,7 +257,7 @@ NO_LATENCY = 1e-200  # seconds of a link without latency: an entry of 0 would be
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class TimeBound:
     """Seconds that no algorithm beats; the larger of the two, as bandwidth or latency sets it."""
 
     bandwidth_s: float
@@ -272,7 +272,7 @@ class Bound:
         return "bandwidth" if self.bandwidth_s >= self.latency_s else "latency"
 
 
-def lower_bound(graph: Graph, collective: Collective, size_bytes: float, root: int = 0) -> Bound:
+def lower_bound(graph: Graph, collective: Collective, size_bytes: float, root: int = 0) -> TimeBound:
     """The time that no algorithm beats on this graph, with chunks as fine as one likes.
 
     >>> from ridgeline.comm.topologies import topology
@@ -281,7 +281,7 @@ def lower_bound(graph: Graph, collective: Collective, size_bytes: float, root: i
     [0.4922, 0.5625, 2.0]
     """
     if graph.ranks < 2:
-        return Bound(bandwidth_s=0.0, latency_s=0.0)
+        return TimeBound(bandwidth_s=0.0, latency_s=0.0)
     inside, out, into, holds_root = _cuts(graph, root)
     part = _crossing(graph, collective, inside, out, into, holds_root)
     best = float(np.max(part, initial=0.0))
@@ -291,7 +291,7 @@ def lower_bound(graph: Graph, collective: Collective, size_bytes: float, root: i
             best = max(best, trees_seconds(graph))
     if collective == "alltoall" and graph.direct:
         best = max(best, _flow(graph))
-    return Bound(bandwidth_s=best * size_bytes, latency_s=_latency(graph, collective, root))
+    return TimeBound(bandwidth_s=best * size_bytes, latency_s=_latency(graph, collective, root))
 
 
 def _crossing(graph: Graph, collective: Collective, inside: Array, out: Array, into: Array, rooted: Mask) -> Array:
@@ -477,7 +477,7 @@ MOST_PAIRS = 4_000_000  # of a begin and an end that are looked at for the laten
 FLOW_NODES, FLOW_PAIRS = 320, 400_000  # up to which the concurrent flow is bounded
 
 
-def contract_bound(graph: Graph, contract: Contract, size_bytes: float) -> Bound:
+def contract_bound(graph: Graph, contract: Contract, size_bytes: float) -> TimeBound:
     """Seconds that no algorithm for this contract beats on this graph.
 
     >>> from ridgeline.comm.contract import point_to_point
@@ -498,10 +498,10 @@ def contract_bound(graph: Graph, contract: Contract, size_bytes: float) -> Bound
         best = max(best, float(need.max(initial=0.0)))
     pairs = _pairs(begins, ends)
     if pairs is None:
-        return Bound(bandwidth_s=best, latency_s=0.0)
+        return TimeBound(bandwidth_s=best, latency_s=0.0)
     if graph.nodes <= FLOW_NODES and len(pairs[0]) <= FLOW_PAIRS:
         best = max(best, flow_seconds(graph, _trips(*pairs, bytes_)))
-    return Bound(bandwidth_s=best, latency_s=_farthest(graph, *pairs[:2]))
+    return TimeBound(bandwidth_s=best, latency_s=_farthest(graph, *pairs[:2]))
 
 
 def _places(places: Index | None, contract: Contract) -> Index:

@@ -16,7 +16,7 @@ from ridgeline.comm.graph import Graph, refusal
 from ridgeline.comm.library import candidates as builders
 from ridgeline.comm.library.algorithms import alltoallv, forwarded_dispatch, moe_dispatch, sends
 from ridgeline.comm.library.table import ALGORITHMS, ROWS, row_of_alias
-from ridgeline.comm.timing import Timing, time_algorithm
+from ridgeline.comm.timing import CollectiveTiming, time_algorithm
 from ridgeline.core.arrays import Array, Index
 from ridgeline.core.errors import InputError, not_among
 
@@ -34,7 +34,7 @@ def candidates(collective: Collective, graph: Graph, root: int = 0) -> list[Cand
 
 def fastest(
     collective: Collective, graph: Graph, size_bytes: float, *, name: str = "", root: int = 0
-) -> tuple[Algorithm, Timing]:
+) -> tuple[Algorithm, CollectiveTiming]:
     """The library's fastest algorithm for a size, or the best form of the one named."""
     candidates_tried = candidates_named(candidates(collective, graph, root), name)
     if all(candidate.steps > MOST_STEPS for candidate in candidates_tried):
@@ -62,9 +62,9 @@ def candidates_named(known: Sequence[Candidate], name: str) -> list[Candidate]:
 
 def beaten(
     known: Sequence[Candidate], graph: Graph, size_bytes: float, seconds: float
-) -> tuple[Algorithm, Timing] | None:
+) -> tuple[Algorithm, CollectiveTiming] | None:
     """The fastest of those that take less than so many seconds; those whose floor is above are not made."""
-    best: tuple[Algorithm, Timing] | None = None
+    best: tuple[Algorithm, CollectiveTiming] | None = None
     for floor, candidate in by_floor(known, size_bytes, seconds):
         if floor * (1 - 1e-9) >= seconds:
             break

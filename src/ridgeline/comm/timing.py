@@ -29,7 +29,7 @@ CROWD = 2  # steps of a round on a way, on average, from which on they are looke
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Timing:
+class CollectiveTiming:
     """Seconds of a collective, when each round was over, bytes of each link, the most steps on a link in a round."""
 
     seconds: float
@@ -38,7 +38,7 @@ class Timing:
     crowding: int
 
 
-def time_algorithm(algorithm: Algorithm, graph: Graph, size_bytes: float) -> Timing:
+def time_algorithm(algorithm: Algorithm, graph: Graph, size_bytes: float) -> CollectiveTiming:
     """Seconds of an algorithm on a graph.
 
     >>> from ridgeline.comm.library.algorithms import ring_allgather
@@ -48,7 +48,7 @@ def time_algorithm(algorithm: Algorithm, graph: Graph, size_bytes: float) -> Tim
     """
     steps = algorithm.steps
     if not len(steps):
-        return Timing(seconds=0.0, round_ends=np.zeros(0), link_bytes=np.zeros(graph.links), crowding=0)
+        return CollectiveTiming(seconds=0.0, round_ends=np.zeros(0), link_bytes=np.zeros(graph.links), crowding=0)
     if algorithm.nodes <= graph.ranks:  # no switch has steps of its own
         fabric = merge_switches(graph)
         if fabric.link is not None:
@@ -57,7 +57,7 @@ def time_algorithm(algorithm: Algorithm, graph: Graph, size_bytes: float) -> Tim
     return _time_rounds(algorithm, graph, size_bytes)
 
 
-def _time_rounds(algorithm: Algorithm, graph: Graph, size_bytes: float, wide: Mask | None = None) -> Timing:
+def _time_rounds(algorithm: Algorithm, graph: Graph, size_bytes: float, wide: Mask | None = None) -> CollectiveTiming:
     """The same on a graph as it is; `wide` links are taken for a round's own bytes, others until its steps end."""
     steps = algorithm.steps
     ways, way_of = _ways(algorithm, graph)
@@ -91,7 +91,7 @@ def _time_rounds(algorithm: Algorithm, graph: Graph, size_bytes: float, wide: Ma
         np.maximum.at(free, over.link, link_done_s)
         last = max(last, float(end.max()))
         ends.append(last)
-    return Timing(seconds=last, round_ends=np.array(ends), link_bytes=total, crowding=crowding)
+    return CollectiveTiming(seconds=last, round_ends=np.array(ends), link_bytes=total, crowding=crowding)
 
 
 def _messages(way: Index | Ints, size: Array, ways: int) -> tuple[Index | Ints, Index | None, Array | None, Array]:

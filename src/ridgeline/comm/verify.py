@@ -174,7 +174,7 @@ Elements = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class AlgorithmVerification:
     """Whether the algorithm keeps its contract, and what is wrong where it does not."""
 
     ok: bool
@@ -182,7 +182,7 @@ class Verification:
     problems: tuple[Problem, ...]
 
 
-def verify_algorithm(algorithm: Algorithm, slots: int = SLOTS, *, serial: bool = False) -> Verification:
+def verify_algorithm(algorithm: Algorithm, slots: int = SLOTS, *, serial: bool = False) -> AlgorithmVerification:
     """Whether every output holds every contribution exactly once, without races, and without deadlock.
 
     `serial`: one worker of a channel both sends and receives, see `deadlock`; else they cannot wait in a cycle.
@@ -196,7 +196,7 @@ def verify_algorithm(algorithm: Algorithm, slots: int = SLOTS, *, serial: bool =
         problems = _Replay(algorithm).problems()
     if not problems and serial:
         problems = deadlocks(algorithm.steps, slots)
-    return Verification(ok=not problems, steps=len(algorithm.steps), problems=tuple(problems[:MOST]))
+    return AlgorithmVerification(ok=not problems, steps=len(algorithm.steps), problems=tuple(problems[:MOST]))
 
 
 def _malformed_steps(algorithm: Algorithm) -> list[Problem]:

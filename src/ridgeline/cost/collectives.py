@@ -17,7 +17,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ridgeline.comm import closed_forms
-from ridgeline.comm.closed_form import UNROUTED, ClosedForm, Group, Links, Routing, group_of
+from ridgeline.comm.closed_form import UNROUTED, ClosedForm, Links, RankGroup, Routing, group_of
 from ridgeline.core.arrays import Array, Index
 from ridgeline.core.records import dataclass
 from ridgeline.cost.machine import Machines, ParameterColumns
@@ -117,7 +117,7 @@ def explain_collective(
     return tuple(sorted(_options(kind, group), key=lambda option: option.seconds)) if ranks > 1 else ()
 
 
-def _options(kind: int, group: Group) -> Iterator[PricedAlgorithm]:
+def _options(kind: int, group: RankGroup) -> Iterator[PricedAlgorithm]:
     skew = float(group.links.skew[0]) * (1.0 if kind == SEND else float(np.log2(group.ranks[0])))
     for name, form in CLOSED_FORMS[kind]:
         if not np.all(form.offer(group)):

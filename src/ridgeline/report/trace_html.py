@@ -25,7 +25,7 @@ from ridgeline.report.html import as_data, document, printable
 from ridgeline.trace import (
     CAUSES,
     Analysis,
-    Graph,
+    DependencyGraph,
     RecordedCollective,
     RecordedShape,
     Timeline,
@@ -347,7 +347,7 @@ def _path(found: Analysis, first_ns: int) -> tuple[Columns, list[int]]:
     }, list(range(len(distinct)))
 
 
-def _replay(graph: Graph) -> tuple[Columns, list[str]]:
+def _replay(graph: DependencyGraph) -> tuple[Columns, list[str]]:
     line = graph.line
     row = np.maximum(graph.row_of(graph.dst), 0)
     body = graph.is_body & (graph.row_of(graph.dst) >= 0) & (graph.lag > 0)
@@ -366,13 +366,13 @@ def _replay(graph: Graph) -> tuple[Columns, list[str]]:
     }, [line.classes[one] for one in used]
 
 
-def _roots(graph: Graph) -> NDArray[np.bool_]:
+def _roots(graph: DependencyGraph) -> NDArray[np.bool_]:
     found = np.ones(len(graph.at), np.bool_)
     found[graph.dst] = False
     return found
 
 
-def _chips(line: Timeline, graph: Graph) -> NDArray[np.uint32]:
+def _chips(line: Timeline, graph: DependencyGraph) -> NDArray[np.uint32]:
     """0 for a point that is not of work; 2 c + 1 for a start and 2 c + 2 for an end on chip c."""
     points, work = graph.points, graph.points.work
     _, place = np.unique(line.process[work], return_inverse=True)

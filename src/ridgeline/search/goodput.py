@@ -47,7 +47,7 @@ ENOUGH = 3  # runs of a family from which its own spread is believed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedRun:
+class ReliabilityRun:
     """One published run or rate: in `period` seconds, `chips` chips saw that many interruptions."""
 
     id: str
@@ -100,7 +100,7 @@ class Saving:
 class Published:
     """All of the evidence."""
 
-    run: tuple[PublishedRun, ...]
+    run: tuple[ReliabilityRun, ...]
     recovery: Mapping[str, Recovery]
     checkpoint: Saving
 
@@ -156,7 +156,7 @@ def _geometric_mean(values: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class ClusterOperation:
     """How a run is kept going; what is absent is taken from published runs.
 
     recovery   requeue: a stopped job waits for machines and starts anew; spares: processes stay and warm spares step in
@@ -204,7 +204,7 @@ class Goodput:
     assumptions: tuple[str, ...] = ()
 
 
-def goodput(scenario: Scenario, step_time_s: float, operation: Operation | None = None) -> Goodput:
+def goodput(scenario: Scenario, step_time_s: float, operation: ClusterOperation | None = None) -> Goodput:
     """What becomes of the wall time of a long run of this scenario.
 
     >>> from ridgeline.plan.scenario_file import read_scenario
@@ -212,7 +212,7 @@ def goodput(scenario: Scenario, step_time_s: float, operation: Operation | None 
     >>> found.useful > 0.99, round(found.failures_per_day, 3)
     (True, 0.027)
     """
-    operation = operation or Operation()
+    operation = operation or ClusterOperation()
     size, family = checkpoint_bytes(scenario), chip_mtbf(scenario.system.chip.family)
     if operation.chip_mtbf is not None:
         got = operation.chip_mtbf
@@ -278,7 +278,7 @@ def checkpoint_bytes(scenario: Scenario) -> float:
 
 
 def interruptions_of(
-    system: System, operation: Operation, chips: Num, checkpoint_bytes: Num, step_time_s: Num
+    system: System, operation: ClusterOperation, chips: Num, checkpoint_bytes: Num, step_time_s: Num
 ) -> Interruptions:
     """What stops a run on so many of a system's chips; numbers, or arrays over plans and sizes.
 
@@ -306,18 +306,18 @@ def interruptions_of(
     )
 
 
-def _interval(what: Interruptions, operation: Operation) -> float:
+def _interval(what: Interruptions, operation: ClusterOperation) -> float:
     """Work between checkpoints: the best, or what was asked for as far as steps and writing allow."""
     if operation.interval is None:
         return float(best_interval(what))
     return max(operation.interval.value, float(what.write_s), float(what.shortest_s))
 
 
-def _recovery(operation: Operation) -> Recovery:
+def _recovery(operation: ClusterOperation) -> Recovery:
     return published_figures().recovery[operation.recovery]
 
 
-def _rests_on(family: ChipMtbf, operation: Operation) -> Iterable[Quoted]:
+def _rests_on(family: ChipMtbf, operation: ClusterOperation) -> Iterable[Quoted]:
     catalog_entry, recovery = published_figures().checkpoint, _recovery(operation)
     yield family.figure
     yield operation.blocking or catalog_entry.blocking
@@ -327,7 +327,7 @@ def _rests_on(family: ChipMtbf, operation: Operation) -> Iterable[Quoted]:
 
 
 def _goodput_assumptions(
-    scenario: Scenario, family: ChipMtbf, operation: Operation, what: Interruptions
+    scenario: Scenario, family: ChipMtbf, operation: ClusterOperation, what: Interruptions
 ) -> Iterable[str]:
     """What had to be assumed, a line each; what the caller gave is not."""
     days = [f"{seconds / DAY:.0f}" for seconds in (family.figure.value, family.low_s, family.high_s)]

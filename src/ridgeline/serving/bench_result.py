@@ -36,7 +36,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
 from ridgeline.serving.request_files import json_documents, refuse_file
 from ridgeline.serving.served import RunMetrics, spread_of
-from ridgeline.trace import Source
+from ridgeline.trace import TraceSource
 
 RESULT = "a detailed result of `vllm bench serve` or `sglang.bench_serving`"
 MOST_REQUESTS = 1_000_000
@@ -101,7 +101,7 @@ def is_bench_result(path: Path) -> bool:
     """Whether a file looks like a load generator's detailed result: an object that names its metrics early on."""
     if not path.is_file():
         return False
-    head = Source(path).head(HEAD).lstrip()
+    head = TraceSource(path).head(HEAD).lstrip()
     known = (b'"request_throughput"', b'"input_lens"', b'"total_input_tokens"', b'"request_rate"')
     return head.startswith(b"{") and any(key in head for key in known)
 

@@ -23,7 +23,7 @@ from ridgeline.serving.engine.step import RequestState, Step
 from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings, vllm_rules
 from ridgeline.serving.request import Piece, Request
 from ridgeline.serving.request_files import json_documents
-from ridgeline.trace import Source
+from ridgeline.trace import TraceSource
 
 MOST_REQUESTS = 1_000_000
 MOST_BLOCKS = int(16 * BINARY["Mi"])  # of a pool, and of all prompts together
@@ -86,7 +86,7 @@ class Replay:
 
 def is_recording(path: Path) -> bool:
     """Whether a file looks like JSON, as recordings do and tables of measurements do not."""
-    return path.is_file() and Source(path).head(512).lstrip().startswith(b"{")
+    return path.is_file() and TraceSource(path).head(512).lstrip().startswith(b"{")
 
 
 def replay_recording(path: Path) -> Replay:

@@ -32,7 +32,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
 from ridgeline.serving.request import Piece, Request, plain_request
-from ridgeline.trace import Source
+from ridgeline.trace import TraceSource
 
 BIGGEST = int(512 * BINARY["Mi"])  # bytes of text
 MOST_REQUESTS = 2_000_000
@@ -55,7 +55,7 @@ def read_content(
     path: Path, most: int, expected: str, todo: str = "", *, too_large: tuple[str, str] = ("", "")
 ) -> bytes:
     """All bytes of a file, inflated; `too_large` is what to expect and do where there are more than `most`."""
-    source = Source(path)
+    source = TraceSource(path)
     content = source.read_all(most, too_large[0] or expected, too_large[1] or todo)
     if source.damage:
         raise refuse_file(path, source.damage, expected, todo)
@@ -298,7 +298,7 @@ class RequestLog:
 def is_request_log(path: Path) -> bool:
     """Whether the first line of a file is a measured request."""
     try:
-        line = json.loads(Source(path).head(FIRST_LINE).split(b"\n", 1)[0])
+        line = json.loads(TraceSource(path).head(FIRST_LINE).split(b"\n", 1)[0])
     except (InputError, ValueError, RecursionError):
         return False
     return isinstance(line, Mapping) and set(NEEDED) <= line.keys()
@@ -353,7 +353,7 @@ def _meta(path: Path) -> tuple[str, JsonMapping]:
     for name in (f"{stem}.meta.json.gz", f"{stem}.meta.json"):
         beside = path.with_name(name)
         if beside.exists() and beside.stat().st_size < FIRST_LINE:
-            text = b"".join(Source(beside).chunks())
+            text = b"".join(TraceSource(beside).chunks())
             try:
                 told = json.loads(text)
             except (ValueError, RecursionError):

@@ -24,14 +24,14 @@ from ridgeline.trace.diff import Diff as Diff
 from ridgeline.trace.diff import DiffRuns as DiffRuns
 from ridgeline.trace.diff import Place as Place
 from ridgeline.trace.diff import diff_timelines as diff_timelines
-from ridgeline.trace.graph.dependency_graph import Graph as Graph
+from ridgeline.trace.graph.dependency_graph import DependencyGraph as DependencyGraph
 from ridgeline.trace.read.kernel_counters import CounterFile as CounterFile
 from ridgeline.trace.read.kernel_counters import KernelCounters as KernelCounters
 from ridgeline.trace.read.memory_snapshot import MemoryRecord as MemoryRecord
 from ridgeline.trace.read.readers import read_timeline as read_timeline
 from ridgeline.trace.read.readers import read_untimed as read_untimed
 from ridgeline.trace.read.source import Progress as Progress
-from ridgeline.trace.read.source import Source as Source
+from ridgeline.trace.read.source import TraceSource as TraceSource
 from ridgeline.trace.span_query import QueryAnswer as QueryAnswer
 from ridgeline.trace.span_query import query as query
 from ridgeline.trace.timeline import NO_LAYER as NO_LAYER

@@ -32,7 +32,7 @@ from ridgeline.trace.classes import ALL, Rules, classify, counted_rows, read_rul
 from ridgeline.trace.findings.finding import LARGEST, Facts, Finding, software_of
 from ridgeline.trace.findings.idle import outlier_numbers
 from ridgeline.trace.findings.rules import findings
-from ridgeline.trace.graph.dependency_graph import Graph, graph_of
+from ridgeline.trace.graph.dependency_graph import DependencyGraph, graph_of
 from ridgeline.trace.graph.match_collectives import communication_rows, match_collectives
 from ridgeline.trace.read.folder import files_of, tables_of
 from ridgeline.trace.read.kernel_counters import KernelCounters, read_counters
@@ -104,7 +104,7 @@ class Analysis:
     left_out: tuple[str, ...] = ()
     """What was not worked out because the timeline is too large, and what stands in its place."""
     gaps: Gaps | None = field(default=None, repr=False)
-    graph: Graph | None = field(default=None, repr=False)
+    graph: DependencyGraph | None = field(default=None, repr=False)
     """What idle causes and replays rest on; a page draws them."""
 
     JSON = """

@@ -78,7 +78,7 @@ ALL, LINKED = POLICIES = ("all", "linked")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class CountingPolicy:
     """Which spans a number counts, said beside the number."""
 
     name: str
@@ -107,7 +107,7 @@ def _busiest(line: Timeline) -> Mask:
     return np.asarray(ops & np.isin(line.process, chosen))
 
 
-def policy_of(line: Timeline, name: str) -> Policy:
+def policy_of(line: Timeline, name: str) -> CountingPolicy:
     """The policy with what it came to on this timeline."""
     rows = counted_rows(line, name)
     all_rows = counted_rows(line, ALL)
@@ -123,7 +123,9 @@ def policy_of(line: Timeline, name: str) -> Policy:
         text = f"every kernel, memcpy and memset of the trace: {of:,}" + (
             f", of which {stray:,} were launched outside the trace" if stray else ""
         )
-    return Policy(name=name, counted=counted_spans, of=of, statement=f"{text}; all steps and what lies between them")
+    return CountingPolicy(
+        name=name, counted=counted_spans, of=of, statement=f"{text}; all steps and what lies between them"
+    )
 
 
 COMPUTE, COMMUNICATION, COPY, WAITING = GROUPS = ("compute", "communication", "copy", "waiting")
@@ -148,7 +150,7 @@ _NEIGHBOURS = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Class:
+class OpClass:
     """One class of spans and how to tell it."""
 
     id: str
@@ -179,7 +181,7 @@ class Class:
 class Rules:
     """All classes, in the order they are tried."""
 
-    classes: tuple[Class, ...]
+    classes: tuple[OpClass, ...]
     own: int = 0
     """How many of them, from the first, are the user's."""
 
@@ -218,7 +220,7 @@ def read_rules(path: Path | None = None) -> Rules:
         raise InputError([table.locate(problem) for problem in wrong.problems] or str(wrong)) from None
 
 
-def _entries(table: Table) -> tuple[Class, ...]:
+def _entries(table: Table) -> tuple[OpClass, ...]:
     entries = table.data.get("class")
     if not isinstance(entries, list) or set(table.data) != {"class"}:
         given_text = ", ".join(map(str, table.data)) or "an empty file"
@@ -227,7 +229,7 @@ def _entries(table: Table) -> tuple[Class, ...]:
         if not isinstance(entry, Mapping):
             given_text = repr(entry)
             raise InputError(Problem(path=f"class[{place}]", given=given_text, expected="a table with id and patterns"))
-    return tuple(decode(Class, dict(entry), f"class[{place}]") for place, entry in enumerate(entries))
+    return tuple(decode(OpClass, dict(entry), f"class[{place}]") for place, entry in enumerate(entries))
 
 
 def classify(timeline: Timeline, rules: Rules | None = None) -> Timeline:
@@ -289,7 +291,7 @@ def _by_ops(timeline: Timeline, rules: Rules, code: Mapping[str, int], given: tu
             chosen, at = chosen[by_name == 0], above[at[by_name == 0]]
 
 
-def _of_kind(entry: Class, kind: str) -> bool:
+def _of_kind(entry: OpClass, kind: str) -> bool:
     return not entry.kinds or any(fnmatchcase(kind, pattern) for pattern in entry.kinds)
 
 

@@ -12,7 +12,7 @@ import pytest
 from ridgeline.comm import select
 from ridgeline.comm.algorithm import Candidate, CollectiveTask
 from ridgeline.comm.closed_form.links import plain_links
-from ridgeline.comm.closed_form.terms import ClosedForm, Group, Terms
+from ridgeline.comm.closed_form.terms import ClosedForm, RankGroup, Terms
 from ridgeline.comm.libraries.choice import library_choice
 from ridgeline.comm.library import candidates as builders
 from ridgeline.comm.library import table
@@ -58,7 +58,7 @@ def test_a_new_row_changes_the_ideal_time_and_the_price_of_a_step(monkeypatch: p
     def telepathy(task: CollectiveTask, name: str) -> Iterator[Candidate]:
         yield from (replace(form, name=name) for form in builders.line_gather(task, "ring"))
 
-    def terms(group: Group) -> Terms:
+    def terms(group: RankGroup) -> Terms:
         nothing = np.zeros_like(group.ranks)
         return Terms(scale_up=nothing, scale_out=0.0, slice=nothing, once=1e-9)
 

@@ -15,13 +15,13 @@ import ridgeline
 from ridgeline.cli.main import command_line
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.formats.files import read_algorithm, read_collective, write_algorithm
-from ridgeline.comm.verify import Verification
+from ridgeline.comm.verify import AlgorithmVerification
 from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
 from ridgeline.report.results import verb_schema
 
 
-def verify_file(path: Path) -> tuple[Algorithm, Verification]:
+def verify_file(path: Path) -> tuple[Algorithm, AlgorithmVerification]:
     found = read_collective(path)
     assert found.algorithm is not None
     assert found.verification is not None

@@ -27,14 +27,14 @@ from ridgeline.comm.synthesis.matching import symmetric_allgather
 from ridgeline.comm.synthesis.synthesize import synthesize
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import topology
-from ridgeline.comm.verify import Verification, verify_algorithm
+from ridgeline.comm.verify import AlgorithmVerification, verify_algorithm
 from ridgeline.core.errors import InputError
 
 ALGORITHM_TARGETS = ("msccl", "rccl", "mscclpp")
 COLLECTIVES = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "alltoall")
 
 
-def verify_file(path: Path) -> tuple[Algorithm, Verification]:
+def verify_file(path: Path) -> tuple[Algorithm, AlgorithmVerification]:
     found = read_collective(path)
     assert found.algorithm is not None
     assert found.verification is not None

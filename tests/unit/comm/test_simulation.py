@@ -17,7 +17,7 @@ from ridgeline.comm.select import candidates
 from ridgeline.comm.simulation.conditions import FRAMING, SPRAYED, Conditions, parse_conditions
 from ridgeline.comm.simulation.fluid_windows import max_min
 from ridgeline.comm.simulation.messages import Job
-from ridgeline.comm.simulation.simulate import Simulated, contend, over_seeds, simulate, simulated_graph
+from ridgeline.comm.simulation.simulate import SimulatedCollective, contend, over_seeds, simulate, simulated_graph
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import graph_of_system, topology
 from ridgeline.core.errors import InputError
@@ -241,7 +241,7 @@ class TestByRounds:
 
     graph = topology("leafspine:4x4x4", RATE, ALPHA)
 
-    def both_ways(self, algorithm: Algorithm, **conditions: Any) -> tuple[Simulated, Simulated]:
+    def both_ways(self, algorithm: Algorithm, **conditions: Any) -> tuple[SimulatedCollective, SimulatedCollective]:
         job = Job(algorithm=algorithm, size_bytes=2.0**26)
         by_round, exact = (
             simulate([job], self.graph, Conditions(sharing=sharing, **conditions)) for sharing in ("rounds", "max-min")

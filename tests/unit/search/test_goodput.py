@@ -17,7 +17,7 @@ from ridgeline.core.table import decode
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.goodput import (
     DAY,
-    Operation,
+    ClusterOperation,
     checkpoint_bytes,
     chip_mtbf,
     days_to_train,
@@ -38,7 +38,7 @@ def scenario(model: str = "llama3-70b", system: str = "64xh100-sxm", **workload:
 
 def operated(chips: int, params: float, **operation: object) -> float:
     """Useful share of a run on so many H100s at its best interval."""
-    how = decode(Operation, operation)
+    how = decode(ClusterOperation, operation)
     return float(shares(interruptions_of(ridgeline.system("8xh100-sxm"), how, chips, ADAM * params, 10.0)).useful)
 
 
@@ -142,7 +142,9 @@ def test_bloom_checkpoint() -> None:
     """Its log: 2.3 TB, saved in 40 s while training stands still, every 3 h: 0.37 %. Ours is 7 % larger at 14 bytes."""
     run = scenario("bloom-176b", "384xa100-80-sxm", seq=2048, global_batch=2304)
     assert checkpoint_bytes(run) == pytest.approx(2.3e12, rel=0.08)
-    how = decode(Operation, {"storage": "57.5 GB/s", "blocking": 1, "interval": "3 h", "chip_mtbf": f"{384 * 7} d"})
+    how = decode(
+        ClusterOperation, {"storage": "57.5 GB/s", "blocking": 1, "interval": "3 h", "chip_mtbf": f"{384 * 7} d"}
+    )
     found = goodput(run, 100.0, how)
     assert float(found.interruptions.block_s) == pytest.approx(40, rel=0.08)
     assert float(found.shares.checkpoint) == pytest.approx(0.0037, rel=0.08)
@@ -170,7 +172,7 @@ def test_goodput_of_a_scenario() -> None:
 
 def test_what_is_given_is_not_assumed() -> None:
     table = {"chip_mtbf": "1000 d", "detect": "1 min", "restart": "5 min", "storage": "1 TB/s", "blocking": 0.5}
-    found = goodput(scenario(), 20.0, decode(Operation, table))
+    found = goodput(scenario(), 20.0, decode(ClusterOperation, table))
     assert found.low == found.useful == found.high
     assert found.evidence is Evidence.ASSUMED
     assert len(found.assumptions) == 1
@@ -178,20 +180,20 @@ def test_what_is_given_is_not_assumed() -> None:
 
 
 def test_an_interval_too_short_is_stretched() -> None:
-    how = decode(Operation, {"interval": "1 s", "storage": "10 GB/s"})
+    how = decode(ClusterOperation, {"interval": "1 s", "storage": "10 GB/s"})
     found = goodput(scenario(), 20.0, how)
     assert found.interval_s == float(found.interruptions.write_s) > 90
 
 
 def test_spares_shorten_restarts() -> None:
     run = scenario(system="16384xh100-sxm", global_batch=2048)
-    assert goodput(run, 20.0, Operation(recovery="spares")).useful > goodput(run, 20.0).useful + 0.05
+    assert goodput(run, 20.0, ClusterOperation(recovery="spares")).useful > goodput(run, 20.0).useful + 0.05
 
 
 @pytest.mark.parametrize(("key", "value"), [("blocking", 1.5), ("storage", "0 B/s"), ("recovery", "spare")])
 def test_operations_that_are_none(key: str, value: object) -> None:
     with pytest.raises(InputError, match=key):
-        decode(Operation, {key: value})
+        decode(ClusterOperation, {key: value})
 
 
 def test_days_and_fewest_chips_for_a_deadline() -> None:
@@ -199,9 +201,9 @@ def test_days_and_fewest_chips_for_a_deadline() -> None:
     assert float(days_to_train(2e12, 400 * 1929)) == pytest.approx(30, abs=0.01)
     assert days_to_train(1.0, 0.0) == np.inf
     chips = np.arange(1024, 4096, 8)
-    what = interruptions_of(ridgeline.system("8xh100-sxm"), Operation(), chips, 1e12, 10.0)
+    what = interruptions_of(ridgeline.system("8xh100-sxm"), ClusterOperation(), chips, 1e12, 10.0)
     days = days_to_train(2e12, 400.0 * chips, useful_share(what, best_interval(what)))
     fewest = int(chips[np.argmax(days <= 30)])
     assert 1936 < fewest < 2100
-    alone = interruptions_of(ridgeline.system("8xh100-sxm"), Operation(), fewest, 1e12, 10.0)
+    alone = interruptions_of(ridgeline.system("8xh100-sxm"), ClusterOperation(), fewest, 1e12, 10.0)
     assert float(days_to_train(2e12, 400.0 * fewest, shares(alone).useful)) == pytest.approx(days[chips == fewest][0])

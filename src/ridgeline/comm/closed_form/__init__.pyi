@@ -6,7 +6,7 @@ from ridgeline.comm.closed_form.links import topology_columns as topology_column
 from ridgeline.comm.closed_form.terms import TREE as TREE
 from ridgeline.comm.closed_form.terms import UNROUTED as UNROUTED
 from ridgeline.comm.closed_form.terms import ClosedForm as ClosedForm
-from ridgeline.comm.closed_form.terms import Group as Group
+from ridgeline.comm.closed_form.terms import RankGroup as RankGroup
 from ridgeline.comm.closed_form.terms import Routing as Routing
 from ridgeline.comm.closed_form.terms import exchange_bytes as exchange_bytes
 from ridgeline.comm.closed_form.terms import group_of as group_of

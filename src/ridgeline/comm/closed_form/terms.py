@@ -46,7 +46,7 @@ UNROUTED = Routing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class RankGroup:
     """A group of ranks on its links.
 
     inside, domains    ranks in one domain, and domains that the group lies in
@@ -100,11 +100,11 @@ class Terms:
 class ClosedForm:
     """Seconds of an algorithm as terms, and where it is on offer (True: everywhere; an array: on some rows)."""
 
-    terms: Callable[[Group], Terms]
-    offer: Callable[[Group], Offer]
+    terms: Callable[[RankGroup], Terms]
+    offer: Callable[[RankGroup], Offer]
 
 
-def group_of(payload: Array, ranks: Array, stride: Array, links: Links, routing: Routing = UNROUTED) -> Group:
+def group_of(payload: Array, ranks: Array, stride: Array, links: Links, routing: Routing = UNROUTED) -> RankGroup:
     """Ranks at a distance from each other as a group on its links: how many share a domain, and what it spans."""
     topology = links.topology
     inside = np.minimum(ranks, np.maximum(1.0, np.floor(links.domain / stride)))
@@ -119,7 +119,7 @@ def group_of(payload: Array, ranks: Array, stride: Array, links: Links, routing:
     wider = None
     if topology.reach is not None:
         wider = np.minimum(ranks, np.maximum(inside, np.floor(topology.reach / stride)))
-    return Group(
+    return RankGroup(
         payload=payload,
         ranks=ranks,
         links=links,
@@ -152,7 +152,7 @@ def exchange_bytes(payload: Array, inside: Array, ranks: Array) -> Array:
     return sent
 
 
-def _across(group: Group, through: Array) -> Array | float:
+def _across(group: RankGroup, through: Array) -> Array | float:
     """Seconds in which the payload leaves each domain once, through so many of its chips.
 
         P (1 - 1/n) / (through x scale-out),  and beyond the second tier  P (1 - w/R) / (through x top)
@@ -167,19 +167,19 @@ def _across(group: Group, through: Array) -> Array | float:
     return group.payload * share / (through * group.links.scale_out)
 
 
-def _within(group: Group) -> Array | float:
+def _within(group: RankGroup) -> Array | float:
     """Hops inside one domain: a ring's, or those of the axes of a torus."""
     if group.span is None:
         return group.inside - 1
     return np.where(group.span.torus, group.span.hops, group.inside - 1)
 
 
-def _climb(group: Group) -> Array | float:
+def _climb(group: RankGroup) -> Array | float:
     """Seconds up a tree of domains."""
     return group.links.topology.scale_out_step * np.log2(group.domains) if group.many else 0.0
 
 
-def _ring(group: Group) -> Terms:
+def _ring(group: RankGroup) -> Terms:
     """Shards go round: P (R-1)/R on every link, R-1 hops."""
     topology = group.links.topology
     return Terms(
@@ -190,7 +190,7 @@ def _ring(group: Group) -> Terms:
     )
 
 
-def _tree(group: Group) -> Terms:
+def _tree(group: RankGroup) -> Terms:
     """Two binary trees over domains, a chain inside each; slices follow each other up and down."""
     topology = group.links.topology
     inner = np.where(group.inside > 1, 2 * group.payload / group.scale_up / TREE, 0.0)
@@ -202,7 +202,7 @@ def _tree(group: Group) -> Terms:
     )
 
 
-def _in_switch(group: Group) -> Terms:
+def _in_switch(group: RankGroup) -> Terms:
     """Switches add up and copy: P (1 + 1/r) per chip inside a domain, a tree across."""
     topology = group.links.topology
     return Terms(
@@ -213,7 +213,7 @@ def _in_switch(group: Group) -> Terms:
     )
 
 
-def _in_fabric(group: Group) -> Terms:
+def _in_fabric(group: RankGroup) -> Terms:
     """Reduce-scatter inside, the fabric adds up: every byte leaves a domain once and returns once."""
     topology = group.links.topology
     leaving = (
@@ -227,7 +227,7 @@ def _in_fabric(group: Group) -> Terms:
     )
 
 
-def _two_level(group: Group) -> Terms:
+def _two_level(group: RankGroup) -> Terms:
     """Inside every domain, then between chips at the same place of each, one after the other."""
     topology = group.links.topology
     return Terms(
@@ -239,7 +239,7 @@ def _two_level(group: Group) -> Terms:
     )
 
 
-def _multicast(group: Group) -> Terms:
+def _multicast(group: RankGroup) -> Terms:
     """Switches copy shards to, or add them up for, all chips of one domain."""
     return Terms(
         scale_up=ring_bytes(group.payload, group.ranks) / (group.scale_up * IN_SWITCH),
@@ -249,7 +249,7 @@ def _multicast(group: Group) -> Terms:
     )
 
 
-def _direct(group: Group) -> Terms:
+def _direct(group: RankGroup) -> Terms:
     """Every rank sends to every other: P (r-1)/R inside, P (R-r)/R through its own way out, a message per peer."""
     links, topology = group.links, group.links.topology
     scale_up = exchange_bytes(group.payload, group.inside, group.ranks) / group.scale_up
@@ -266,7 +266,7 @@ def _direct(group: Group) -> Terms:
     )
 
 
-def _sent_once(group: Group, places: Array) -> Array | float:
+def _sent_once(group: RankGroup, places: Array) -> Array | float:
     """Of a token's copies, those that travel where a place (a rank, or a domain) gets each token once.
 
     of s copies   l (1 - (1 - 1/l)^s) / s   are sent, l = min(n, t max(1, n / g))
@@ -284,7 +284,7 @@ def _sent_once(group: Group, places: Array) -> Array | float:
     return np.where(copies > 0, reach * (1 - (1 - 1 / reach) ** count) / count, 1.0)
 
 
-def _forwarded_terms(group: Group) -> Terms:
+def _forwarded_terms(group: RankGroup) -> Terms:
     """One message per domain, handed on inside it; tokens that go to several experts of a domain travel once.
 
     Inside it, too, a token reaches a rank once, whichever of its experts are there.
@@ -299,7 +299,7 @@ def _forwarded_terms(group: Group) -> Terms:
     )
 
 
-def _to_neighbour(group: Group) -> Terms:
+def _to_neighbour(group: RankGroup) -> Terms:
     """One link carries it: of a torus or mesh one of several, otherwise all that a chip has."""
     links, topology = group.links, group.links.topology
     scale_up = links.scale_up
@@ -319,11 +319,11 @@ def _to_neighbour(group: Group) -> Terms:
     )
 
 
-def _always(group: Group) -> Offer:  # noqa: ARG001
+def _always(group: RankGroup) -> Offer:  # noqa: ARG001
     return True
 
 
-def _flat_across(group: Group) -> Offer:
+def _flat_across(group: RankGroup) -> Offer:
     """Between domains, where the software does not go level by level."""
     if not group.many:
         return False
@@ -332,27 +332,27 @@ def _flat_across(group: Group) -> Offer:
     return leaves if two_level is None else leaves & (two_level == 0)
 
 
-def _levels(group: Group) -> Offer:
+def _levels(group: RankGroup) -> Offer:
     two_level = group.links.topology.two_level
     return False if two_level is None or not group.many else (group.domains > 1) & (two_level > 0)
 
 
-def _switches(group: Group) -> Offer:
+def _switches(group: RankGroup) -> Offer:
     able = group.links.topology.in_switch
     return False if able is None else (able > 0) & (group.inside > 2)
 
 
-def _one_domain(group: Group) -> Offer:
+def _one_domain(group: RankGroup) -> Offer:
     able = _switches(group)
     return able if isinstance(able, bool) else able & (group.domains == 1)
 
 
-def _fabric(group: Group) -> Offer:
+def _fabric(group: RankGroup) -> Offer:
     able = group.links.topology.in_fabric
     return False if able is None or not group.many else (able > 0) & (group.domains > 1)
 
 
-def _leaving(group: Group) -> Offer:
+def _leaving(group: RankGroup) -> Offer:
     return (group.domains > 1) if group.many else False
 
 

@@ -19,10 +19,10 @@ from ridgeline.comm.contract import PLAIN_COLLECTIVES, contract
 from ridgeline.comm.formats.lower import lower_algorithm
 from ridgeline.comm.formats.msccl import msccl_text, read_msccl
 from ridgeline.comm.formats.mscclpp import mscclpp_text, read_mscclpp
-from ridgeline.comm.formats.program import Program, Wrong, execute
+from ridgeline.comm.formats.program import RankProgram, Wrong, execute
 from ridgeline.comm.formats.settings_files import NAME, HcclSetting, Rule, read_hccl, read_tuner
 from ridgeline.comm.graph import refusal
-from ridgeline.comm.verify import Verification, verify_algorithm
+from ridgeline.comm.verify import AlgorithmVerification, verify_algorithm
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import write_text
@@ -49,7 +49,7 @@ class CollectiveFile:
     """
     format: str
     algorithm: Algorithm | None = None
-    verification: Verification | None = None
+    verification: AlgorithmVerification | None = None
     rules: tuple[Rule, ...] = ()
     settings: tuple[HcclSetting, ...] = ()
 
@@ -137,7 +137,7 @@ def _json(path: Path, text: str, wrong: Wrong) -> CollectiveFile:
     raise wrong("", "another kind of JSON", f'"format": "{FORMAT}", or an execution plan with "gpus"')
 
 
-def _executed_file(format: str, program: Program) -> CollectiveFile:
+def _executed_file(format: str, program: RankProgram) -> CollectiveFile:
     algorithm, verification = execute(program)
     return CollectiveFile(format=format, algorithm=algorithm, verification=verification)
 

@@ -22,7 +22,7 @@ from ridgeline.comm.formats.program import (
     Connection,
     Instruction,
     Place,
-    Program,
+    RankProgram,
     Target,
 )
 from ridgeline.comm.graph import refusal
@@ -127,7 +127,7 @@ def sizes_of(algorithm: Algorithm) -> tuple[int, int]:
 class Places:
     """Where each chunk stands on each rank while steps go by."""
 
-    program: Program
+    program: RankProgram
     now: dict[tuple[int, int], Place]
     scratch: dict[int, int]
     slot: dict[tuple[int, int], Place]
@@ -148,10 +148,10 @@ class Places:
         return rank, "s", offset
 
 
-def empty_program(algorithm: Algorithm, target: Target) -> Program:
+def empty_program(algorithm: Algorithm, target: Target) -> RankProgram:
     """A program of the algorithm's sizes with nothing in it."""
     inputs, outputs = sizes_of(algorithm)
-    return Program(
+    return RankProgram(
         name=algorithm.name or algorithm.contract.collective, target=target,
         collective=algorithm.contract.collective, ranks=algorithm.ranks, inputs=inputs, outputs=outputs, root=0,
         in_place=(False,) if algorithm.contract.collective == "alltoall" else (True, False), slots=SLOTS,
@@ -159,7 +159,7 @@ def empty_program(algorithm: Algorithm, target: Target) -> Program:
     )  # fmt: skip
 
 
-def first_places(program: Program) -> Places:
+def first_places(program: RankProgram) -> Places:
     """Every contribution in its rank's input."""
     now = {
         (rank, program.input_chunk(rank, offset)): (rank, "i", offset)
@@ -171,7 +171,7 @@ def first_places(program: Program) -> Places:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class LoweredMessage:
     """Chunks that go together from one rank to another: where they stand, where they go, and what they are added to."""
 
     round: int
@@ -183,16 +183,16 @@ class Message:
     count: int = 1
 
 
-def messages_of(algorithm: Algorithm, places: Places, *, merge: bool = True) -> list[Message]:
+def messages_of(algorithm: Algorithm, places: Places, *, merge: bool = True) -> list[LoweredMessage]:
     """Every step as a message, neighbours of a round and connection joined; `places` ends as the algorithm does."""
     steps, messages = algorithm.steps, []
     starts, channel = steps.starts(), channels_of(algorithm)
     for low, high in pairwise(starts):
-        arrivals: list[Message] = []
+        arrivals: list[LoweredMessage] = []
         for row in range(low, high):
             source, target, chunk = int(steps.source[row]), int(steps.target[row]), int(steps.chunk[row])
             arrivals.append(
-                Message(
+                LoweredMessage(
                     round=int(steps.round[row]),
                     connection=(source, target, int(channel[row])),
                     source=_there(places, source, chunk),
@@ -208,7 +208,7 @@ def messages_of(algorithm: Algorithm, places: Places, *, merge: bool = True) -> 
     return messages
 
 
-def _bases(arrivals: list[Message]) -> list[Message]:
+def _bases(arrivals: list[LoweredMessage]) -> list[LoweredMessage]:
     """Of several sums into one place in a round, all but the first add to what is there by then."""
     targets_seen: set[Place] = set()
     with_bases = []
@@ -226,8 +226,8 @@ def _there(places: Places, rank: int, chunk: int) -> Place:
     return place
 
 
-def _join_messages(messages: list[Message]) -> list[Message]:
-    joined_messages: list[Message] = []
+def _join_messages(messages: list[LoweredMessage]) -> list[LoweredMessage]:
+    joined_messages: list[LoweredMessage] = []
     for message in messages:
         last = joined_messages[-1] if joined_messages else None
         if (
@@ -242,7 +242,7 @@ def _join_messages(messages: list[Message]) -> list[Message]:
     return joined_messages
 
 
-def _follows(last: Message, one: Message) -> bool:
+def _follows(last: LoweredMessage, one: LoweredMessage) -> bool:
     pairs = [(last.source, one.source), (last.target, one.target)]
     if (last.base is None) != (one.base is None):
         return False
@@ -294,7 +294,7 @@ def _latest(before: list[Told], block: int) -> tuple[Told, ...]:
     return tuple(sorted(last.items()))
 
 
-def lower_algorithm(algorithm: Algorithm, target: Target) -> Program:
+def lower_algorithm(algorithm: Algorithm, target: Target) -> RankProgram:
     """The program of an algorithm for MSCCL or RCCL."""
     refuse_unwritable_algorithm(algorithm, target)
     refuse_too_many_steps(algorithm, target)
@@ -326,7 +326,7 @@ def lower_algorithm(algorithm: Algorithm, target: Target) -> Program:
     return replace(program, blocks=blocks)
 
 
-def own_copies(program: Program, places: Places) -> list[Instruction]:
+def own_copies(program: RankProgram, places: Places) -> list[Instruction]:
     """Chunks that end where they began: copied from input to output."""
     copies = []
     for (rank, chunk), place in sorted(places.now.items()):

@@ -28,7 +28,7 @@ from ridgeline.comm.formats.program import (
     MOST_RANKS,
     Instruction,
     Place,
-    Program,
+    RankProgram,
     Wrong,
     refuse_too_large,
     whole_number,
@@ -59,7 +59,7 @@ class _XmlNode:
     children: list[_XmlNode]
 
 
-def read_msccl(path: Path, text: bytes, profile: str = "") -> Program:
+def read_msccl(path: Path, text: bytes, profile: str = "") -> RankProgram:
     """The program of an XML file; `profile` holds it against msccl's or RCCL's limits, else against the wider."""
     wrong = Wrong(str(path))
     root = _parse_xml(wrong, text)
@@ -119,7 +119,7 @@ class _MscclReader:
             raise self.wrong(f"line {node.line}: {name}", repr(word[:40]), f"one of {', '.join(known)}")
         return word
 
-    def program(self) -> Program:
+    def program(self) -> RankProgram:
         root = self.root
         for name in self.limits.needed:
             if name not in root.attributes:
@@ -146,7 +146,7 @@ class _MscclReader:
                 raise self.wrong(f"line {node.line}: gpu id", str(rank), "each rank once")
             ids_seen.add(rank)
             blocks[rank] = self._gpu(node, rank, loop)
-        return Program(
+        return RankProgram(
             name=root.attributes.get("name", "")[:80], target="rccl" if self.profile == "rccl" else "msccl",
             collective=self.collective, ranks=self.ranks, inputs=inputs, outputs=outputs, root=0, in_place=modes,
             slots=SLOTS, blocks=tuple(blocks),
@@ -265,7 +265,7 @@ COLLECTIVE = {"reducescatter": "reduce_scatter"}
 MOST_BYTES = 2**40  # sizes that the file is offered for; without the attribute msccl takes 128 MiB
 
 
-def msccl_text(program: Program, protocol: str = "Simple") -> str:
+def msccl_text(program: RankProgram, protocol: str = "Simple") -> str:
     """The file's text."""
     inside, outside = int(True in program.in_place), int(False in program.in_place)
     loop = program.outputs if program.collective == "allgather" else program.inputs
@@ -290,7 +290,7 @@ def _channel(step: Instruction) -> int:
     return connection[2] if connection else 0
 
 
-def _gpu(program: Program, rank: int, blocks: tuple[tuple[Instruction, ...], ...]) -> list[str]:
+def _gpu(program: RankProgram, rank: int, blocks: tuple[tuple[Instruction, ...], ...]) -> list[str]:
     places = [place for block in blocks for step in block for place in _reach(step)]
     scratch = 1 + max((place[2] for place in places if place[1] == "s"), default=-1)
     sizes = {"id": rank, "i_chunks": program.inputs, "o_chunks": program.outputs, "s_chunks": scratch}

@@ -19,7 +19,7 @@ import numpy as np
 from ridgeline.comm.algorithm import REDUCE, Algorithm
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.formats.lower import (
-    Message,
+    LoweredMessage,
     empty_program,
     first_places,
     messages_of,
@@ -33,7 +33,7 @@ from ridgeline.comm.formats.program import (
     MOST_RANKS,
     Instruction,
     Place,
-    Program,
+    RankProgram,
     Wrong,
     refuse_too_large,
     whole_number,
@@ -63,7 +63,7 @@ Keys = tuple[tuple[int, ...], ...]  # of semaphores
 ChannelEnd = tuple[JsonValue, JsonValue]  # a peer and which of its channels; of a switch its buffer and ranks
 
 
-def read_mscclpp(path: Path, plan: JsonObject) -> Program:
+def read_mscclpp(path: Path, plan: JsonObject) -> RankProgram:
     """The program of a plan."""
     return _PlanReader(Wrong(str(path)), plan).program()
 
@@ -76,7 +76,7 @@ class _PlanReader:
         self.moves = self.count = 0
         self.initial: list[tuple[tuple[int, ...], int]] = []
 
-    def program(self) -> Program:
+    def program(self) -> RankProgram:
         plan = self.plan
         name = str(plan.get("collective", "")).replace("_", "").lower()
         if name not in COLLECTIVES:
@@ -94,7 +94,7 @@ class _PlanReader:
         refuse_too_large(self.wrong, self.ranks, inputs, outputs)
         self.connected = [self._channels(rank) for rank in range(self.ranks)]
         blocks = tuple(self._gpu(rank) for rank in range(self.ranks))
-        return Program(
+        return RankProgram(
             name=str(plan.get("name", ""))[:80], target="mscclpp", collective=self.collective, ranks=self.ranks,
             inputs=inputs, outputs=outputs, root=0, in_place=(plan.get("inplace") is True,), slots=1, blocks=blocks,
             initial=tuple(self.initial),
@@ -394,7 +394,7 @@ class _Plan:
 
     def __init__(self, algorithm: Algorithm, blocks: int) -> None:
         self.algorithm, self.blocks = algorithm, blocks
-        self.program: Program = empty_program(algorithm, "mscclpp")
+        self.program: RankProgram = empty_program(algorithm, "mscclpp")
         self.places = first_places(self.program)
         n = self.program.ranks
         self.ops: list[list[list[JsonObject]]] = [[[] for _ in range(blocks)] for _ in range(n)]
@@ -405,12 +405,12 @@ class _Plan:
 
     def _build(self) -> None:
         messages = messages_of(self.algorithm, self.places, merge=False)
-        by_block: dict[int, list[Message]] = defaultdict(list)
+        by_block: dict[int, list[LoweredMessage]] = defaultdict(list)
         for message in messages:
             by_block[message.chunk % self.blocks].append(message)
         for block, block_messages in by_block.items():
             self._meet(block, block_messages)
-            rounds: dict[int, list[Message]] = defaultdict(list)
+            rounds: dict[int, list[LoweredMessage]] = defaultdict(list)
             for message in block_messages:
                 rounds[message.round].append(message)
             for number in sorted(rounds):
@@ -420,7 +420,7 @@ class _Plan:
             ops = self.ops[place[0]][self.program.input_chunk(place[0], place[2]) % self.blocks]
             ops.append({"name": "copy", "src_buff": [_local(place)], "dst_buff": [_local(target)]})
 
-    def _meet(self, block: int, mine: Iterable[Message]) -> None:
+    def _meet(self, block: int, mine: Iterable[LoweredMessage]) -> None:
         pairs = {(a, b) for message in mine for a, b in (message.connection[:2], message.connection[1::-1])}
         for rank, peer in sorted(pairs):
             self.peers[rank][block].append(peer)
@@ -437,7 +437,7 @@ class _Plan:
             some = ids[start : start + MOST_AT_ONCE]
             self.ops[rank][block].append({"name": name, "channel_ids": some, "channel_type": "memory"})
 
-    def _round(self, block: int, mine: list[Message]) -> None:
+    def _round(self, block: int, mine: list[LoweredMessage]) -> None:
         sends: dict[int, list[int]] = defaultdict(list)
         takes: dict[int, list[int]] = defaultdict(list)
         sums: dict[int, list[JsonObject]] = defaultdict(list)
@@ -459,7 +459,7 @@ class _Plan:
             self.ops[rank][block].append({"name": "nop"})
             self.ops[rank][block] += sums[rank]
 
-    def _put(self, rank: int, block: int, one: Message, there: Place) -> JsonObject:
+    def _put(self, rank: int, block: int, one: LoweredMessage, there: Place) -> JsonObject:
         peer = self.peers[rank][block].index(one.connection[1])
         buffers, refs = self.remote[rank], self.refs[rank][block]
         number = buffers.setdefault(there[:2], len(buffers))

@@ -19,7 +19,7 @@ import numpy as np
 
 from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, steps_of
 from ridgeline.comm.contract import Collective, Contract, contract
-from ridgeline.comm.verify import Verification
+from ridgeline.comm.verify import AlgorithmVerification
 from ridgeline.core.errors import InputError, Problem
 
 Place = tuple[int, str, int]
@@ -61,7 +61,7 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class RankProgram:
     """All ranks' thread blocks, and the contract they are to keep.
 
     blocks     by rank, then by block: its instructions in order
@@ -245,7 +245,7 @@ class _Stuck(Exception):
         self.problem = problem
 
 
-def execute(program: Program) -> tuple[Algorithm, Verification]:
+def execute(program: RankProgram) -> tuple[Algorithm, AlgorithmVerification]:
     """The steps of a program as an algorithm, and whether the program keeps its contract."""
     problems: list[Problem] = []
     first: _Transfers | None = None
@@ -262,10 +262,10 @@ def execute(program: Program) -> tuple[Algorithm, Verification]:
     assert first is not None
     algorithm = _lift_algorithm(program, first)
     distinct_problems = tuple(dict.fromkeys(problems))[:MOST]  # in place and out of place may break alike
-    return algorithm, Verification(ok=not problems, steps=len(algorithm.steps), problems=distinct_problems)
+    return algorithm, AlgorithmVerification(ok=not problems, steps=len(algorithm.steps), problems=distinct_problems)
 
 
-def _lift_algorithm(program: Program, made: _Transfers) -> Algorithm:
+def _lift_algorithm(program: RankProgram, made: _Transfers) -> Algorithm:
     when, source, target, chunk = (
         np.array(column, np.int64) for column in (made.round, made.source, made.target, made.chunk)
     )
@@ -278,7 +278,7 @@ def _lift_algorithm(program: Program, made: _Transfers) -> Algorithm:
 class _ProgramRun:
     """One execution in one order of blocks."""
 
-    def __init__(self, program: Program, in_place: bool, order: int) -> None:
+    def __init__(self, program: RankProgram, in_place: bool, order: int) -> None:
         self.program, self.in_place, self.order = program, in_place, order
         seed = blake2b(repr((program.name, program.ranks, program.inputs, order)).encode(), digest_size=8).digest()
         self.random = random.Random(seed)

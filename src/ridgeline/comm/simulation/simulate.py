@@ -22,7 +22,7 @@ MOST_TRANSFERS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Simulated:
+class SimulatedCollective:
     """What became of the jobs.
 
     seconds      when the last message arrived
@@ -48,7 +48,7 @@ class Simulated:
         return int(np.argmax(self.link_bytes / self.link_rates))
 
 
-def simulate(jobs: Sequence[Job], graph: Graph, asked: Conditions, window: float | None = None) -> Simulated:
+def simulate(jobs: Sequence[Job], graph: Graph, asked: Conditions, window: float | None = None) -> SimulatedCollective:
     """Run the jobs together.
 
     >>> from ridgeline.comm.library.algorithms import ring_allgather
@@ -62,7 +62,7 @@ def simulate(jobs: Sequence[Job], graph: Graph, asked: Conditions, window: float
 
 def over_seeds(
     jobs: Sequence[Job], graph: Graph, asked: Conditions, seeds: Iterable[int], window: float | None = None
-) -> Iterable[Simulated]:
+) -> Iterable[SimulatedCollective]:
     """The same with one seed of path choice after the other."""
     transfers = sum(len(job.algorithm.steps) for job in jobs)
     if transfers > MOST_TRANSFERS:
@@ -72,7 +72,7 @@ def over_seeds(
     table = None if asked.paths == "shortest" else PathTable(graph, sent.targets) if len(sent) else None
     core = PreparedQueues(sent, sent.sources)
     by_way = np.bincount(sent.connection, sent.size_bytes, len(sent.sources)).astype(np.float64)
-    before: tuple[bytes, Simulated] | None = None
+    before: tuple[bytes, SimulatedCollective] | None = None
     for seed in seeds:
         chosen_ways = ways(graph, between, asked.paths, seed, table)
         same = chosen_ways.links.tobytes()
@@ -91,7 +91,7 @@ def _simulate_ways(
     what: tuple[Messages, Array, PreparedQueues],
     found: Ways,
     window: float | None,
-) -> Simulated:
+) -> SimulatedCollective:
     sent, by_way, core = what
     rates = _less_background(graph, asked, link_rates(graph, asked))
     capped_ways = _cap_ranks(graph, asked, sent, found, rates)
@@ -117,7 +117,7 @@ def _simulate_ways(
         ends[0] = done.arrived_s.max(initial=0.0)
     else:
         np.maximum.at(ends, sent.job, done.arrived_s)
-    return Simulated(
+    return SimulatedCollective(
         seconds=float(ends.max(initial=0.0)),
         job_s=tuple(float(end_s) for end_s in np.maximum(ends - start, 0.0)),
         arrived_s=done.arrived_s,
@@ -221,7 +221,7 @@ class Contention:
     """
     graph: Graph
     conditions: Conditions
-    simulated: Simulated
+    simulated: SimulatedCollective
     jobs: tuple[Job, ...]
     alone_s: tuple[float, ...]
     by_seed: Array

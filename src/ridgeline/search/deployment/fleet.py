@@ -111,7 +111,7 @@ def is_allowed(candidate: FleetCandidate, chips: int, replicas: tuple[int, ...] 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaPool:
+class PlannedPool:
     """Replicas of one role.
 
     chips          of one replica
@@ -164,10 +164,10 @@ class Verified:
     """
 
     @property
-    def pools(self) -> tuple[ReplicaPool, ...]:
+    def pools(self) -> tuple[PlannedPool, ...]:
         """Its replicas by role."""
         rows = zip(self.candidate.capacities, self.candidate.replicas, self.prediction.instances, strict=True)
-        return tuple(ReplicaPool(capacity=item, replicas=many, instance=instance) for item, many, instance in rows)
+        return tuple(PlannedPool(capacity=item, replicas=many, instance=instance) for item, many, instance in rows)
 
     @property
     def user_tokens_per_s(self) -> float:

@@ -55,7 +55,7 @@ MOST_ASKED, MOST = 200, 3  # plans that a target is asked about, and sets of dec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gain:
+class PlanGain:
     """A plan beyond what was searched, beside the winner of the search.
 
     gain    tokens per second per chip over the winner's, less one
@@ -69,7 +69,7 @@ class Gain:
         return self.prediction.tokens_per_s_per_chip / self.winner.tokens_per_s_per_chip - 1
 
 
-GainT = TypeVar("GainT", bound=Gain)
+GainT = TypeVar("GainT", bound=PlanGain)
 
 
 def most_first(gains: Iterable[GainT]) -> tuple[GainT, ...]:
@@ -77,7 +77,7 @@ def most_first(gains: Iterable[GainT]) -> tuple[GainT, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIf(Gain):
+class WhatIf(PlanGain):
     """One change and what it is predicted to gain.
 
     how     how to ask for it; empty where it takes another machine
@@ -270,7 +270,7 @@ def _features(search: Search, winner: Prediction, start: _Idea) -> Iterator[_Ide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OtherEngine(Gain):
+class OtherEngine(PlanGain):
     """Another software and the best plan that was found for it.
 
     availability   whether others than its owners can run it
@@ -394,7 +394,7 @@ def _runs_by_engine() -> Counter[tuple[str, str]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetGain(Gain):
+class TargetGain(PlanGain):
     """A plan that the target cannot express.
 
     untold   the decisions that stand against it

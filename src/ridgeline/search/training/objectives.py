@@ -54,7 +54,7 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class TrainingRun:
     """A whole run of a plan: failures counted.
 
     days, cost_usd, energy_j   None where tokens, price or power are not known
@@ -81,7 +81,7 @@ class PlanOutcome:
 
     search: Search
     best: Prediction | None
-    run: Run | None = None
+    run: TrainingRun | None = None
     table: JsonMapping = field(default_factory=lambda: MappingProxyType({}))
     given: bool = False
 
@@ -132,7 +132,7 @@ def rank_plans(search: Search, goal: Goal, most: int) -> tuple[Prediction, ...]:
     return search.plans[:most]
 
 
-def run_of(prediction: Prediction, goal: Goal) -> Run | None:
+def run_of(prediction: Prediction, goal: Goal) -> TrainingRun | None:
     """The run of a plan over the goal's tokens, or None where none are given.
 
     days = tokens / (tokens/s * useful share) / 86400        cost = days * 24 * chips * price
@@ -145,7 +145,7 @@ def run_of(prediction: Prediction, goal: Goal) -> Run | None:
     days = float(days_to_train(goal.tokens, speed, goodput_share.useful))
     seconds = days * DAY_HOURS * HOUR
     price, power = system.chip.price, rated_power(system.chip)
-    return Run(
+    return TrainingRun(
         goodput=goodput_share,
         days=days,
         cost_usd=days * DAY_HOURS * system.chips * price.value if price else None,

@@ -39,7 +39,7 @@ from ridgeline.search.training.gains import OtherEngine, TargetGain, WhatIf, oth
 from ridgeline.search.training.objectives import (
     PlanOutcome,
     Point,
-    Run,
+    TrainingRun,
     amount,
     chosen,
     frontier,
@@ -510,7 +510,7 @@ class PlanReport:
         return worth([change for change in self.reasons.what_if if change.is_feature])
 
     @property
-    def run(self) -> Run | None:
+    def run(self) -> TrainingRun | None:
         """The whole run, where tokens were asked for."""
         return self.chosen.run if self.found.request.goal.tokens is not None else None
 

@@ -24,7 +24,7 @@ from ridgeline.trace.classes import (
     COMPUTE,
     COPY,
     GROUPS,
-    Policy,
+    CountingPolicy,
     Rules,
     built_in,
     counted_rows,
@@ -111,7 +111,7 @@ class NameTime:
 class Breakdown:
     """Where the time of a timeline went. ``total`` is the mean over chips when there are several."""
 
-    policy: Policy
+    policy: CountingPolicy
     total: BusyTimes
     chips: tuple[BreakdownRow, ...]
     steps: tuple[BreakdownRow, ...]

@@ -17,7 +17,7 @@ import numpy as np
 
 from ridgeline.core.arrays import Mask
 from ridgeline.trace.graph import edges
-from ridgeline.trace.graph.dependency_graph import NEVER, EdgeCount, Graph, by_parts
+from ridgeline.trace.graph.dependency_graph import NEVER, DependencyGraph, EdgeCount, by_parts
 from ridgeline.trace.timeline import Longs, Rows
 
 HOST_PARTS = {
@@ -131,7 +131,7 @@ class CriticalPaths:
     JSON = "*whole steps slack dependencies=edges"
 
 
-def critical_path(graph: Graph) -> CriticalPaths | None:
+def critical_path(graph: DependencyGraph) -> CriticalPaths | None:
     """The critical path; None where nothing counts."""
     work = graph.points.counted_rows
     if not len(work):
@@ -150,7 +150,7 @@ def critical_path(graph: Graph) -> CriticalPaths | None:
     )
 
 
-def windows(graph: Graph) -> Iterator[tuple[int, int, int]]:
+def windows(graph: DependencyGraph) -> Iterator[tuple[int, int, int]]:
     """Steps as the chips see them: from the last end of the step before (or the first start) to its own last end."""
     at = int(graph.at[graph.points.start(graph.points.work)].min()) if len(graph.points.work) else 0
     for number, until in step_ends(graph, graph.at)[:STEPS]:
@@ -159,7 +159,7 @@ def windows(graph: Graph) -> Iterator[tuple[int, int, int]]:
             at = until
 
 
-def step_ends(graph: Graph, at: Longs) -> list[tuple[int, int]]:
+def step_ends(graph: DependencyGraph, at: Longs) -> list[tuple[int, int]]:
     """Every step with its last end, at given times of the points."""
     work = graph.points.work[graph.line.step[graph.points.work] >= 0]
     numbers, inverse = np.unique(graph.line.step[work], return_inverse=True)
@@ -168,7 +168,7 @@ def step_ends(graph: Graph, at: Longs) -> list[tuple[int, int]]:
     return list(zip(numbers.tolist(), ends.tolist(), strict=True))
 
 
-def _binding(graph: Graph) -> Longs:
+def _binding(graph: DependencyGraph) -> Longs:
     """For every point the edge that held it back, -1 for none; of several the first kind."""
     binding_edge = np.full(len(graph.at), -1, np.int64)
     if not len(graph.dst):
@@ -182,7 +182,7 @@ def _binding(graph: Graph) -> Longs:
     return binding_edge
 
 
-def _walk(graph: Graph, last: int) -> PathPieces:
+def _walk(graph: DependencyGraph, last: int) -> PathPieces:
     binding = _binding(graph)
     before = np.full(len(graph.at), -1, np.int64)
     before[binding >= 0] = graph.src[binding[binding >= 0]]
@@ -218,7 +218,7 @@ def _walk(graph: Graph, last: int) -> PathPieces:
     return PathPieces(row=row, label=label, chip=chip, start=start, end=end, labels=names)
 
 
-def _labels(graph: Graph) -> tuple[tuple[str, ...], Longs, int, Longs]:
+def _labels(graph: DependencyGraph) -> tuple[tuple[str, ...], Longs, int, Longs]:
     """Labels of a path: all of them, then codes by class, of an unexplained wait, and by kind of edge."""
     table: dict[str, int] = {}
     parts = HOST_PARTS if len(graph.points.work) else {**HOST_PARTS, edges.CALL: HOST_OP}
@@ -230,7 +230,7 @@ def _labels(graph: Graph) -> tuple[tuple[str, ...], Longs, int, Longs]:
     return tuple(table), classes, waits, kinds
 
 
-def _path(graph: Graph, walk: PathPieces, begin: int, end: int, step: int | None) -> CriticalPath:
+def _path(graph: DependencyGraph, walk: PathPieces, begin: int, end: int, step: int | None) -> CriticalPath:
     line = graph.line
     # pieces descend and touch
     first, last = int(np.searchsorted(-walk.start, -end, side="right")), int(np.searchsorted(-walk.end, -begin))
@@ -287,7 +287,7 @@ def _parts(kind: type[P], tally: Tally[tuple[str, str]], length: int) -> tuple[P
     return tuple(kind(id=id, where=where, ns=ns, share=ns / length) for (id, where), ns in tally.most_common() if ns)
 
 
-def _slack(graph: Graph) -> Longs:
+def _slack(graph: DependencyGraph) -> Longs:
     """How much later each point could have been without the last work ending later."""
     work = graph.points.counted_rows
     ends = graph.points.end(work)
@@ -302,7 +302,7 @@ def _slack(graph: Graph) -> Longs:
     return np.frombuffer(late, np.int64) - graph.at
 
 
-def _by_class(graph: Graph, work: Rows, slack: Longs) -> Iterator[Slack]:
+def _by_class(graph: DependencyGraph, work: Rows, slack: Longs) -> Iterator[Slack]:
     end_slack = slack[graph.points.end(work)]
     codes = graph.line.class_[work]
     for code in np.unique(codes).tolist():

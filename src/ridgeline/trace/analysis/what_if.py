@@ -28,7 +28,7 @@ from ridgeline.core.errors import InputError, Problem, near, not_among
 from ridgeline.trace.analysis.critical_path import step_ends
 from ridgeline.trace.classes import GROUPS, Rules
 from ridgeline.trace.graph import edges
-from ridgeline.trace.graph.dependency_graph import NEVER, Graph, replay
+from ridgeline.trace.graph.dependency_graph import NEVER, DependencyGraph, replay
 from ridgeline.trace.timeline import Longs, Rows, Timeline
 
 PASSES = {"reduction": 2, "norm": 1, "softmax": 1, "loss": 1}  # times of its own that another one of a chain adds
@@ -68,7 +68,7 @@ def further_passes(chain: Longs, pass_ns: Longs, chains: int) -> Longs:
     return total - largest
 
 
-def chains(graph: Graph, rows: Rows, longest: bool, sizes: Sizes, passes: Passes) -> tuple[Rows, Rows, Longs]:
+def chains(graph: DependencyGraph, rows: Rows, longest: bool, sizes: Sizes, passes: Passes) -> tuple[Rows, Rows, Longs]:
     """First spans of chains of at least two, the others of them, and how long each chain takes as one kernel.
 
     by bytes      what the bytes of its spans need together
@@ -185,17 +185,17 @@ def _names(text: str) -> tuple[str, ...]:
 class GraphChange:
     """A graph with other lags and delays: what a replay needs."""
 
-    graph: Graph
+    graph: DependencyGraph
     lag: Longs
     delay: Longs
 
     @classmethod
-    def none(cls, graph: Graph) -> GraphChange:
+    def none(cls, graph: DependencyGraph) -> GraphChange:
         return cls(graph=graph, lag=graph.lag, delay=graph.delay)
 
 
 def answer_questions(
-    graph: Graph, rules: Rules, questions: Sequence[str], sizes: Sizes = unknown_sizes
+    graph: DependencyGraph, rules: Rules, questions: Sequence[str], sizes: Sizes = unknown_sizes
 ) -> tuple[WhatIfAnswer, ...]:
     """Answers to questions, each alone; behind several, all together."""
     parsed_questions = [parse(text) for text in questions]
@@ -205,7 +205,9 @@ def answer_questions(
     return tuple(answers)
 
 
-def answer(graph: Graph, rules: Rules, asked: Sequence[Question], sizes: Sizes = unknown_sizes) -> WhatIfAnswer:
+def answer(
+    graph: DependencyGraph, rules: Rules, asked: Sequence[Question], sizes: Sizes = unknown_sizes
+) -> WhatIfAnswer:
     """The time with all of these changes made."""
     change, touched_rows = GraphChange.none(graph), np.zeros(len(graph.line), np.bool_)
     for question in asked:
@@ -217,7 +219,9 @@ def answer(graph: Graph, rules: Rules, asked: Sequence[Question], sizes: Sizes =
     )
 
 
-def answer_of(graph: Graph, change: GraphChange, touched: Mask, question: str, meaning: str = "") -> WhatIfAnswer:
+def answer_of(
+    graph: DependencyGraph, change: GraphChange, touched: Mask, question: str, meaning: str = ""
+) -> WhatIfAnswer:
     """What replaying a change gives."""
     after = replay(change.graph, change.lag, change.delay)
     return WhatIfAnswer(
@@ -242,7 +246,7 @@ def _meaning(asked: Question) -> str:
     return "calls and host work take no time; streams run beside each other where no wait in the trace orders them"
 
 
-def chosen_rows(graph: Graph, rules: Rules, asked: Question) -> Rows:
+def chosen_rows(graph: DependencyGraph, rules: Rules, asked: Question) -> Rows:
     """The spans of work a question is about: by class, by group, or by name when there is a * in it."""
     line = graph.line
     work = graph.points.counted_rows
@@ -336,7 +340,7 @@ def overlap_rows(change: GraphChange, rows: Rows) -> GraphChange:
     return replace(change, graph=bridged, lag=bridged.lag)
 
 
-def _bridges(graph: Graph, own: Mask, after: Longs) -> edges.Edges:
+def _bridges(graph: DependencyGraph, own: Mask, after: Longs) -> edges.Edges:
     """For each span that followed a chosen one on its stream: the last before it there that was not chosen."""
     points = graph.points
     rows = points.in_order(graph.at)
@@ -390,7 +394,7 @@ def fuse_chains(
 # -- times -------------------------------------------------------------------------------------------------------------
 
 
-def span_ns(graph: Graph, at: Longs) -> int:
+def span_ns(graph: DependencyGraph, at: Longs) -> int:
     """From the first start to the last end of counted work, mean over chips."""
     points, process = graph.points, graph.line.process[graph.points.counted_rows]
     chips = [points.counted_rows[process == chip] for chip in np.unique(process).tolist()]
@@ -398,7 +402,7 @@ def span_ns(graph: Graph, at: Longs) -> int:
     return round(float(np.mean(spans or [0])))
 
 
-def _steps(graph: Graph, after: Longs) -> Iterable[ReplayedStep]:
+def _steps(graph: DependencyGraph, after: Longs) -> Iterable[ReplayedStep]:
     work = graph.points.work
     times = []
     for at in (graph.at, after):

@@ -30,7 +30,7 @@ from ridgeline.trace.analysis.phases import Patterns
 from ridgeline.trace.analysis.roofline import OpRate
 from ridgeline.trace.analysis.what_if import GraphChange, span_ns
 from ridgeline.trace.classes import Rules
-from ridgeline.trace.graph.dependency_graph import Graph, replay
+from ridgeline.trace.graph.dependency_graph import DependencyGraph, replay
 from ridgeline.trace.intervals import cover
 from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Rows, Timeline
 
@@ -187,7 +187,7 @@ class Facts:
     rates: tuple[OpRate, ...]
     ranks: RankReport
     chip: Chip | None
-    graph: Graph | None = None
+    graph: DependencyGraph | None = None
     """What is replayed for gains; None where the timeline is too large to be replayed for each finding."""
     patterns: Patterns = field(default_factory=Patterns)
     software: Software = Software()

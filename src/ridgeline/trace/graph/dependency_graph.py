@@ -111,7 +111,7 @@ class EdgeCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Graph:
+class DependencyGraph:
     """Dependencies between the points of a timeline; edges stand in the order of their targets' places in `order`."""
 
     points: Points
@@ -157,7 +157,7 @@ class Graph:
         rows[of_spans] = self.points.rows[points[of_spans] // 2]
         return rows
 
-    def with_edges(self, more: Edges) -> Graph:
+    def with_edges(self, more: Edges) -> DependencyGraph:
         """The same with further edges; those that go against the order (spans that overlap) are left out."""
         src, dst, lag = (
             np.concatenate([getattr(edges, name) for edges in (self, more)]) for name in ("src", "dst", "lag")
@@ -169,7 +169,7 @@ class Graph:
         return replace(self, src=src[chosen], dst=dst[chosen], lag=lag[chosen], kind=kind[chosen])
 
 
-def graph_of(line: Timeline, rules: Rules, policy: str = ALL) -> Graph:
+def graph_of(line: Timeline, rules: Rules, policy: str = ALL) -> DependencyGraph:
     """The dependencies of a timeline, counted under a policy."""
     counted_mask, left_out = _followed_rows(line, counted_rows(line, policy))
     collectives = match_collectives(line, rules, counted_mask)
@@ -204,7 +204,7 @@ def _followed_rows(line: Timeline, counted: Mask) -> tuple[Mask, str]:
     )
 
 
-def _assemble_graph(points: Points, at: Longs, every: Sequence[Edges], matched: MatchedCollectives) -> Graph:
+def _assemble_graph(points: Points, at: Longs, every: Sequence[Edges], matched: MatchedCollectives) -> DependencyGraph:
     src, dst, lag = (
         np.concatenate([*(getattr(edges, name) for edges in every), np.zeros(0, np.int64)])
         for name in ("src", "dst", "lag")
@@ -223,13 +223,13 @@ def _assemble_graph(points: Points, at: Longs, every: Sequence[Edges], matched: 
     src, dst, lag, kind = src[by_target], dst[by_target], lag[by_target], kind[by_target]
     ready = np.full(len(at), NEVER, np.int64)
     np.maximum.at(ready, dst, at[src] + lag)
-    return Graph(
+    return DependencyGraph(
         points=points, at=at, src=src, dst=dst, lag=lag, kind=kind, order=order,
         delay=np.where(ready == NEVER, at, at - ready), matched=matched, gap_ns=0, delay_ns=0,
     )  # fmt: skip
 
 
-def replay(graph: Graph, lag: Longs | None = None, delay: Longs | None = None) -> Longs:
+def replay(graph: DependencyGraph, lag: Longs | None = None, delay: Longs | None = None) -> Longs:
     """Times of all points with other lags and delays; without any, the measured ones.
 
     Points nothing precedes stay where they were.
@@ -266,6 +266,6 @@ def by_parts(*columns: Longs) -> Iterator[tuple[int, ...]]:
     return chain.from_iterable(parts)
 
 
-def deviation_ns(graph: Graph) -> int:
+def deviation_ns(graph: DependencyGraph) -> int:
     """The worst difference between measured times and a replay without changes: 0."""
     return int(np.abs(replay(graph) - graph.at).max(initial=0))

@@ -20,7 +20,7 @@ import numpy as np
 from ridgeline.core.units import BINARY
 from ridgeline.trace.read.join import Interned, RowColumns, TracePart
 from ridgeline.trace.read.protobuf import Damaged, fields, messages, numbers, readable_fields, signed_int, varint
-from ridgeline.trace.read.source import Source, refuse
+from ridgeline.trace.read.source import TraceSource, refuse
 from ridgeline.trace.read.timestamps import LARGEST, NANOS
 from ridgeline.trace.timeline import (
     ANNOTATION,
@@ -133,7 +133,7 @@ class ChakraNode:
     attributes: dict[str, int | bytes] = field(default_factory=dict)
 
 
-def read(source: Source) -> TracePart:
+def read(source: TraceSource) -> TracePart:
     """One file as columns; an `InputError` when it holds no node."""
     reading = _ChakraNodes(source)
     try:
@@ -155,7 +155,7 @@ def read(source: Source) -> TracePart:
 
 
 class _ChakraNodes:
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: TraceSource) -> None:
         self.source, self.rows = source, RowColumns()
         self.facts: dict[str, int | bytes] = {}
         self.ids: dict[int, int] = {}
@@ -382,7 +382,7 @@ def recognises_execution_trace(head: bytes) -> bool:
     return text[:1] == b"{" and bool(re.search(rb'"schema"\s*:\s*"', text[:4096])) and b'"nodes"' in text[:65536]
 
 
-def read_execution_trace(source: Source) -> TracePart:
+def read_execution_trace(source: TraceSource) -> TracePart:
     """One file as columns; an `InputError` when it holds no op."""
     data = source.read_all(LARGEST_FILE, EXECUTION_TRACE, "record fewer steps")
     try:

@@ -44,7 +44,7 @@ _ODD = re.compile(r"[^\w.+-]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceFile:
+class FolderFile:
     """A file to read, and whose it is."""
 
     path: Path
@@ -59,7 +59,7 @@ class TraceFile:
     """A part of its rank's time; others hold the rest."""
 
 
-def files_of(paths: Sequence[Path]) -> list[TraceFile]:
+def files_of(paths: Sequence[Path]) -> list[FolderFile]:
     """Every file to read, in the order named; a trace and its table of kernels, named both, are one."""
     if not paths:
         raise InputError(Problem(path="", given="no file", expected="at least one trace file or folder"))
@@ -72,7 +72,7 @@ def files_of(paths: Sequence[Path]) -> list[TraceFile]:
         if place.path in tables.values() and place.path.parent in traces:
             continue
         pair = place.named and place.path.name.startswith("trace_view.json") and place.path.parent in tables
-        files.append(TraceFile(path=place.path, beside=tables[place.path.parent]) if pair else place)
+        files.append(FolderFile(path=place.path, beside=tables[place.path.parent]) if pair else place)
     return files
 
 
@@ -82,11 +82,11 @@ def tables_of(paths: Sequence[Path]) -> list[Path]:
     return [table for table in tables if table.name.startswith("kernel_details.csv")][:1]
 
 
-def _behind(path: Path) -> list[TraceFile]:
+def _behind(path: Path) -> list[FolderFile]:
     if not path.exists():
         raise refuse(path, "no such file", "a trace file or a folder of them", "check the path")
     if not path.is_dir():
-        return [TraceFile(path=path)]
+        return [FolderFile(path=path)]
     if profiled := _ascend_files(path) or _msprof_files(path):
         return profiled
     path = _profile_folder(path)
@@ -99,7 +99,7 @@ def _behind(path: Path) -> list[TraceFile]:
         raise _nothing_in(path)
     if len(inside) > MOST_FILES:
         raise refuse(path, f"{len(inside)} files", f"at most {MOST_FILES}", "name the files of some ranks")
-    return [TraceFile(path=entry, named=False) for entry in inside]
+    return [FolderFile(path=entry, named=False) for entry in inside]
 
 
 def _nothing_in(path: Path) -> InputError:
@@ -127,7 +127,7 @@ def _profile_folder(path: Path) -> Path:
 # -- Ascend's profilers ------------------------------------------------------------------------------------------------
 
 
-def _ascend_files(folder: Path) -> list[TraceFile]:
+def _ascend_files(folder: Path) -> list[FolderFile]:
     """The files of the Ascend profiler: in a folder itself, in its output folder, or one of each per rank."""
     ranks = sorted(entry for entry in folder.iterdir() if entry.is_dir() and entry.name.endswith("_ascend_pt"))
     places = [place for run in (folder, *ranks) for place in (run, run / ASCEND_OUTPUT) if place.is_dir()]
@@ -137,7 +137,7 @@ def _ascend_files(folder: Path) -> list[TraceFile]:
     return [replace(file, named=False, label=str(file.path.relative_to(folder))) for file in files]
 
 
-def _ascend_file(folder: Path) -> TraceFile | None:
+def _ascend_file(folder: Path) -> FolderFile | None:
     inside = {file.name: file for file in folder.iterdir() if file.is_file()}
     trace = inside.get("trace_view.json") or inside.get("trace_view.json.gz")
     details = inside.get("kernel_details.csv") or inside.get("kernel_details.csv.gz")
@@ -146,10 +146,10 @@ def _ascend_file(folder: Path) -> TraceFile | None:
         return None
     infos = (_INFO.match(file.name) for place in (folder, folder.parent) for file in place.iterdir())
     ranks = {int(match[1]) for match in infos if match}
-    return TraceFile(path=path, beside=details if trace else None, rank=ranks.pop() if len(ranks) == 1 else None)
+    return FolderFile(path=path, beside=details if trace else None, rank=ranks.pop() if len(ranks) == 1 else None)
 
 
-def _msprof_files(folder: Path) -> list[TraceFile]:
+def _msprof_files(folder: Path) -> list[FolderFile]:
     """The files of a folder that msprof wrote; none for any other folder."""
     runs = [entry for entry in sorted(folder.iterdir()) if entry.is_dir() and entry.name.startswith("PROF_")]
     files_of_run = [list(_of_run(run)) for run in runs or [folder]]
@@ -161,7 +161,7 @@ def _msprof_files(folder: Path) -> list[TraceFile]:
     ]
 
 
-def _of_run(run: Path) -> Iterator[TraceFile]:
+def _of_run(run: Path) -> Iterator[FolderFile]:
     """The best files of one `PROF_*` folder, or of a `timeline` folder in it."""
     entries = sorted(run.iterdir())
     devices = {int(match[1]): entry for entry in entries if (match := _DEVICE.match(entry.name)) and entry.is_dir()}
@@ -171,7 +171,7 @@ def _of_run(run: Path) -> Iterator[TraceFile]:
     output = run / MSPROF_OUTPUT
     exports = sorted(output.glob("msprof_*.json*")) if output.is_dir() else []
     if exports:
-        yield from (TraceFile(path=export, rank=_rank(run, 0), piece=len(exports) > 1) for export in exports)
+        yield from (FolderFile(path=export, rank=_rank(run, 0), piece=len(exports) > 1) for export in exports)
         return
     files = []
     for number, device in devices.items():
@@ -179,14 +179,14 @@ def _of_run(run: Path) -> Iterator[TraceFile]:
         if timeline.is_dir():
             files += _iterations(sorted(timeline.iterdir()), _rank(device, number))
     bases = sorted(run.glob("msprof_*.db")) if not files and (devices or run.name.startswith("PROF_")) else []
-    yield from files or [TraceFile(path=base) for base in bases]
+    yield from files or [FolderFile(path=base) for base in bases]
     if not files and not bases:
         tables = sorted([*output.glob("op_summary_*.csv"), *run.glob("device_*/summary/op_summary_*.csv")])
         many = len(tables) > 1
-        yield from (TraceFile(path=table, rank=_rank(table.parent.parent, 0), piece=many) for table in tables)
+        yield from (FolderFile(path=table, rank=_rank(table.parent.parent, 0), piece=many) for table in tables)
 
 
-def _iterations(files: list[Path], rank: int) -> list[TraceFile]:
+def _iterations(files: list[Path], rank: int) -> list[FolderFile]:
     """The last stretch of iterations without a gap, of the last model."""
     matches = ((_ITERATION.match(file.name), file) for file in files)
     iterations = sorted((int(match[2]), int(match[3]), file) for match, file in matches if match)
@@ -194,7 +194,7 @@ def _iterations(files: list[Path], rank: int) -> list[TraceFile]:
     first = len(last_model) - 1
     while first > 0 and last_model[first - 1][1] == last_model[first][1] - 1:
         first -= 1
-    return [TraceFile(path=file, rank=rank, piece=True) for _, _, file in last_model[first:]] if last_model else []
+    return [FolderFile(path=file, rank=rank, piece=True) for _, _, file in last_model[first:]] if last_model else []
 
 
 def _rank(device: Path, number: int) -> int:

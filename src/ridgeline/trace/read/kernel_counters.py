@@ -25,7 +25,7 @@ from ridgeline.trace.read.kernel_tables import (
     records,
     rows_of,
 )
-from ridgeline.trace.read.source import Source, refuse
+from ridgeline.trace.read.source import TraceSource, refuse
 
 FORMAT = "Nsight Compute CSV"
 MOST_NAMES = 100_000
@@ -96,13 +96,13 @@ def recognises(head: bytes) -> bool:
 
 def read_counter_file(path: Path) -> CounterFile:
     """A file of counters with its format."""
-    format = KERNEL_DETAILS if recognises_ascend(Source(path).head()) else FORMAT
+    format = KERNEL_DETAILS if recognises_ascend(TraceSource(path).head()) else FORMAT
     return CounterFile(sources=(path.name,), format=format, kernels=read_counters(path))
 
 
 def read_counters(path: Path | str) -> tuple[KernelCounters, ...]:
     """Counters of every kernel name, the one with most time first; an `InputError` when the file holds none."""
-    source = Source(Path(path))
+    source = TraceSource(Path(path))
     if not source.path.is_file():
         raise refuse(source.path, "no such file", FORMAT, "check the path")
     head = source.head()
@@ -179,7 +179,7 @@ def _together(name: str, found: _Sum) -> KernelCounters:
 # -- Nsight Compute ---------------------------------------------------------------------------------------------------
 
 
-def _ncu(source: Source) -> Iterator[_Launch]:
+def _ncu(source: TraceSource) -> Iterator[_Launch]:
     header: list[str] = []
     units: list[str] = []
     current: tuple[tuple[str, ...], dict[str, str], dict[str, tuple[float, str]]] | None = None
@@ -266,7 +266,7 @@ def _flops(name: str, count: float) -> float:
 # -- Ascend -----------------------------------------------------------------------------------------------------------
 
 
-def _ascend(source: Source) -> Iterator[_Launch]:
+def _ascend(source: TraceSource) -> Iterator[_Launch]:
     for row in records(source):
         duration = number(first(row, DURATION))
         name = first(row, NAME)

@@ -19,14 +19,14 @@ import numpy as np
 
 from ridgeline.core.units import BINARY
 from ridgeline.trace.read.join import RowColumns, TracePart
-from ridgeline.trace.read.source import Source, refuse
+from ridgeline.trace.read.source import TraceSource, refuse
 from ridgeline.trace.read.timestamps import NANOS, nanoseconds
 from ridgeline.trace.timeline import KERNEL, MARKER, MEMCPY, RUNTIME, SYNC, RecordedShape, Rows, Sparse
 
 LONGEST_LINE = int(4 * BINARY["Mi"])
 
 
-def rows_of(source: Source) -> Iterator[list[str]]:
+def rows_of(source: TraceSource) -> Iterator[list[str]]:
     """Rows of a file; a line that is too long or no CSV ends them, and ``source.damage`` says so."""
     reader = csv.reader(_lines(source))
     while True:
@@ -39,7 +39,7 @@ def rows_of(source: Source) -> Iterator[list[str]]:
             return
 
 
-def _lines(source: Source) -> Iterator[str]:
+def _lines(source: TraceSource) -> Iterator[str]:
     decode = codecs.getincrementaldecoder("utf-8-sig")("replace")
     remainder = ""
     for chunk in source.chunks():
@@ -103,7 +103,7 @@ def _header(head: bytes) -> list[str]:
     return [name.strip(' \r\t"') for name in line.split(",")]
 
 
-def read_ascend(source: Source) -> TracePart:
+def read_ascend(source: TraceSource) -> TracePart:
     """A table of kernels as a timeline of its own, its steps as marks."""
     rows, steps = RowColumns(), dict[str, tuple[int, int]]()
     for batch in _batches(source):
@@ -124,7 +124,7 @@ def read_ascend(source: Source) -> TracePart:
     return rows.part(source.name, format, ranks=rows.chip_ranks(lambda name: (len(name), name)))
 
 
-def records(source: Source) -> Iterator[dict[str, str]]:
+def records(source: TraceSource) -> Iterator[dict[str, str]]:
     """Rows of the table by column name."""
     header: list[str] = []
     for row in rows_of(source):
@@ -134,7 +134,7 @@ def records(source: Source) -> Iterator[dict[str, str]]:
             yield dict(zip(header, row, strict=True))
 
 
-def _batches(source: Source) -> Iterator[list[dict[str, str]]]:
+def _batches(source: TraceSource) -> Iterator[list[dict[str, str]]]:
     table = records(source)
     return iter(lambda: list(islice(table, BATCH)), [])
 
@@ -189,7 +189,7 @@ def shape_of(row: Mapping[str, str]) -> RecordedShape | None:
     return RecordedShape(dims=dims, types=tuple(TYPES.get(type_.strip(), type_.strip()) for type_ in types.split(";")))
 
 
-def attach_shapes(part: TracePart, source: Source) -> TracePart:
+def attach_shapes(part: TracePart, source: TraceSource) -> TracePart:
     """The part of a trace with the shapes of the table beside it: kernels of equal name and, within 1 us, start."""
     table = read_ascend(source)
     kernels = np.flatnonzero(part.kind == part.tables.kinds.index(KERNEL)) if KERNEL in part.tables.kinds else ()
@@ -252,7 +252,7 @@ def recognises_rocprof(head: bytes) -> bool:
     return "Start_Timestamp" in columns and "End_Timestamp" in columns and any(name in columns for name in NAMES)
 
 
-def read_rocprof(source: Source) -> TracePart:
+def read_rocprof(source: TraceSource) -> TracePart:
     """One table as columns; an `InputError` when it holds no span."""
     rows = RowColumns()
     for batch in _batches(source):

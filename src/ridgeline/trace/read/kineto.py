@@ -24,7 +24,7 @@ from ridgeline.trace.read.chrome_columns import ChromeColumns, Spans, Track
 from ridgeline.trace.read.chrome_dialects import KINETO, SUMMED, XLA, XLA_LIMIT, dialect_of, overlap_told
 from ridgeline.trace.read.chrome_events import UNREADABLE, EventDecoder, Fate, JsonStream, Member, NotJson
 from ridgeline.trace.read.join import MOST_SPANS, CounterChanges, TracePart
-from ridgeline.trace.read.source import Source, refuse
+from ridgeline.trace.read.source import TraceSource, refuse
 from ridgeline.trace.read.timestamps import LARGEST, LAUNCH, MISSING, NANOS, doubt_unit
 from ridgeline.trace.timeline import (
     ANNOTATION,
@@ -70,7 +70,7 @@ def recognises(head: bytes) -> bool:
     return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
 
 
-def read(source: Source) -> TracePart:
+def read(source: TraceSource) -> TracePart:
     """One file as columns; an `InputError` when it holds no trace at all."""
     columns, facts = ChromeColumns(source.nanos), JsonObject()
     decoder = EventDecoder(source.nanos)
@@ -103,7 +103,7 @@ def _value(raw: bytes) -> object:
         return None
 
 
-def _no_spans(source: Source, fate: Fate, gathered: ChromeColumns) -> Exception:
+def _no_spans(source: TraceSource, fate: Fate, gathered: ChromeColumns) -> Exception:
     if not fate.listed:
         given_text = "JSON without an event list"
         todo = "a trace has a list named traceEvents; is this another kind of file?"
@@ -120,7 +120,7 @@ class Finish:
     """From gathered columns to a part: units, kinds, processes, counters, and what has to be said."""
 
     def __init__(
-        self, source: Source, gathered: ChromeColumns, facts: JsonMapping, *, exact: bool = False, format: str = ""
+        self, source: TraceSource, gathered: ChromeColumns, facts: JsonMapping, *, exact: bool = False, format: str = ""
     ) -> None:
         self.source, self.gathered, self.facts = source, gathered, facts
         self.exact, self.format = exact, format

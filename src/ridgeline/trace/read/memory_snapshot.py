@@ -21,7 +21,7 @@ import msgspec
 
 from ridgeline.core.documents import JsonMapping
 from ridgeline.core.units import BINARY
-from ridgeline.trace.read.source import Source, doubt, refuse
+from ridgeline.trace.read.source import TraceSource, doubt, refuse
 
 MOST_VALUES = 200_000_000  # instructions
 MAGIC = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
@@ -190,7 +190,7 @@ def recognises(head: bytes) -> bool:
 
 def format_of(path: Path) -> str:
     """Which sort of record a file is."""
-    return FORMAT if Source(path).head().startswith(MAGIC) else TIMELINE
+    return FORMAT if TraceSource(path).head().startswith(MAGIC) else TIMELINE
 
 
 def read_memory(path: Path) -> MemoryRecord:
@@ -201,7 +201,7 @@ def read_memory(path: Path) -> MemoryRecord:
 
 def read_snapshot(path: Path) -> tuple[DeviceMemory, ...]:
     """The memory of every chip of a record; an `InputError` when it is none."""
-    source = Source(path)
+    source = TraceSource(path)
     data = source.read_all(LARGEST, FORMAT, "record a shorter history (max_entries)")
     try:
         value = plain(data) if data.startswith(MAGIC) else msgspec.json.decode(data)

@@ -17,7 +17,7 @@ import numpy as np
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.trace.read.join import Interned, RowColumns, TracePart
-from ridgeline.trace.read.source import Source, refuse
+from ridgeline.trace.read.source import TraceSource, refuse
 from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MEMCPY, MEMSET, OVERHEAD, RUNTIME, SYNC, Codes, Longs
 
 FORMAT = "Nsight Systems SQLite"
@@ -65,7 +65,7 @@ FIXED = {MEMCPY: "Memcpy", MEMSET: "Memset", SYNC: "Synchronize", KERNEL: "CUDA 
 class NsysExport:
     """Reads one open database."""
 
-    def __init__(self, source: Source, base: sqlite3.Connection) -> None:
+    def __init__(self, source: TraceSource, base: sqlite3.Connection) -> None:
         self.source, self.base, self.rows = source, base, RowColumns()
         self.tables = self._tables()
         self.chips: Interned[tuple[int, int]] = Interned()
@@ -275,7 +275,7 @@ NUMBER = 2**24  # a process's or thread's own number, within its global id
 _VERSION = re.compile(r"_v\d{3,6}$")  # of the interface of a runtime call: cudaLaunchKernel_v7000
 
 
-def read(source: Source, base: sqlite3.Connection) -> TracePart:
+def read(source: TraceSource, base: sqlite3.Connection) -> TracePart:
     """An open export as columns; an `InputError` when it holds no work."""
     export = NsysExport(source, base)
     export.collect()

@@ -10,12 +10,12 @@ from ridgeline.core.errors import InputError
 from ridgeline.trace.classes import Rules, built_in, classify
 from ridgeline.trace.read import chakra, kernel_counters, kernel_tables, kineto, memory_snapshot, sqlite_files, xplane
 from ridgeline.trace.read.chrome_dialects import overlap_doubts
-from ridgeline.trace.read.folder import TraceFile, files_of, unzip_traces
+from ridgeline.trace.read.folder import FolderFile, files_of, unzip_traces
 from ridgeline.trace.read.host_marks import name_collectives
 from ridgeline.trace.read.join import TracePart, join, last_captures
 from ridgeline.trace.read.kernel_counters import CounterFile
 from ridgeline.trace.read.memory_snapshot import MemoryRecord
-from ridgeline.trace.read.source import Progress, Source, doubt, refuse, what_it_is
+from ridgeline.trace.read.source import Progress, TraceSource, doubt, refuse, what_it_is
 from ridgeline.trace.read.timestamps import WORDS, nanos_of
 from ridgeline.trace.timeline import Timeline
 
@@ -26,7 +26,7 @@ class Reader:
 
     name: str
     recognises: Callable[[bytes], bool]
-    read: Callable[[Source], TracePart]
+    read: Callable[[TraceSource], TracePart]
     any_unit: bool = True
     """Whether its times may be in another unit than its format says."""
 
@@ -69,7 +69,7 @@ def read_timeline(
     return _add_warnings(line, overlap_doubts(line, rules or built_in()))
 
 
-def _parts(files: Sequence[TraceFile], nanos: int, progress: Progress | None) -> tuple[list[TracePart], list[str]]:
+def _parts(files: Sequence[FolderFile], nanos: int, progress: Progress | None) -> tuple[list[TracePart], list[str]]:
     """What the files hold, and what to say about those that are passed over or left out."""
     total = sum(file.path.stat().st_size for file in files if file.path.exists())
     done = 0
@@ -83,7 +83,7 @@ def _parts(files: Sequence[TraceFile], nanos: int, progress: Progress | None) ->
     parts, passed_over = [], list[InputError]()
     for file in files:
         try:
-            parts.append(_place_part(_read(Source(file.path, tell, nanos)), file))
+            parts.append(_place_part(_read(TraceSource(file.path, tell, nanos)), file))
         except InputError as wrong:
             if file.named:
                 raise
@@ -94,7 +94,7 @@ def _parts(files: Sequence[TraceFile], nanos: int, progress: Progress | None) ->
     return kept_parts, warnings + [f"not read: {wrong}" for wrong in passed_over]
 
 
-def _place_part(part: TracePart, found: TraceFile) -> TracePart:
+def _place_part(part: TracePart, found: FolderFile) -> TracePart:
     if found.label:
         part = replace(part, about=replace(part.about, sources=(found.label,)))
     if found.rank is not None and part.rank is None and not part.tables.ranks:
@@ -102,7 +102,7 @@ def _place_part(part: TracePart, found: TraceFile) -> TracePart:
     if found.beside is None:
         return part
     try:
-        return kernel_tables.attach_shapes(part, Source(found.beside))
+        return kernel_tables.attach_shapes(part, TraceSource(found.beside))
     except InputError as wrong:
         return _with_warnings(part, f"not read: {wrong}")
 
@@ -115,7 +115,7 @@ def _add_warnings(line: Timeline, more: Sequence[str]) -> Timeline:
     return replace(line, about=replace(line.about, warnings=(*line.about.warnings, *more))) if more else line
 
 
-def _read(source: Source) -> TracePart:
+def _read(source: TraceSource) -> TracePart:
     head = source.head()
     what, todo = what_it_is(source.path, head)
     for reader in READERS:
@@ -142,7 +142,7 @@ def read_untimed(path: Path) -> CounterFile | MemoryRecord | None:
     """Counters of kernels, or a record of an allocator, where a file holds one instead of a timeline; else None."""
     if not path.is_file():
         return None
-    head = Source(path).head()
+    head = TraceSource(path).head()
     if kernel_counters.recognises(head):
         return kernel_counters.read_counter_file(path)
     return memory_snapshot.read_memory(path) if memory_snapshot.recognises(head) else None

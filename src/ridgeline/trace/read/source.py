@@ -32,7 +32,7 @@ Progress = Callable[[int, int], None]
 """Called with bytes of files read so far, and bytes of all of them."""
 
 
-class Source:
+class TraceSource:
     """One file as chunks. ``damage`` says after the last chunk why the stream ended early, empty when it did not."""
 
     def __init__(self, path: Path, tell: Callable[[int], None] | None = None, nanos: int = 0) -> None:
@@ -47,7 +47,7 @@ class Source:
 
     def head(self, size: int = 65536) -> bytes:
         """The first bytes, inflated: enough to recognise a format by. ``damage`` says why there are none."""
-        first = Source(self.path)
+        first = TraceSource(self.path)
         for chunk in first.chunks(size):
             return chunk[:size]
         self.damage = first.damage

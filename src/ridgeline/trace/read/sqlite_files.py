@@ -31,7 +31,7 @@ from ridgeline.trace.read import nsys
 from ridgeline.trace.read.join import RowColumns, TracePart
 from ridgeline.trace.read.kernel_tables import shape_of
 from ridgeline.trace.read.nsys import BROKEN
-from ridgeline.trace.read.source import Source, refuse
+from ridgeline.trace.read.source import TraceSource, refuse
 from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MARKER, MEMCPY, RUNTIME, SYNC, Longs, RecordedShape
 
 BATCH = 50_000  # rows fetched at a time
@@ -98,7 +98,7 @@ class _Database:
     def texts(self, table: str, *columns: str) -> dict[int, str]:
         return texts_in(self.base, table, "id", *columns) if table in self.tables else {}
 
-    def part(self, source: Source, format: str, chips: Iterable[str], without: str, todo: str) -> TracePart:
+    def part(self, source: TraceSource, format: str, chips: Iterable[str], without: str, todo: str) -> TracePart:
         """Everything as a part: the first chip named, ranks by the numbers of the chips; an `InputError` when empty."""
         if not self.rows.count:
             raise refuse(source.path, f"a database without {without}", format, todo)
@@ -120,7 +120,7 @@ def _has_msprof_tables(tables: frozenset[str]) -> bool:
     return "STRING_IDS" in tables and bool(tables & {"TASK", "COMMUNICATION_OP", "CANN_API"})
 
 
-def read_msprof(source: Source, base: sqlite3.Connection) -> TracePart:
+def read_msprof(source: TraceSource, base: sqlite3.Connection) -> TracePart:
     """An open database as columns; an `InputError` when it holds no span."""
     database = _Msprof(base)
     database.take_tasks()
@@ -225,7 +225,7 @@ def _has_rocpd_tables(tables: frozenset[str]) -> bool:
     return any(name.lstrip("_").startswith(DISPATCH) for name in tables)
 
 
-def read_rocpd(source: Source, base: sqlite3.Connection) -> TracePart:
+def read_rocpd(source: TraceSource, base: sqlite3.Connection) -> TracePart:
     """An open database as columns; an `InputError` when it holds no span."""
     database = _Rocpd(base)
     names = [name.lstrip("_") for name in database.tables]
@@ -312,7 +312,9 @@ class _Rocpd(_Database):
 # -- any of them -------------------------------------------------------------------------------------------------------
 
 
-FORMATS: Mapping[str, tuple[Callable[[frozenset[str]], bool], Callable[[Source, sqlite3.Connection], TracePart]]] = {
+FORMATS: Mapping[
+    str, tuple[Callable[[frozenset[str]], bool], Callable[[TraceSource, sqlite3.Connection], TracePart]]
+] = {
     MSPROF: (_has_msprof_tables, read_msprof),
     ROCPD: (_has_rocpd_tables, read_rocpd),
 }
@@ -327,7 +329,7 @@ def recognises(head: bytes) -> bool:
     return head.startswith(MAGIC)
 
 
-def read(source: Source) -> TracePart:
+def read(source: TraceSource) -> TracePart:
     """One database as columns; an `InputError` when it is nobody's, or holds no work."""
     with source.unpacked_file() as path:
         try:

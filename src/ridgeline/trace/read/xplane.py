@@ -20,7 +20,7 @@ from ridgeline.trace.read.chrome_events import Args, Event, Fate
 from ridgeline.trace.read.join import TracePart
 from ridgeline.trace.read.kineto import Finish
 from ridgeline.trace.read.protobuf import Damaged, fields, readable_fields, signed_int, varint
-from ridgeline.trace.read.source import Source, refuse
+from ridgeline.trace.read.source import TraceSource, refuse
 
 FORMAT = "XLA xplane"
 LARGEST = int(2 * BINARY["Gi"])  # bytes of a protobuf message, by its own rule
@@ -65,7 +65,7 @@ def recognises(head: bytes) -> bool:
     return False
 
 
-def read(source: Source) -> TracePart:
+def read(source: TraceSource) -> TracePart:
     """One profile as columns; an `InputError` when it holds no span."""
     data = source.read_all(LARGEST, "one XSpace, below 2 GiB", "profile fewer steps")
     columns, fate = ChromeColumns(1), Fate()

@@ -8,11 +8,11 @@ from spans import Sketch
 
 from ridgeline.trace.analysis.critical_path import critical_path
 from ridgeline.trace.classes import built_in
-from ridgeline.trace.graph.dependency_graph import Graph, graph_of
+from ridgeline.trace.graph.dependency_graph import DependencyGraph, graph_of
 from ridgeline.trace.timeline import Timeline
 
 
-def graph(line: Timeline) -> Graph:
+def graph(line: Timeline) -> DependencyGraph:
     return graph_of(line, built_in())
 
 

@@ -13,12 +13,12 @@ from traces import Recipe, make, write
 from ridgeline.core.errors import InputError
 from ridgeline.trace.analysis.what_if import answer_questions, parse
 from ridgeline.trace.classes import built_in, classify
-from ridgeline.trace.graph.dependency_graph import Graph, graph_of
+from ridgeline.trace.graph.dependency_graph import DependencyGraph, graph_of
 from ridgeline.trace.read.readers import read_timeline
 from ridgeline.trace.timeline import Timeline
 
 
-def graph(line: Timeline) -> Graph:
+def graph(line: Timeline) -> DependencyGraph:
     return graph_of(line, built_in())
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from ridgeline.trace.classes import built_in, classify
-from ridgeline.trace.graph.dependency_graph import Graph, graph_of
+from ridgeline.trace.graph.dependency_graph import DependencyGraph, graph_of
 from ridgeline.trace.graph.edges import SEND
 from ridgeline.trace.timeline import RecordedCollective, SideTables, Span, Sparse, Timeline
 
@@ -16,7 +16,7 @@ def span(stage: int, stream: str, start: int, length: int, kind: str) -> Span:
     return Span(process=f"stage {stage}", stream=stream, name="x", kind=kind, start_ns=start, duration_ns=length)
 
 
-def graph(*, predicted: bool) -> Graph:
+def graph(*, predicted: bool) -> DependencyGraph:
     """Stage 0 computes until 10 and sends until 12; compute and traffic of stage 1 begin at 12, more compute at 20."""
     spans = [
         span(0, "compute", 0, 10, "matmul"), span(0, "pp", 10, 2, "send"),
@@ -28,7 +28,7 @@ def graph(*, predicted: bool) -> Graph:
     return graph_of(classify(replace(line, detail=detail)), built_in())
 
 
-def fed(found: Graph) -> list[tuple[str, int]]:
+def fed(found: DependencyGraph) -> list[tuple[str, int]]:
     """Streams and starts of what a send holds back."""
     rows = found.row_of(found.dst[found.kind == SEND])
     return sorted((found.line.streams[found.line.stream[row]], int(found.line.start_ns[row])) for row in rows)

@@ -15,12 +15,19 @@ from ridgeline.trace.analysis.what_if import answer_questions
 from ridgeline.trace.analyze_traces import analyze
 from ridgeline.trace.classes import built_in, classify
 from ridgeline.trace.graph import dependency_graph
-from ridgeline.trace.graph.dependency_graph import Graph, deviation_ns, forward_order, graph_of, one_by_one, ranks_in
+from ridgeline.trace.graph.dependency_graph import (
+    DependencyGraph,
+    deviation_ns,
+    forward_order,
+    graph_of,
+    one_by_one,
+    ranks_in,
+)
 from ridgeline.trace.read.readers import read_timeline
 from ridgeline.trace.timeline import Timeline
 
 
-def graph(line: Timeline) -> Graph:
+def graph(line: Timeline) -> DependencyGraph:
     return graph_of(line, built_in())
 
 
@@ -222,7 +229,7 @@ def test_a_long_chain_of_one_instant() -> None:
     assert order.tolist() == list(range(count))[::-1]
 
 
-def brute_slack(found: Graph) -> np.ndarray:
+def brute_slack(found: DependencyGraph) -> np.ndarray:
     """Slack of every point by its definition: how much later it can be before the last end of work moves."""
     last = found.at[found.points.end(found.points.work)].max()
     slack = np.zeros(len(found.at), np.int64)
