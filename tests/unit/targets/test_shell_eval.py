@@ -137,7 +137,7 @@ def test_a_script_handed_to_the_scheduler_is_followed() -> None:
     )
     script = read_script(text)
     assert ["python", "train.py", "--layout", "Et*2|tL"] in script.commands  # no pipe: the bar stands in a variable
-    assert script.told == {
+    assert script.slurm_variables == {
         "SLURM_NNODES": "4",
         "SLURM_JOB_NUM_NODES": "4",
         "SLURM_NTASKS_PER_NODE": "8",

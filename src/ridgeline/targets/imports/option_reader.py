@@ -97,12 +97,11 @@ def only(files: Files, wanted: Callable[[JsonObject], bool], expected: str, *suf
     >>> only({"a.json": '{"x": 1}', "b.json": "{}"}, lambda data: "x" in data, "one file with x", ".json").source
     'a.json'
     """
-    matching_tables = [table for table in tables(files, *suffixes) if wanted(table.data)]
-    if len(matching_tables) != 1:
-        raise InputError(
-            Problem(path="", given=f"{len(matching_tables)} such files", expected=expected, todo="name one file")
-        )
-    return matching_tables[0]
+    matches = [table for table in tables(files, *suffixes) if wanted(table.data)]
+    if len(matches) != 1:
+        given = f"{len(matches)} such files"
+        raise InputError(Problem(path="", given=given, expected=expected, todo="name one file"))
+    return matches[0]
 
 
 class OptionReader:
@@ -138,8 +137,8 @@ class OptionReader:
         if value is None:
             return default
         number = int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,15}", value) else value
-        covers_all = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
-        if isinstance(number, bool) or not covers_all:
+        is_whole = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
+        if isinstance(number, bool) or not is_whole:
             return self.bad(names[0], value, "a whole number", default)
         if not 1 <= number <= BIGGEST:
             return self.bad(names[0], value, "a whole number of at least 1", default)
@@ -147,19 +146,13 @@ class OptionReader:
 
     def left_open(self, option: str, value: str, instead: int | None) -> int | None:
         """Note a value that the files leave to their caller."""
-        name = re.search(r"\$\{?(\w+)", value)
-        stated_options = name.group(1) if name else ""
-        todo = (
-            f"say it with --env {stated_options}=..."
-            if stated_options and not stated_options.isdigit()
-            else "say it with --env or --arg"
-        )
-        if stated_options.isdigit():
-            todo = f"it is argument {stated_options} of the script: say the arguments with --arg, in order"
-        expected_text = "a value that the files state"
-        self.problems.append(
-            Problem(path=option, given=f"{value[:60]}, which is left open", expected=expected_text, todo=todo)
-        )
+        match = re.search(r"\$\{?(\w+)", value)
+        name = match.group(1) if match else ""
+        todo = f"say it with --env {name}=..." if name else "say it with --env or --arg"
+        if name.isdigit():
+            todo = f"it is argument {name} of the script: say the arguments with --arg, in order"
+        given, expected = f"{value[:60]}, which is left open", "a value that the files state"
+        self.problems.append(Problem(path=option, given=given, expected=expected, todo=todo))
         return instead
 
     def size(self, *names: str) -> int | None:
@@ -216,15 +209,11 @@ class OptionReader:
         """
         if self.problems:
             raise InputError([self.table.locate(problem) for problem in self.problems])
-        names_left = [name for name in self.options if name not in self.taken]
-        unread_options = [
-            Unread(option=name, value=given_text(self.options[name]), why=_why(name, apart)) for name in names_left
-        ]
-        return (*self.notes, *unread_options)
-
-
-def _why(name: str, apart: Mapping[str, str]) -> str:
-    return next((why for pattern, why in apart.items() if fnmatchcase(name, pattern)), STRANGE)
+        notes = list(self.notes)
+        for name in [name for name in self.options if name not in self.taken]:
+            why = next((why for pattern, why in apart.items() if fnmatchcase(name, pattern)), STRANGE)
+            notes.append(Unread(option=name, value=given_text(self.options[name]), why=why))
+        return tuple(notes)
 
 
 def assignments(files: Files) -> JsonObject:
@@ -257,11 +246,11 @@ def assigned_by(files: Files, wanted: str = "") -> Iterator[JsonObject]:
             continue
         for command in read_script(text, checkout_of(files)).commands:
             pairs = (re.fullmatch(r"\+{0,2}([A-Za-z_][\w.@]*)=(.*)", word, re.DOTALL) for word in command[1:])
-            stated_options = {pair.group(1): _scalar(pair.group(2)) for pair in pairs if pair}
-            if stated_options:
+            options = {pair.group(1): _scalar(pair.group(2)) for pair in pairs if pair}
+            if options:
                 is_wanted = bool(wanted and re.search(wanted, " ".join(command[:12])))
-                ranked_options.append((not is_wanted, starts_script(command), stated_options))
-    yield from (stated_options for *_, stated_options in sorted(ranked_options, key=lambda one: one[:2]))
+                ranked_options.append((not is_wanted, starts_script(command), options))
+    yield from (options for *_, options in sorted(ranked_options, key=lambda ranked: ranked[:2]))
 
 
 def starts_script(command: Sequence[str]) -> bool:
@@ -288,11 +277,9 @@ def interpolate_references(options: JsonMapping, environment: Mapping[str, str])
             if reference is None:
                 continue
             kind, key, default = reference.groups()
-            referenced_value = environment.get(key) if kind == "oc.env:" else options_filled.get(key)
-            if referenced_value is not None:
-                options_filled[name] = (
-                    _scalar(referenced_value) if isinstance(referenced_value, str) else referenced_value
-                )
+            target = environment.get(key) if kind == "oc.env:" else options_filled.get(key)
+            if target is not None:
+                options_filled[name] = _scalar(target) if isinstance(target, str) else target
             elif default is not None:
                 options_filled[name] = _scalar(default.strip())
     return options_filled
@@ -307,7 +294,7 @@ def left_out(files: Files) -> list[str]:
     return list(notes)[:MOST_NOTES]
 
 
-def _scalar(text: str) -> Any:
+def _scalar(text: str) -> bool | int | float | str | None:
     """A word of a command line as the plain value it spells."""
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":  # quotes for the program's own parser
         return text[1:-1]
@@ -356,8 +343,10 @@ def read_arguments(words: Iterable[str], *known: Options) -> Arguments:
     >>> found.words, found.options
     (['m'], {'tensor-parallel-size': 2, 'enable-prefix-caching': False, 'block-size': 32})
     """
-    arguments_read = Arguments()
-    values: list[Any] | None = arguments_read.words
+    arguments = Arguments()
+    flags = {name for option_list in known for name in option_list.flags}
+    takes_value = {name for option_list in known for name in option_list.values}
+    values: list[Any] | None = arguments.words
     for word in words:
         if not _is_option(word):
             if values is not None:
@@ -366,36 +355,29 @@ def read_arguments(words: Iterable[str], *known: Options) -> Arguments:
         text, equals, value = word.lstrip("-").partition("=")
         name = _option_name(text, known)
         if name is None:
-            values = _strange(arguments_read, word, text, known)
-        elif name.startswith("no-") and name[3:] in _flags(known):
-            arguments_read.options[name[3:]] = False
+            arguments.strange.append(_strange_option(word, text, known))
+            values = []
+        elif name.startswith("no-") and name[3:] in flags:
+            arguments.options[name[3:]] = False
             values = None
             continue
-        elif name in _flags(known) and name not in _takes(known):
-            arguments_read.options[name] = True
+        elif name in flags and name not in takes_value:
+            arguments.options[name] = True
             values = None
             continue
         else:
-            values = arguments_read.options[name] = []
+            values = arguments.options[name] = []
         if equals and values is not None:
             values.append(value_of(value))
-    for name, layers_held in arguments_read.options.items():
-        if isinstance(layers_held, list):
-            arguments_read.options[name] = layers_held[0] if len(layers_held) == 1 else layers_held or True
-    arguments_read.words = [str(word) for word in arguments_read.words]
-    return arguments_read
+    for name, value_list in arguments.options.items():
+        if isinstance(value_list, list):
+            arguments.options[name] = value_list[0] if len(value_list) == 1 else value_list or True
+    arguments.words = [str(word) for word in arguments.words]
+    return arguments
 
 
 def _is_option(word: str) -> bool:
     return len(word) > 1 and word.startswith("-") and NUMBER.fullmatch(word) is None
-
-
-def _flags(known: Iterable[Options]) -> set[str]:
-    return {name for option_list in known for name in option_list.flags}
-
-
-def _takes(known: Iterable[Options]) -> set[str]:
-    return {name for option_list in known for name in option_list.values}
 
 
 def _option_name(text: str, known: Iterable[Options]) -> str | None:
@@ -405,26 +387,21 @@ def _option_name(text: str, known: Iterable[Options]) -> str | None:
         full = option_list.aliases.get(stem, stem)
         if full in option_list.values or full in option_list.flags:
             return full + dot + inner
-    starts = (
-        {name for option_list in known for name in (*option_list.values, *option_list.flags) if name.startswith(stem)}
-        if stem
-        else set()
-    )
-    meant = {option_list.aliases.get(name, name) for name in starts for option_list in known}
-    return next(iter(meant)) if len(meant) == 1 and len(stem) > 1 else None
+    names = (name for option_list in known for name in (*option_list.values, *option_list.flags))
+    starts = {name for name in names if name.startswith(stem)} if len(stem) > 1 else set()
+    meanings = {option_list.aliases.get(name, name) for name in starts for option_list in known}
+    return next(iter(meanings)) if len(meanings) == 1 else None
 
 
-def _strange(found: Arguments, word: str, text: str, known: Iterable[Options]) -> list[Any]:
+def _strange_option(word: str, text: str, known: Iterable[Options]) -> Unread:
     names = sorted({name for option_list in known for name in (*option_list.values, *option_list.flags)})
     near = get_close_matches(text.replace("_", "-"), names, n=3, cutoff=0.6)
     titles = " or ".join(option_list.title for option_list in known)
     hint = f"; near: {', '.join(f'--{name}' for name in near)}" if near else ""
-    values: list[Any] = []
-    found.strange.append(Unread(option=given_text(word)[1:-1], value="", why=f"no option of {titles}{hint}"))
-    return values
+    return Unread(option=given_text(word)[1:-1], value="", why=f"no option of {titles}{hint}")
 
 
-def value_of(word: str) -> Any:
+def value_of(word: str) -> int | float | str:
     """A word as the plain value it spells.
 
     >>> value_of("8"), value_of("0.9"), value_of("fp8"), value_of("nan")

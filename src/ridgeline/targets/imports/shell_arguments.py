@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.core.errors import InputError, Problem
@@ -95,14 +95,14 @@ def lacking(files: Files) -> dict[int, str]:
 def _argument_name(text: str, number: int, found: re.Match[str] | None) -> str:
     """A word's name in the script, the values that it is compared with, and the remark beside it."""
     name, remark = (found.group(1), (found.group(3) or "").strip()) if found else ("", "")
-    spelled_model = rf"\$\{{?(?:{name or number}|{number})\}}?[\"']?"
-    comparison = re.findall(spelled_model + r"\s*={1,2}\s*[\"']?([\w.+-]{1,30})", text[:200_000])
-    for arms in re.findall(rf"\bcase\s+[\"']?{spelled_model}\s+in\b(.{{0,4000}}?)\besac\b", text[:200_000], re.DOTALL):
-        comparison += re.findall(r"(?:^|;;)\s*[\"'(]*([\w.+-]{1,30})[\"']?\)", arms, re.MULTILINE)
-    choices = list(dict.fromkeys(comparison))
+    reference = rf"\$\{{?(?:{name or number}|{number})\}}?[\"']?"
+    compared_values = re.findall(reference + r"\s*={1,2}\s*[\"']?([\w.+-]{1,30})", text[:200_000])
+    for arms in re.findall(rf"\bcase\s+[\"']?{reference}\s+in\b(.{{0,4000}}?)\besac\b", text[:200_000], re.DOTALL):
+        compared_values += re.findall(r"(?:^|;;)\s*[\"'(]*([\w.+-]{1,30})[\"']?\)", arms, re.MULTILINE)
+    choices = list(dict.fromkeys(compared_values))
     choice_text = ", ".join((*choices[:MOST_CHOICES], *(["..."] if len(choices) > MOST_CHOICES else [])))
-    stated_options = "; ".join(part for part in (choice_text, remark) if part)
-    return f"{name} ({stated_options})".strip() if stated_options else name
+    explanation = "; ".join(part for part in (choice_text, remark) if part)
+    return f"{name} ({explanation})".strip() if explanation else name
 
 
 def shown_call(files: Files) -> Call | None:
@@ -110,8 +110,8 @@ def shown_call(files: Files) -> Call | None:
     script = next((name for name in files if name.endswith(SCRIPTS)), None)
     if script is None:
         return None
-    for where, text in _documentation(files, script):
-        for block in text:
+    for where, blocks in _documentation(files, script):
+        for block in blocks:
             call = _call_in(block, script)
             if call is not None:
                 return Call(path=script, arguments=call[0], environment=call[1], where=where)
@@ -141,33 +141,32 @@ def _texts(folder: Path) -> list[Path]:
 def _call_in(block: str, script: str) -> tuple[tuple[str, ...], dict[str, str]] | None:
     """The words and the environment that a piece of documentation calls the script with."""
     try:
-        script_read = read_script(block[:20_000], Checkout())
+        example = read_script(block[:20_000], Checkout())
     except InputError:
         return None
-    for command in script_read.commands:
+    variables = example.variables
+    for command in example.commands:
         at = next((index for index, word in enumerate(command) if word.split("/")[-1] == script), None)
         words = tuple(command[at + 1 :]) if at is not None else ()
         if words and not any(_PLACEHOLDER.search(word) for word in words):
-            stated_options = {
-                name: " ".join(values) for name, values in script_read.variables.items() if name.isidentifier()
-            }
-            return words, {name: value for name, value in stated_options.items() if display_word(value) == value}
+            values = {name: " ".join(parts) for name, parts in variables.items() if name.isidentifier()}
+            return words, {name: value for name, value in values.items() if display_word(value) == value}
     return None
 
 
 def missing_arguments(files: Files, wanted: Mapping[int, str], call: Call | None) -> InputError:
     """What a script has to be called with."""
     script = next(name for name in files if name.endswith(SCRIPTS))
-    listed_values = ", ".join(f"{number} {stated_options}".strip() for number, stated_options in wanted.items())
-    arguments_given = checkout_of(files).arguments
+    expected = ", ".join(f"{number} {explanation}".strip() for number, explanation in wanted.items())
+    arguments = checkout_of(files).arguments
     todo = f"say them in order with --arg WORD, or the whole call: ridgeline import 'bash {script} WORD WORD ...'"
     if call is not None:
         todo += f"; {call.where} shows {str(call)[:300]}"
     return InputError(
         Problem(
             path="arguments",
-            given=f"a script that takes words, called with {len(arguments_given) or 'none'}",
-            expected=listed_values[:1500],
+            given=f"a script that takes words, called with {len(arguments) or 'none'}",
+            expected=expected[:1500],
             todo=todo,
             where=script,
         )
@@ -176,17 +175,7 @@ def missing_arguments(files: Files, wanted: Mapping[int, str], call: Call | None
 
 def with_call(files: RunFiles, call: Call) -> RunFiles:
     """The files, called so."""
-    place = files.checkout
-    environment = {**call.environment, **place.environment}
+    environment = {**call.environment, **files.checkout.environment}
     return RunFiles(
-        files,
-        Checkout(
-            folder=place.folder,
-            top=place.top,
-            arguments=call.arguments,
-            environment=environment,
-            model=place.model,
-            seq=place.seq,
-            chips=place.chips,
-        ),
+        files, replace(files.checkout, arguments=call.arguments, environment=environment, system=None, texts={})
     )

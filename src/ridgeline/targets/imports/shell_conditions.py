@@ -4,38 +4,33 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 
 from ridgeline.targets.imports.shell_expand import Script, arithmetic, display_word, mark, strip_marks, told_by_running
 from ridgeline.targets.imports.shell_syntax import Case, Chain, Command, For, Group, If, Statement, While, Word
 
 ASSIGN = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]{0,80})\])?(\+?)=")
 OURS = frozenset({"cuda", "gpu", "nvidia", "GPU"})  # what a script that asks for its own device is taken to run on
-_COMPARE: Mapping[str, Callable[[int, int], bool]] = {
-    "-eq": operator.eq,
-    "-ne": operator.ne,
-    "-gt": operator.gt,
-    "-lt": operator.lt,
-    "-ge": operator.ge,
-    "-le": operator.le,
+_COMPARE = frozenset({"-eq", "-ne", "-gt", "-lt", "-ge", "-le"})  # as functions of `operator` are called
+
+
+_SBATCH = {  # an option of Slurm -> the variables that it sets
+    r"--n?tasks-per-node[= ](\d{1,3})\b": ("SLURM_NTASKS_PER_NODE",),
+    r"(?:--nodes[= ]|-N ?)(\d{1,5})\b": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    r"--(?:gres[= ]gpu:|gpus-per-node[= ])(?:[\w.-]+:)?(\d{1,3})\b": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
 }
 
 
 def sbatch_options(text: str) -> dict[str, str]:
     """What Slurm tells a script that asks it for nodes."""
-    sbatch_words: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for line in re.findall(r"^#SBATCH\s+(.{1,200})$", text, re.MULTILINE):
-        nodes = re.match(r"(?:--nodes[= ]|-N ?)(\d{1,5})\b", line)
-        chips_per_node = re.match(r"--(?:gres[= ]gpu:(?:[\w.-]+:)?|gpus-per-node[= ](?:[\w.-]+:)?)(\d{1,3})\b", line)
-        tasks = re.match(r"--(?:n?tasks-per-node)[= ](\d{1,3})\b", line)
-        if tasks:
-            sbatch_words["SLURM_NTASKS_PER_NODE"] = tasks.group(1)
-        if nodes:
-            sbatch_words |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes.group(1))
-        if chips_per_node:
-            sbatch_words |= dict.fromkeys(("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"), chips_per_node.group(1))
-    return sbatch_words
+        for pattern, names in _SBATCH.items():
+            if match := re.match(pattern, line):
+                variables |= dict.fromkeys(names, match.group(1))
+    return variables
 
 
 def compare_words(script: Script, raw: list[str]) -> bool | None:
@@ -63,9 +58,9 @@ def compare_words(script: Script, raw: list[str]) -> bool | None:
             return (right == "") is (how != "!=")
         case [left, how, right] if how in _COMPARE:
             numbers = [arithmetic(script, text) if text else None for text in (left, right)]
-            if numbers[0] is None or numbers[1] is None:
+            if None in numbers:
                 return None if unsure else False
-            return _COMPARE[how](numbers[0], numbers[1])
+            return bool(getattr(operator, how[1:])(*numbers))
         case _:
             script.notes.append(f"whether {display_word(' '.join(raw))[:60]} holds")
             return None
@@ -75,8 +70,8 @@ def matches(script: Script, left: str, right: str) -> bool | None:
     """A pattern of plain characters, anchors, groups and alternatives; others are not followed."""
     if re.fullmatch(r"[\w /=-]{1,80}", right):
         return right in left
-    nested_table = re.search(r"[+*]\)[+*{]", right)
-    if not re.fullmatch(r"[\w^$|().\-/ \[\]+*?:,=]{1,80}", right) or nested_table or len(left) > 300:
+    repeats_twice = re.search(r"[+*]\)[+*{]", right)
+    if not re.fullmatch(r"[\w^$|().\-/ \[\]+*?:,=]{1,80}", right) or repeats_twice or len(left) > 300:
         return None
     try:
         match = re.search(right, left)
@@ -115,26 +110,25 @@ def calculate_let(script: Script, text: str) -> int | None:
 
 def assigned_in(statements: Iterable[Statement], depth: int) -> set[str]:
     """Names that statements give a value."""
-    names_found: set[str] = set()
+    names: set[str] = set()
     for statement in statements if depth < 10 else ():
         match statement:
             case Command(words=words):
                 for word in words:
                     text = word.parts[0].text if isinstance(word, Word) and word.parts else ""
                     assigns = ASSIGN.match(text)
-                    names_found |= {assigns.group(1)} if assigns else set()
+                    names |= {assigns.group(1)} if assigns else set()
             case Chain(parts=parts):
-                names_found |= assigned_in((part for _, part in parts), depth + 1)
-            case If(arms=arms, otherwise=otherwise):
-                names_found |= assigned_in((statement for _, body in arms for statement in body), depth + 1)
-                names_found |= assigned_in(otherwise, depth + 1)
-            case Case(arms=choices):
-                names_found |= assigned_in((statement for _, body in choices for statement in body), depth + 1)
+                names |= assigned_in((part for _, part in parts), depth + 1)
+            case If() | Case():
+                bodies = [body for _, body in statement.arms]
+                bodies += [statement.otherwise] if isinstance(statement, If) else []
+                names |= assigned_in(chain.from_iterable(bodies), depth + 1)
             case For(body=body) | While(body=body) | Group(body=body):
-                names_found |= assigned_in(body, depth + 1)
+                names |= assigned_in(body, depth + 1)
             case _:
                 pass
-    return names_found
+    return names
 
 
 MOST = 1000  # numbers of `seq`
@@ -156,8 +150,8 @@ def sequence_output(words: Sequence[str]) -> str | None:
         if len(numbers) != len(words) - 1 or not 1 <= len(numbers) <= 3:
             return None
         first, step, last = {1: (1, 1, numbers[-1]), 2: (numbers[0], 1, numbers[-1])}.get(len(numbers)) or numbers
-        found = range(first, last + (1 if step > 0 else -1), step) if step else range(0)
-        return "\n".join(map(str, found)) if len(found) <= MOST else None
+        numbers_between = range(first, last + (1 if step > 0 else -1), step) if step else range(0)
+        return "\n".join(map(str, numbers_between)) if len(numbers_between) <= MOST else None
     if words[0] == "printf" and len(words) > 1:
         return _format_output(words[1], list(words[2:]))
     return None

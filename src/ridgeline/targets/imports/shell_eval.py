@@ -8,7 +8,7 @@ what only running would tell is left open, and both are named in `notes`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -43,6 +43,7 @@ from ridgeline.targets.imports.shell_expand import (
     told_by_running,
 )
 from ridgeline.targets.imports.shell_syntax import (
+    Block,
     Case,
     Chain,
     Command,
@@ -65,8 +66,8 @@ MOST_STEPS = 20_000  # statements followed
 MOST_TURNS = 200  # of one loop
 DEEPEST = 12  # functions, sourced files and quoted commands inside each other
 DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
-FED = frozenset({"sbatch", "bash", "sh", "srun"})  # programs whose input is a script
-OWN = frozenset({"shift", "set", "source", ".", "eval", "exit", "unset", "true", "false", ":", "let"})
+TAKE_SCRIPTS = frozenset({"sbatch", "bash", "sh", "srun"})  # programs whose input is a script
+BUILTINS = frozenset({"shift", "set", "source", ".", "eval", "exit", "unset", "true", "false", ":", "let"})
 SHELLS = frozenset({"bash", "sh", "/bin/bash", "zsh"})
 
 
@@ -91,7 +92,7 @@ def read_script(text: str, checkout: Checkout | None = None) -> Script:
 
 
 @lru_cache(maxsize=16)
-def _parse_cached(text: str) -> tuple[Statement, ...]:
+def _parse_cached(text: str) -> Block:
     return parse(tuple(tokens(text)))
 
 
@@ -112,35 +113,34 @@ class _Shell:
     script: Script
     checkout: Checkout
     texts: ShellTexts
-    functions: dict[str, tuple[Statement, ...]] = field(default_factory=dict)
+    functions: dict[str, Block] = field(default_factory=dict)
     steps: int = 0
-    asking: bool = False  # a condition is followed: what it starts is no run
+    is_test: bool = False  # a condition is followed: what it starts is no run
     level: int = 0  # substitutions inside each other
-    said: list[str] | None = None  # of a substitution: what its commands print; what is no plain tool ends it
+    output: list[str] | None = None  # of a substitution: what its commands print; what is no plain tool ends it
 
     def print_output(self, text: str) -> str | None:
         """What plain tools, conditions and the script's own functions in `$(...)` print; None where nobody can tell."""
         if self.level >= DEEPEST or self.steps > MOST_STEPS:
             return None
         copy = replace(self.script, variables=dict(self.script.variables), commands=[], notes=[], texts={}, asked=set())
-        inner = replace(
-            self, script=copy, texts=ShellTexts(copy, self.checkout), functions=dict(self.functions), said=[]
-        )
-        inner.level, copy.capture = self.level + 1, inner.print_output
+        texts = ShellTexts(copy, self.checkout)
+        inner = replace(self, script=copy, texts=texts, functions=dict(self.functions), output=[], level=self.level + 1)
+        copy.capture = inner.print_output
         with suppress(_Left, _Broke):
             try:
                 inner.run(_parse_cached(text), 4)
             except (_Untold, InputError):
                 return None
         self.steps = inner.steps
-        is_certain = inner.said and not copy.notes and not copy.commands
-        return "\n".join(inner.said or ()).rstrip("\n") if is_certain else None
+        is_certain = inner.output and not copy.notes and not copy.commands
+        return "\n".join(inner.output or ()).rstrip("\n") if is_certain else None
 
     def run_pipe(self, chain: Chain, depth: int) -> str:
         """What `a | b | c` of plain tools prints."""
-        before, self.said = self.said, []
+        before, self.output = self.output, []
         self.run_statement(chain.parts[0][1], depth + 1)
-        text, self.said = "\n".join(self.said), before
+        text, self.output = "\n".join(self.output), before
         for joint, statement in chain.parts[1:]:
             words = self.values(statement.words) if isinstance(statement, Command) and joint == "|" else []
             output = filter_output(words, text) if words and not is_open(text) else None
@@ -182,8 +182,8 @@ class _Shell:
     def chain(self, chain: Chain, depth: int) -> bool | None:
         """`a && b || c`, from left to right; the text that a pipe of known commands makes is kept."""
         if any(joint == "|" for joint, _ in chain.parts):
-            if self.said is not None:
-                self.said.append(self.run_pipe(chain, depth))
+            if self.output is not None:
+                self.output.append(self.run_pipe(chain, depth))
                 return True
             self.texts.pipe(chain)
         status: bool | None = True
@@ -198,7 +198,7 @@ class _Shell:
     def conditional(self, statement: If, depth: int) -> bool | None:
         unsure: list[Statement] = []
         for test, body in statement.arms:
-            test_status = self.asked(test, depth + 1)
+            test_status = self.run_test(test, depth + 1)
             if test_status:
                 return self.run(body, depth + 1)
             if test_status is None:
@@ -207,12 +207,12 @@ class _Shell:
         self.leave_open(unsure)
         return status
 
-    def asked(self, test: tuple[Statement, ...], depth: int) -> bool | None:
-        before, self.asking = self.asking, True
+    def run_test(self, test: Block, depth: int) -> bool | None:
+        before, self.is_test = self.is_test, True
         try:
             return self.run(test, depth)
         finally:
-            self.asking = before
+            self.is_test = before
 
     def leave_open(self, skipped: Iterable[Statement]) -> None:
         """Variables that a branch nobody can tell about would set, and that nothing else set."""
@@ -226,9 +226,8 @@ class _Shell:
             texts = ["".join(expand(self.script, pattern, split=False)) for pattern in patterns]
             if any(fnmatchcase(strip_marks(subject), text) for text in texts) or (unsure and OURS & set(texts)):
                 if unsure:
-                    self.script.notes.append(
-                        f"which case {display_word(subject)[:40]} is: taken as {' '.join(texts)[:40]}"
-                    )
+                    note = f"which case {display_word(subject)[:40]} is: taken as {' '.join(texts)[:40]}"
+                    self.script.notes.append(note)
                 return self.run(body, depth + 1)
         return True
 
@@ -237,29 +236,29 @@ class _Shell:
             self.script.notes.append("a for block")
             return None
         words = self.script.arguments if statement.words is None else self.values(statement.words)
-        for value in [value_word for word in words for value_word in expand_range(word)][:MOST_TURNS]:
+        for value in [number for word in words for number in expand_range(word)][:MOST_TURNS]:
             self.script.variables[statement.name] = [value]
-            try:
-                self.run(statement.body, depth + 1)
-            except _Broke as broke:
-                if str(broke) == "break":
-                    break
+            if not self.run_turn(statement.body, depth + 1):
+                break
+        return True
+
+    def run_turn(self, body: Block, depth: int) -> bool:
+        """Follow the body of a loop once; whether the loop goes on."""
+        try:
+            self.run(body, depth)
+        except _Broke as broke:
+            return str(broke) != "break"
         return True
 
     def repeat(self, statement: While, depth: int) -> bool | None:
         for _ in range(MOST_TURNS):
-            test_status = self.asked(statement.test, depth + 1)
+            test_status = self.run_test(statement.test, depth + 1)
             if test_status is None:
                 self.script.notes.append("a while block")
                 self.leave_open(statement.body)
                 return None
-            if test_status is statement.until:
-                return True
-            try:
-                self.run(statement.body, depth + 1)
-            except _Broke as broke:
-                if str(broke) == "break":
-                    break
+            if test_status is statement.until or not self.run_turn(statement.body, depth + 1):
+                break
         return True
 
     # commands
@@ -269,12 +268,11 @@ class _Shell:
 
     def command(self, command: Command, depth: int) -> bool | None:
         words = list(command.words)
-        is_negated = bool(words) and isinstance(words[0], Word) and words[0].bare == "!"
+        is_negated = _bare(words) == "!"
         words = words[1:] if is_negated else words
-        first = words[0].bare if words and isinstance(words[0], Word) else ""
+        first = _bare(words)
         if first in ("[", "[[", "test"):
-            status = self.test(words)
-            return status if status is None or not is_negated else not status
+            return _negate(self.test(words), is_negated)
         sums = words[0].sums if words and isinstance(words[0], Word) else None
         if sums is not None:
             worth = calculate_let(self.script, sums)
@@ -282,12 +280,7 @@ class _Shell:
         if first in DECLARING:
             words = self.declare(words)
         at, before = 0, dict(self.script.variables)
-        while at < len(words):
-            word = words[at]
-            plain = isinstance(word, Word) and bool(word.parts) and word.parts[0].quote == "plain"
-            match = ASSIGN.match(word.parts[0].text) if plain and isinstance(word, Word) else None
-            if match is None:
-                break
+        while at < len(words) and (match := _assignment(words[at])) is not None:
             at = self.assign(words, at, match)
         if [word.text for word in words[at : at + 1] if isinstance(word, Word)] == ["read"]:
             status = self.texts.read(self.values(words[at:]), command)
@@ -297,31 +290,31 @@ class _Shell:
             printed_text = self.texts.text_of(command, None)
             if printed_text is not None:
                 self.texts.write(command, printed_text)
-                if self.said is not None and first == "cat":
-                    self.said.append(printed_text)
+                if self.output is not None and first == "cat":
+                    self.output.append(printed_text)
                     return True
-        filled_table = self.values(words[at:])
+        filled_words = self.values(words[at:])
         if first == "eval":
-            filled_table = ["eval", *(parsed_again(self.script, word) for word in words[1:] if isinstance(word, Word))]
-        if not filled_table:
+            filled_words = ["eval", *(parsed_again(self.script, word) for word in words[1:] if isinstance(word, Word))]
+        if not filled_words:
             return True
-        status = self.started(filled_table, depth)
-        self.fed(filled_table, command, depth)
+        status = self.run_words(filled_words, depth)
+        self.run_input(filled_words, command, depth)
         if at:  # `TP=2 bash run.sh`: for this command alone
             self.script.variables = before
         return status
 
-    def fed(self, words: list[str], command: Command, depth: int) -> None:
+    def run_input(self, words: list[str], command: Command, depth: int) -> None:
         """Follow the script that `sbatch` or a shell is given as its input."""
         here = next((word for sign, word in command.redirections if sign in ("<<", "<<-")), None)
-        if here is None or strip_marks(words[0]) not in FED or depth >= DEEPEST:
+        if here is None or strip_marks(words[0]) not in TAKE_SCRIPTS or depth >= DEEPEST:
             return
         text = "".join(expand(self.script, here, split=False))
-        self.script.told = self.script.told or sbatch_options(text)
+        self.script.slurm_variables = self.script.slurm_variables or sbatch_options(text)
         self.run(_parse_cached(text), depth + 1)
 
     def declare(self, words: list[Token]) -> list[Token]:
-        export = isinstance(words[0], Word) and words[0].bare == "export"
+        export = _bare(words) == "export"
         begins = next(  # what stands in an array may begin with a dash too
             (at for at, word in enumerate(words) if at and not (isinstance(word, Word) and word.bare.startswith("-"))),
             len(words),
@@ -340,30 +333,23 @@ class _Shell:
     def alias(self, words: list[Token]) -> None:
         """`local -n NAME=other`: the other's values under this name, those by key included."""
         for word in words:
-            name, equals, alias_text = (
-                "".join(expand(self.script, word, split=False)).partition("=")
-                if isinstance(word, Word)
-                else ("", "", "")
-            )
+            text = "".join(expand(self.script, word, split=False)) if isinstance(word, Word) else ""
+            name, equals, other = text.partition("=")
             if equals and name.isidentifier():
-                other_variables = {
-                    key: layers_held
-                    for key, layers_held in self.script.variables.items()
-                    if key.split("[")[0] == alias_text
-                }
-                self.script.variables |= {
-                    name + key[len(alias_text) :]: layers_held for key, layers_held in other_variables.items()
+                variables = self.script.variables
+                variables |= {
+                    name + key[len(other) :]: value for key, value in variables.items() if key.split("[")[0] == other
                 }
 
-    def assign(self, words: list[Token], at: int, found: re.Match[str]) -> int:
+    def assign(self, words: list[Token], at: int, match: re.Match[str]) -> int:
         """Store `NAME=value`, `NAME[key]=value`, `NAME=( ... )` or either with `+=`; the index after it."""
         word = words[at]
         assert isinstance(word, Word)
-        name, key, more = found.group(1), found.group(2), bool(found.group(3))
+        name, key, more = match.group(1), match.group(2), bool(match.group(3))
         if key is not None:
             name = f"{name}[{strip_marks(fill(self.script, key)).strip(chr(34) + chr(39))}]"
         before = self.script.variables.get(name, [])
-        if at + 1 < len(words) and words[at + 1] == "(" and found.end() == len(word.text):
+        if at + 1 < len(words) and words[at + 1] == "(" and match.end() == len(word.text):
             end = at + 2
             values: list[str] = []
             while end < len(words) and words[end] != ")":
@@ -372,7 +358,7 @@ class _Shell:
             self.script.variables[name] = bound_values((before if more else []) + values)
             return end + 1
         first = word.parts[0]
-        value_word = Word((WordPart(first.text[found.end() :], first.quote), *word.parts[1:]))
+        value_word = Word((WordPart(first.text[match.end() :], first.quote), *word.parts[1:]))
         value = " ".join(expand(self.script, value_word, split=False))
         if told_by_running(value) and name in self.checkout.environment:
             value = self.checkout.environment[name]
@@ -391,7 +377,7 @@ class _Shell:
             return []
         return expand(self.script, token)
 
-    def started(self, words: list[str], depth: int) -> bool | None:
+    def run_words(self, words: list[str], depth: int) -> bool | None:
         """A command with its words: one of the shell's own, a function, another script, or a program."""
         name = strip_marks(words[0])
         if name in self.functions and depth < DEEPEST:
@@ -400,22 +386,22 @@ class _Shell:
             raise _Broke(name)
         if name == "return":
             raise _Left
-        if name in OWN:
-            return self.own(name, words, depth)
-        if self.said is not None:
+        if name in BUILTINS:
+            return self.run_builtin(name, words, depth)
+        if self.output is not None:
             printed_text = sequence_output(words)
             if printed_text is None:
                 raise _Untold
-            self.said.append(printed_text)
+            self.output.append(printed_text)
             return True
-        if self.asking and not any(word.endswith(".py") for word in words):
+        if self.is_test and not any(word.endswith(".py") for word in words):
             self.script.notes.append(f"whether {display_word(' '.join(words))[:60]} succeeds")
             return None
-        self.keep(words)
-        self.inner(words, depth)
+        self.record(words)
+        self.run_inner(words, depth)
         return None
 
-    def own(self, name: str, words: list[str], depth: int) -> bool | None:
+    def run_builtin(self, name: str, words: list[str], depth: int) -> bool | None:
         if name == "shift":
             count = int(words[1]) if len(words) > 1 and words[1].isdigit() else 1
             self.script.arguments[: min(count, len(self.script.arguments))] = []
@@ -426,7 +412,8 @@ class _Shell:
             if text is None:
                 self.script.notes.append(f"{display_word(words[1])[:60]}, which is sourced and not here")
                 return True
-            return self.source_text(text, depth)
+            with suppress(_Left):
+                return self.run(_parse_cached(text), depth + 4)
         elif name == "eval" and depth < DEEPEST:
             return self.run(_parse_cached(" ".join(words[1:])), depth + 4)
         elif name == "let":
@@ -434,13 +421,7 @@ class _Shell:
             return None if not worth or worth[-1] is None else worth[-1] != 0
         return name != "false"
 
-    def source_text(self, text: str, depth: int) -> bool | None:
-        try:
-            return self.run(_parse_cached(text), depth + 4)
-        except _Left:
-            return True
-
-    def call(self, body: tuple[Statement, ...], arguments: list[str], depth: int) -> bool | None:
+    def call(self, body: Block, arguments: list[str], depth: int) -> bool | None:
         before = self.script.arguments
         self.script.arguments = arguments
         self.script.inside += 1
@@ -452,7 +433,7 @@ class _Shell:
             self.script.arguments = before
             self.script.inside -= 1
 
-    def inner(self, words: list[str], depth: int) -> None:
+    def run_inner(self, words: list[str], depth: int) -> None:
         """`bash -c "..."` and `bash other.sh ...`: what they start is followed too."""
         if depth >= DEEPEST:
             return
@@ -475,16 +456,16 @@ class _Shell:
                     self.script.variables = {**self.script.variables, **before}  # a process of its own
             return
 
-    def keep(self, words: list[str]) -> None:
+    def record(self, words: list[str]) -> None:
         """Keep a command, what is left open as it was written; an open word alone is nothing unless it is a value."""
-        kept_words: list[str] = []
+        shown_words: list[str] = []
         for word in words:
             stands_alone = is_open(word) and not strip_marks(word)
-            if stands_alone and kept_words and not kept_words[-1].startswith("-"):
+            if stands_alone and shown_words and not shown_words[-1].startswith("-"):
                 continue
-            kept_words.append(display_word(word))
-        if sum(map(len, self.script.commands)) + len(kept_words) <= MOST_WORDS:
-            self.script.commands.append(kept_words)
+            shown_words.append(display_word(word))
+        if sum(map(len, self.script.commands)) + len(shown_words) <= MOST_WORDS:
+            self.script.commands.append(shown_words)
 
     def test(self, words: list[Token]) -> bool | None:
         """Whether `[ ... ]` or `[[ ... ]]` holds, parts joined by `&&`, `||`, -a and -o from left to right."""
@@ -508,5 +489,18 @@ class _Shell:
         is_negated = bool(raw) and raw[0] == "!"
         raw = raw[1:] if is_negated else raw
         there = len(raw) == 2 and raw[0] in ("-f", "-e", "-s", "-r") and self.texts.nearby(raw[1]) is not None
-        truth_value = True if there else compare_words(self.script, raw)
-        return truth_value if truth_value is None or not is_negated else not truth_value
+        return _negate(True if there else compare_words(self.script, raw), is_negated)
+
+
+def _bare(words: Sequence[Token]) -> str:
+    return words[0].bare if words and isinstance(words[0], Word) else ""
+
+
+def _negate(status: bool | None, is_negated: bool) -> bool | None:
+    return status if status is None else status is not is_negated
+
+
+def _assignment(token: Token) -> re.Match[str] | None:
+    if isinstance(token, Word) and token.parts and token.parts[0].quote == "plain":
+        return ASSIGN.match(token.parts[0].text)
+    return None

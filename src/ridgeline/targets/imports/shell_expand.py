@@ -1,4 +1,4 @@
-"""Turn a shell's whole-number arithmetic, variables filled in, into its value: no names, no calls, bounded powers."""
+"""Turn the words of a shell script into what they become: variables, defaults, arithmetic, output of plain commands."""
 
 from __future__ import annotations
 
@@ -12,26 +12,12 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.targets.imports.python_values import ARITHMETIC, ORDER
 from ridgeline.targets.imports.run_files import Checkout
-from ridgeline.targets.imports.shell_syntax import Chain, Command, Word
+from ridgeline.targets.imports.shell_syntax import Chain, Command, Word, closing_at
 
 LARGEST = 2**53
-_ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-_ORDER: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {
-    ast.Gt: operator.gt,
-    ast.Lt: operator.lt,
-    ast.GtE: operator.ge,
-    ast.LtE: operator.le,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-}
+_WHOLE = {**ARITHMETIC, ast.Div: operator.floordiv}  # whole numbers alone
 
 
 def evaluate_arithmetic(text: str) -> int | None:
@@ -43,11 +29,11 @@ def evaluate_arithmetic(text: str) -> int | None:
     (4096, 5, None)
     """
     chosen = re.fullmatch(r"([^?:]+)\?([^?:]+):([^?:]+)", text)  # C's choice, which Python spells otherwise
-    spelled_model = f"({chosen.group(2)}) if ({chosen.group(1)}) else ({chosen.group(3)})" if chosen else text
-    spelled_model = re.sub(r"!(?!=)", " not ", spelled_model.replace("&&", " and ").replace("||", " or "))
-    spelled_model = re.sub(r"(?<![\w.])0+(?=\d)", "", spelled_model)
+    python_text = f"({chosen.group(2)}) if ({chosen.group(1)}) else ({chosen.group(3)})" if chosen else text
+    python_text = re.sub(r"!(?!=)", " not ", python_text.replace("&&", " and ").replace("||", " or "))
+    python_text = re.sub(r"(?<![\w.])0+(?=\d)", "", python_text)
     try:
-        return _evaluate(ast.parse(spelled_model.strip(), mode="eval").body)
+        return _evaluate(ast.parse(python_text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return None
 
@@ -57,26 +43,22 @@ def _evaluate(node: ast.expr) -> int:
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd, ast.Not)):
         operand = _evaluate(node.operand)
-        return (
-            int(operand == 0)
-            if isinstance(node.op, ast.Not)
-            else -operand
-            if isinstance(node.op, ast.USub)
-            else operand
-        )
+        if isinstance(node.op, ast.Not):
+            return int(operand == 0)
+        return -operand if isinstance(node.op, ast.USub) else operand
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         base, power = _evaluate(node.left), _evaluate(node.right)
         if abs(base) <= 2**20 and 0 <= power <= 64 and abs(base) ** power < LARGEST:
             return int(base**power)
-    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        return _ARITHMETIC[type(node.op)](_evaluate(node.left), _evaluate(node.right))
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _ORDER:
-        return int(_ORDER[type(node.ops[0])](_evaluate(node.left), _evaluate(node.comparators[0])))
+    if isinstance(node, ast.BinOp) and type(node.op) in _WHOLE:
+        return int(_WHOLE[type(node.op)](_evaluate(node.left), _evaluate(node.right)))
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in ORDER:
+        return int(ORDER[type(node.ops[0])](_evaluate(node.left), _evaluate(node.comparators[0])))
     if isinstance(node, ast.IfExp):
         return _evaluate(node.body if _evaluate(node.test) else node.orelse)
     if isinstance(node, ast.BoolOp):
-        held_all = [_evaluate(value) != 0 for value in node.values]
-        return int(all(held_all) if isinstance(node.op, ast.And) else any(held_all))
+        truths = [_evaluate(value) != 0 for value in node.values]
+        return int(all(truths) if isinstance(node.op, ast.And) else any(truths))
     raise ValueError("not whole-number arithmetic")
 
 
@@ -88,8 +70,9 @@ WINDOW = 4000  # characters of ${...}, $(...), $((...)) and backquotes
 OPENS, CLOSES, BLANK, DOLLAR = "\ue000", "\ue001", "\ue002", "\ue003"
 # operators inside a mark, which a text that is parsed again must not be split at
 HIDDEN = {ord(sign): chr(0xE010 + at) for at, sign in enumerate("()|&;<>$#{}[]")}
-SHOWN = {ord(layers_held): chr(sign) for sign, layers_held in HIDDEN.items()}
+SHOWN = {ord(hidden): chr(sign) for sign, hidden in HIDDEN.items()}
 _MARK = re.compile(f"{OPENS}([^{CLOSES}]*){CLOSES}")
+_EXPANSION = re.compile(r"[$`]")
 _NAME = re.compile(r"[A-Za-z_]\w*|\d+|[@*#?!$]")
 _BRACED = re.compile(r"(!?)(#?)(\w+|[@*])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
 
@@ -104,7 +87,7 @@ class Script:
     texts       files that the script writes: names as it spells them, and their text
     arguments   the words it was called with
     asked       numbers of words that it takes no default for and was not called with
-    told        what Slurm is asked for by the first script that is handed to it
+    slurm_variables   what Slurm is asked for by the first script that is handed to it
     inside      functions and other scripts that are being followed, whose words are not the script's
     capture     what a command of plain tools and the script's functions would print; None where nobody can tell
     """
@@ -118,7 +101,7 @@ class Script:
     given: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     asked: set[int] = field(default_factory=set)
     inside: int = 0
-    told: dict[str, str] = field(default_factory=dict)
+    slurm_variables: dict[str, str] = field(default_factory=dict)
     capture: Callable[[str], str | None] | None = None
 
     @property
@@ -139,7 +122,7 @@ def display_word(text: str) -> str:
     >>> display_word("a" + mark("B"))
     'a$B'
     """
-    return _MARK.sub(lambda found: f"${found.group(1)}", text).replace(BLANK, " ").translate(SHOWN)
+    return _MARK.sub(lambda match: f"${match.group(1)}", text).replace(BLANK, " ").translate(SHOWN)
 
 
 def strip_marks(text: str) -> str:
@@ -172,11 +155,11 @@ def expand(script: Script, word: Word, split: bool = True, depth: int = 0) -> li
             pieces[-1] += part.text
             continue
         text = _strip_escapes(part.text) if part.quote == "double" else part.text
-        filled_table = fill(script, text, depth).replace(DOLLAR, "$")
-        if part.quote == "double" or not split or filled_table == text:
-            pieces[-1] += filled_table
+        filled_text = fill(script, text, depth).replace(DOLLAR, "$")
+        if part.quote == "double" or not split or filled_text == text:
+            pieces[-1] += filled_text
         else:
-            inner = split_words(filled_table)
+            inner = split_words(filled_text)
             pieces[-1] += inner[0] if inner else ""
             pieces += inner[1:]
     keep = any(part.quote != "plain" for part in word.parts)
@@ -192,7 +175,7 @@ def parsed_again(script: Script, word: Word) -> str:
 def _strip_escapes(text: str) -> str:
     """A double-quoted text without the backslashes that the shell takes away; a dollar behind one is marked plain."""
     plain = {"\n": " ", "$": DOLLAR}
-    return re.sub(r'\\([\n"\\$])', lambda found: plain.get(found.group(1), found.group(1)), text)
+    return re.sub(r'\\([\n"\\$])', lambda match: plain.get(match.group(1), match.group(1)), text)
 
 
 def split_words(text: str) -> list[str]:
@@ -209,17 +192,13 @@ def fill(script: Script, text: str, depth: int = 0) -> str:
         return text
     if depth > DEEPEST:
         return mark(text[:40])
-    filled_words: list[str] = []
+    pieces: list[str] = []
     at = 0
-    while at < len(text):
-        start = min((index for index in (text.find("$", at), text.find("`", at)) if index >= 0), default=-1)
-        if start < 0:
-            filled_words.append(text[at:])
-            break
-        filled_words.append(text[at:start])
-        piece, at = _fill_braces(script, text, start, depth)
-        filled_words.append(piece)
-    return "".join(filled_words)
+    while begins := _EXPANSION.search(text, at):
+        piece, end = _fill_braces(script, text, begins.start(), depth)
+        pieces += (text[at : begins.start()], piece)
+        at = end
+    return "".join(pieces) + text[at:]
 
 
 def _fill_braces(script: Script, text: str, start: int, depth: int) -> tuple[str, int]:
@@ -229,7 +208,7 @@ def _fill_braces(script: Script, text: str, start: int, depth: int) -> tuple[str
         return (_output(script, text[start + 1 : end], depth), end + 1) if end > 0 else ("", len(text))
     for opening, closing in (("$((", "))"), ("$(", ")"), ("${", "}")):
         if text.startswith(opening, start):
-            end = _close(text, start + 1, opening[1], closing[0])
+            end = closing_at(text, start + 1, opening[1], WINDOW)
             if end < 0:
                 script.notes.append(f"{text[start : start + 40]}, which never closes")
                 return "", len(text)
@@ -247,16 +226,6 @@ def _fill_braces(script: Script, text: str, start: int, depth: int) -> tuple[str
     if word.isdigit():  # ${10} needs braces
         return _argument(script, word[0]), start + 2
     return _value(script, word), name.end()
-
-
-def _close(text: str, start: int, opening: str, closing: str) -> int:
-    """Where what opens at `start` closes; -1 when it does not within the window."""
-    depth, end = 0, min(len(text), start + WINDOW)
-    for at in range(start, end):
-        depth += (text[at] == opening) - (text[at] == closing)
-        if depth == 0:
-            return at
-    return -1
 
 
 def _argument(script: Script, number: str, default: bool = False) -> str:
@@ -298,12 +267,10 @@ def _parameter(script: Script, text: str, depth: int) -> str:
         at = strip_marks(fill(script, key, depth + 1)).strip("\"'")
         values = script.variables.get(name, [])
         number = int(at) if at.lstrip("-").isdigit() and len(at) < 6 else None
-        listed_values = number is not None and -len(values) <= number < len(values)
-        text_value = (
-            values[number]
-            if listed_values and number is not None
-            else " ".join(script.variables.get(f"{name}[{at}]", []))
-        )
+        if number is not None and -len(values) <= number < len(values):
+            text_value = values[number]
+        else:
+            text_value = " ".join(script.variables.get(f"{name}[{at}]", []))
         text_value = text_value or mark(f"{name}[{at}]")
     elif key == "0":
         text_value = (script.variables.get(name) or [mark(name)])[0]
@@ -317,62 +284,60 @@ def _parameter(script: Script, text: str, depth: int) -> str:
     return _change_value(script, text_value, operation, (name, depth)) if operation else text_value
 
 
-def _change_value(script: Script, held: str, rest: str, place: tuple[str, int]) -> str:
+def _change_value(script: Script, value: str, operation: str, place: tuple[str, int]) -> str:
     """A default, an alternative, or a part of a value."""
     name, depth = place
-    match = re.match(r":?[-=+?]", rest)
+    match = re.match(r":?[-=+?]", operation)
     if match:
-        sign, default_text = match.group(0)[-1], rest[match.end() :]
-        unset = not strip_marks(held)
+        sign, default_text = match.group(0)[-1], operation[match.end() :]
+        unset = not strip_marks(value)
         if sign == "+":
             return "" if unset else fill(script, _strip_quotes(default_text), depth + 1)
         if not unset:
-            return held
-        value = mark(name) if sign == "?" else fill(script, _strip_quotes(default_text), depth + 1)
+            return value
+        default = mark(name) if sign == "?" else fill(script, _strip_quotes(default_text), depth + 1)
         if sign == "=":
-            script.variables[name] = [value]
+            script.variables[name] = [default]
+        return default
+    if is_open(value):
         return value
-    if is_open(held):
-        return held
-    cut = re.fullmatch(r":(\s*-?\d{1,6})(?::(\d{1,6}))?", rest)
+    cut = re.fullmatch(r":(\s*-?\d{1,6})(?::(\d{1,6}))?", operation)
     if cut:
         start = int(cut.group(1))
-        return held[start:] if cut.group(2) is None else held[start:][: int(cut.group(2))]
-    if rest in ("^^", ",,", "^", ","):
-        return {"^^": held.upper(), ",,": held.lower(), "^": held[:1].upper() + held[1:]}.get(rest, held)
-    swap = re.fullmatch(r"(//?)([^/]*)(?:/(.*))?", rest, re.DOTALL)
+        return value[start:] if cut.group(2) is None else value[start:][: int(cut.group(2))]
+    if operation in ("^^", ",,", "^", ","):
+        return {"^^": value.upper(), ",,": value.lower(), "^": value[:1].upper() + value[1:]}.get(operation, value)
+    swap = re.fullmatch(r"(//?)([^/]*)(?:/(.*))?", operation, re.DOTALL)
     if swap:
         old, new = fill(script, swap.group(2), depth + 1), fill(script, swap.group(3) or "", depth + 1)
         old = old.replace("\\", "").strip("\"'") if len(old) > 1 else old
-        return held.replace(old, new, -1 if swap.group(1) == "//" else 1) if old else held
-    trim = re.fullmatch(r"(##?|%%?)(.*)", rest, re.DOTALL)
-    return _trim_pattern(held[:WINDOW], trim.group(1), fill(script, trim.group(2), depth + 1)) if trim else held
+        return value.replace(old, new, -1 if swap.group(1) == "//" else 1) if old else value
+    trim = re.fullmatch(r"(##?|%%?)(.*)", operation, re.DOTALL)
+    return _trim_pattern(value[:WINDOW], trim.group(1), fill(script, trim.group(2), depth + 1)) if trim else value
 
 
 def _strip_quotes(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
-def _trim_pattern(held: str, sign: str, pattern: str) -> str:
+def _trim_pattern(value: str, sign: str, pattern: str) -> str:
     """A value without the shortest or longest beginning or end that a pattern matches."""
-    cuts = range(len(held) + 1)
+    cuts = range(len(value) + 1)
     front = sign[0] == "#"
     order = cuts if (len(sign) == 1) == front else reversed(cuts)
     for cut in order:
-        piece = held[:cut] if front else held[cut:]
+        piece = value[:cut] if front else value[cut:]
         if piece and fnmatchcase(piece, pattern):
-            return held[cut:] if front else held[:cut]
-    return held
+            return value[cut:] if front else value[:cut]
+    return value
 
 
 def _sum(script: Script, text: str, depth: int) -> str:
     """Whole-number arithmetic; bare names are variables."""
-    filled_table = fill(script, text, depth + 1)
+    filled_text = fill(script, text, depth + 1)
     for _ in range(3):
-        filled_table = re.sub(
-            r"(?<![\w.])[A-Za-z_]\w*", lambda name: f"({_value(script, name.group(0))})", filled_table
-        )
-    worth = evaluate_arithmetic(filled_table) if not is_open(filled_table) else None
+        filled_text = re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda name: f"({_value(script, name.group(0))})", filled_text)
+    worth = evaluate_arithmetic(filled_text) if not is_open(filled_text) else None
     if worth is not None:
         return str(worth)
     script.notes.append(f"the value of $(({display_word(text)[:60]}))")
@@ -416,11 +381,8 @@ def _output(script: Script, command: str, depth: int) -> str:
 
 def _model_args(script: Script, text: str) -> str:
     """The options below MODEL_ARGS of a file that the script filled in, as words."""
-    written = next(
-        (layers_held for name, layers_held in script.texts.items() if strip_marks(name) and strip_marks(name) in text),
-        "",
-    )
-    _, _, inner = written.partition("MODEL_ARGS:")
+    texts = (content for name, content in script.texts.items() if strip_marks(name) and strip_marks(name) in text)
+    _, _, inner = next(texts, "").partition("MODEL_ARGS:")
     pairs = re.findall(r"^[ \t]+(--[\w-]+):[ \t]*(.*?)[ \t]*(?:#.*)?$", inner, re.MULTILINE)
     words = [(name, value.strip("\"'")) for name, value in pairs if value.strip("\"'").lower() != "false"]
     return " ".join(name if value.lower() in ("true", "") else f"{name} {value}" for name, value in words)
@@ -439,8 +401,8 @@ def expand_range(word: str) -> list[str]:
 def bound_values(values: list[str]) -> list[str]:
     """The values, unless a script that doubles a variable again and again has made them too long."""
     if len(values) > MOST_WORDS or sum(map(len, values)) > LONGEST:
-        expected_text = f"at most {LONGEST} characters in a variable"
-        raise InputError(Problem(path="", given="a variable that grows without end", expected=expected_text))
+        expected = f"at most {LONGEST} characters in a variable"
+        raise InputError(Problem(path="", given="a variable that grows without end", expected=expected))
     return values
 
 
@@ -482,9 +444,9 @@ class ShellTexts:
             return None if text is None else re.sub(r"\$\{?(\w+)\}?", self.substitute_variable, text)
         return None
 
-    def substitute_variable(self, found: re.Match[str]) -> str:
-        values = self.script.variables.get(found.group(1))
-        return strip_marks(" ".join(values)) if values is not None else found.group(0)
+    def substitute_variable(self, match: re.Match[str]) -> str:
+        values = self.script.variables.get(match.group(1))
+        return strip_marks(" ".join(values)) if values is not None else match.group(0)
 
     def sed(self, words: Sequence[str], given: str | None) -> str | None:
         swaps = [word for word in words if re.fullmatch(r"s(.).+?\1.*?\1g?", word, re.DOTALL)]

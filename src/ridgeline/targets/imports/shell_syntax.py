@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 from ridgeline.core.errors import InputError, Problem
@@ -26,6 +27,7 @@ _DELIMITER = re.compile(r"[ \t]*(['\"\\]?)(\w{0,60})['\"]?")
 # `<PATH TO vocab.json>`: a gap that the author leaves, not two redirections
 _GAP = re.compile(r"<[A-Za-z](?:[^<>|&;\n`$\"'\\]{0,78}[^<>|&;\s`$\"'\\])?>(?=[\s\"']|$)")
 CLOSERS = {"(": ")", "{": "}"}
+STREAMS = ("0", "1", "2", "3")
 # what a command begins behind
 BEGINS = frozenset({"\n", ";", ";;", "&&", "||", "|", "&", "("})
 LEADS = frozenset({"if", "elif", "while", "until", "then", "do", "else", "for", "!", "{", "time"})
@@ -85,30 +87,27 @@ def tokens(text: str) -> Iterator[Token]:
             parts += [part] if part is not None else []
             continue
         if char in BLANK or char in OPERATORS or (char == "#" and not parts):
-            if parts and not (char in "<>" and _is_stream(parts)):
+            if parts and not (char in "<>" and _word(parts).bare in STREAMS):
                 last = _word(parts)
                 yield last
             parts = []
+            end = _arithmetic(text, at, last) if char == "(" else -1
             if char == "#":
                 end = text.find("\n", at)
                 at = len(text) if end < 0 else end
-                continue
-            if char in OPERATORS:
-                end = _arithmetic(text, at, last) if char == "(" else -1
-                if end > 0:
-                    last = Word((WordPart(text[at + 2 : end - 2], "arithmetic"),))
-                    yield last
-                    at = end
-                    continue
-                sign = next((sign for sign in LONG_OPERATORS if text.startswith(sign, at)), char)
-                last = sign
+            elif end > 0:
+                last = Word((WordPart(text[at + 2 : end - 2], "arithmetic"),))
+                yield last
+                at = end
+            elif char in OPERATORS:
+                last = sign = next((sign for sign in LONG_OPERATORS if text.startswith(sign, at)), char)
                 yield sign
                 at += len(sign)
                 if sign in ("<<", "<<-"):
                     body, at, after = _here(text, at, max(after, at))
                     yield body
-                continue
-            at += 1
+            else:
+                at += 1
             continue
         end = at + 1
         while end < len(text) and text[end] not in "\\'\"$`" and text[end] not in BLANK and text[end] not in OPERATORS:
@@ -145,18 +144,18 @@ def _arithmetic(text: str, start: int, last: Token) -> int:
     leads = last in BEGINS if isinstance(last, str) else last.bare in LEADS
     if not leads or not text.startswith("((", start):
         return -1
-    depth = 0
-    for at in range(start, min(len(text), start + LONGEST)):
-        depth += (text[at] == "(") - (text[at] == ")")
+    inner, end = closing_at(text, start + 1, "(", LONGEST - 1), closing_at(text, start, "(", LONGEST)
+    return end + 1 if 0 < inner == end - 1 else -1  # two parentheses that close apart: one inside the other
+
+
+def closing_at(text: str, start: int, opener: str, window: int) -> int:
+    """Where the bracket closes that opens at `start`; -1 when it does not within so many characters."""
+    closer, depth = CLOSERS[opener], 0
+    for at in range(start, min(len(text), start + window)):
+        depth += (text[at] == opener) - (text[at] == closer)
         if depth == 0:
-            return at + 1 if text[at - 1] == ")" else -1
-        if depth == 1 and at > start + 1 and text[at] == ")" and not text.startswith("))", at):
-            return -1  # two parentheses that close apart: one inside the other
+            return at
     return -1
-
-
-def _is_stream(parts: list[WordPart]) -> bool:
-    return len(parts) == 1 and parts[0].quote == "plain" and parts[0].text in ("0", "1", "2", "3")
 
 
 def _here(text: str, at: int, after: int) -> tuple[Word, int, int]:
@@ -169,19 +168,13 @@ def _here(text: str, at: int, after: int) -> tuple[Word, int, int]:
     begins = after if after > line else line + 1
     match = re.compile(rf"^\t*{re.escape(mark.group(2))}[ \t]*$", re.MULTILINE).search(text, begins)
     end, behind = (match.start(), match.end() + 1) if match else (len(text), len(text))
-    is_quoted = bool(mark.group(1))
-    return Word((WordPart(text[begins:end], "single" if is_quoted else "double"),)), mark.end(), behind
+    return Word((WordPart(text[begins:end], "single" if mark.group(1) else "double"),)), mark.end(), behind
 
 
 def _word(parts: list[WordPart]) -> Word:
     """The word of these parts, neighbours of one quoting joined."""
-    joined_text: list[WordPart] = []
-    for part in parts:
-        if joined_text and joined_text[-1].quote == part.quote:
-            joined_text[-1] = WordPart(joined_text[-1].text + part.text, part.quote)
-        else:
-            joined_text.append(part)
-    return Word(tuple(joined_text))
+    groups = groupby(parts, key=lambda part: part.quote)
+    return Word(tuple(WordPart("".join(part.text for part in group), quote) for quote, group in groups))
 
 
 def _closing(text: str, start: int, quote: str) -> int:
@@ -208,12 +201,8 @@ def _expansion(text: str, start: int) -> int:
         end = text.find("`", start + 1)
         return len(text) if end < 0 else end + 1
     if start + 1 < len(text) and text[start + 1] in CLOSERS:
-        opener, closer, depth = text[start + 1], CLOSERS[text[start + 1]], 0
-        for at in range(start + 1, len(text)):
-            depth += (text[at] == opener) - (text[at] == closer)
-            if depth == 0:
-                return at + 1
-        return len(text)
+        end = closing_at(text, start + 1, text[start + 1], len(text))
+        return len(text) if end < 0 else end + 1
     end = start + 1
     while end < len(text) and (text[end].isalnum() or text[end] == "_"):
         end += 1
@@ -248,8 +237,8 @@ class Chain:
 class If:
     """Conditions with what follows each, and what follows none."""
 
-    arms: tuple[tuple[tuple[Statement, ...], tuple[Statement, ...]], ...]
-    otherwise: tuple[Statement, ...]
+    arms: tuple[tuple[Block, Block], ...]
+    otherwise: Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +246,7 @@ class Case:
     """A word, and patterns with what follows each."""
 
     subject: Word
-    arms: tuple[tuple[tuple[Word, ...], tuple[Statement, ...]], ...]
+    arms: tuple[tuple[tuple[Word, ...], Block], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,15 +255,15 @@ class For:
 
     name: str
     words: tuple[Token, ...] | None
-    body: tuple[Statement, ...]
+    body: Block
 
 
 @dataclass(frozen=True, slots=True)
 class While:
     """A body repeated as long as a condition holds, or until it does."""
 
-    test: tuple[Statement, ...]
-    body: tuple[Statement, ...]
+    test: Block
+    body: Block
     until: bool
 
 
@@ -283,20 +272,21 @@ class Function:
     """A name for statements."""
 
     name: str
-    body: tuple[Statement, ...]
+    body: Block
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """Statements in braces or parentheses."""
 
-    body: tuple[Statement, ...]
+    body: Block
 
 
 Statement = Command | Chain | If | Case | For | While | Function | Group
+Block = tuple[Statement, ...]
 
 
-def parse(tokens: Sequence[Token]) -> tuple[Statement, ...]:
+def parse(tokens: Sequence[Token]) -> Block:
     """The statements of a script."""
     reader = _Reader(tokens)
     statements: list[Statement] = []
@@ -324,23 +314,29 @@ class _Reader:
         token = self.peek()
         return token.bare if isinstance(token, Word) else ""
 
+    def accept(self, *words: str) -> bool:
+        """Whether one of these words comes next, which is then passed over."""
+        is_next = self.word() in words
+        self.at += is_next
+        return is_next
+
     def blank(self) -> None:
         while self.at < len(self.tokens) and self.sign() in ("\n", ";", "&"):
             self.at += 1
 
-    def statements(self, stops: frozenset[str], depth: int) -> tuple[Statement, ...]:
+    def statements(self, stops: frozenset[str], depth: int) -> Block:
         """Statements up to a keyword that ends them, a closing sign, or the end."""
         if depth > DEEPEST:
-            given_text = "statements nested without end"
-            raise InputError(Problem(path="", given=given_text, expected=f"at most {DEEPEST} levels"))
-        statement_list: list[Statement] = []
+            expected = f"at most {DEEPEST} levels"
+            raise InputError(Problem(path="", given="statements nested without end", expected=expected))
+        block: list[Statement] = []
         while True:
             self.blank()
             word = self.word()
             if self.at >= len(self.tokens) or self.sign() in (")", ";;") or word in stops or word in STRAY:
-                return tuple(statement_list)
+                return tuple(block)
             before = self.at
-            statement_list.append(self.chain(depth))
+            block.append(self.chain(depth))
             if self.at == before:
                 self.at += 1
 
@@ -366,8 +362,7 @@ class _Reader:
             return self.choice(depth)
         if word in ("for", "select"):
             return self.loop(depth)
-        if word in ("while", "until"):
-            self.at += 1
+        if self.accept("while", "until"):
             test = self.statements(frozenset({"do"}), depth + 1)
             return While(test, self.body(depth), word == "until")
         if word == "{" or self.sign() == "(":
@@ -376,32 +371,26 @@ class _Reader:
             return self.function(depth)
         return self.command()
 
-    def body(self, depth: int) -> tuple[Statement, ...]:
+    def body(self, depth: int) -> Block:
         """`do ... done`."""
-        if self.word() == "do":
-            self.at += 1
+        self.accept("do")
         body = self.statements(frozenset({"done"}), depth + 1)
-        if self.word() == "done":
-            self.at += 1
-        self.read_remaining()
+        self.accept("done")
+        self.read_redirections()
         return body
 
     def conditional(self, depth: int) -> If:
-        arms: list[tuple[tuple[Statement, ...], tuple[Statement, ...]]] = []
-        otherwise: tuple[Statement, ...] = ()
-        while self.word() in ("if", "elif"):
-            self.at += 1
+        arms: list[tuple[Block, Block]] = []
+        otherwise: Block = ()
+        while self.accept("if", "elif"):
             test = self.statements(frozenset({"then"}), depth + 1)
-            if self.word() == "then":
-                self.at += 1
+            self.accept("then")
             arms.append((test, self.statements(frozenset({"elif", "else", "fi"}), depth + 1)))
-            if self.word() == "else":
-                self.at += 1
+            if self.accept("else"):
                 otherwise = self.statements(frozenset({"fi"}), depth + 1)
-            if self.word() == "fi":
-                self.at += 1
+            if self.accept("fi"):
                 break
-        self.read_remaining()
+        self.read_redirections()
         return If(tuple(arms), otherwise)
 
     def choice(self, depth: int) -> Case:
@@ -409,15 +398,12 @@ class _Reader:
         subject = self.peek()
         self.at += 1
         self.blank()
-        if self.word() == "in":
-            self.at += 1
-        arms: list[tuple[tuple[Word, ...], tuple[Statement, ...]]] = []
+        self.accept("in")
+        arms: list[tuple[tuple[Word, ...], Block]] = []
         while self.at < len(self.tokens):
             self.blank()
-            if self.word() == "esac":
-                self.at += 1
+            if self.accept("esac"):
                 break
-            before = self.at
             patterns: list[Word] = []
             while self.at < len(self.tokens) and self.sign() not in (")", "\n"):
                 token = self.peek()
@@ -427,9 +413,7 @@ class _Reader:
             arms.append((tuple(patterns), self.statements(frozenset({"esac"}), depth + 1)))
             if self.sign() in (";;", ")"):
                 self.at += 1
-            if self.at == before:
-                self.at += 1
-        self.read_remaining()
+        self.read_redirections()
         return Case(subject if isinstance(subject, Word) else Word(()), tuple(arms))
 
     def loop(self, depth: int) -> Statement:
@@ -449,8 +433,7 @@ class _Reader:
         self.at += 1
         self.blank()
         words: list[Token] | None = None
-        if self.word() == "in":
-            self.at += 1
+        if self.accept("in"):
             words = []
             while self.at < len(self.tokens) and self.sign() not in ("\n", ";"):
                 words.append(self.peek())
@@ -464,12 +447,11 @@ class _Reader:
         body = self.statements(frozenset({"}"}), depth + 1)
         if (round_ and self.sign() == ")") or self.word() == "}":
             self.at += 1
-        self.read_remaining()
+        self.read_redirections()
         return Group(body)
 
     def function(self, depth: int) -> Function:
-        if self.word() == "function":
-            self.at += 1
+        self.accept("function")
         name = self.word()
         self.at += 1
         while self.at < len(self.tokens) and self.sign() in ("(", ")", "\n"):
@@ -479,7 +461,7 @@ class _Reader:
         body = self.statement(depth + 1)
         return Function(name, body.body if isinstance(body, Group) else (body,))
 
-    def read_remaining(self) -> None:
+    def read_redirections(self) -> None:
         """Redirections behind a compound statement."""
         while self.sign() in REDIRECTIONS:
             self.at += 2

@@ -12,7 +12,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeGuard
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.plan.scenario import Scenario
@@ -49,7 +49,7 @@ class Launch:
     rendezvous: str = ""
 
 
-def words_of(option: str, value: Any) -> list[str]:
+def words_of(option: str, value: object) -> list[str]:
     """An option as quoted shell words; a switch that is off as its `--no-` form.
 
     >>> words_of("--x", True), words_of("--x", False), words_of("--y", ("a", "b c"))
@@ -107,11 +107,8 @@ def launch_script(scenario: Scenario, how: Launch, title: str) -> str:
 
 def scripts_in(files: Files) -> dict[str, Script]:
     """Every shell script among the files, followed without being run; a bare command line counts as one."""
-    scripts = {}
-    for name, text in files.items():
-        if name.endswith((".sh", ".sbatch", ".txt", ".bash")) or "." not in name:
-            scripts[name] = read_script(text)
-    return scripts
+    endings = (".sh", ".sbatch", ".txt", ".bash")
+    return {name: read_script(text) for name, text in files.items() if name.endswith(endings) or "." not in name}
 
 
 def commands_of(files: Files, *programs: tuple[str, ...]) -> list[tuple[Script, list[str]]]:
@@ -213,7 +210,7 @@ def _lengths(work: Serve) -> Iterator[Piece]:
         yield _say("random-prefix-len", work.prefix, "workload.prefix")
 
 
-def _say(option: str, value: Any, *paths: str) -> Say:
+def _say(option: str, value: object, *paths: str) -> Say:
     return Say(f"{PREFIX}--{option}", value, *paths)
 
 
@@ -276,7 +273,7 @@ def _objective(options: JsonMapping) -> JsonObject:
     return objective
 
 
-def _finite(value: Any) -> bool:
+def _finite(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
 
 

@@ -260,7 +260,7 @@ def _world(launch: JsonMapping, script: Script | None = None) -> int | None:
         return nodes * chips_per_node
     if script is not None and chips_per_node is None:
         names = ("SLURM_NNODES", "SLURM_GPUS_PER_NODE", "SLURM_NTASKS_PER_NODE")
-        texts = [script.told.get(name) or script.variables.get(name, [""])[0] for name in names]
+        texts = [script.slurm_variables.get(name) or script.variables.get(name, [""])[0] for name in names]
         nodes, chips, tasks = (int(text) if text.isdigit() and len(text) < 7 else 0 for text in texts)
         return nodes * (chips or (tasks if tasks > 1 else 0)) or None
     return None
