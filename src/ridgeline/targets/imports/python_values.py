@@ -145,7 +145,7 @@ def describe_value(value: object) -> str:
         case Unknown() | Outside():
             return str(value)
         case Made(name=name):
-            return f"{name or 'an object'}(...)" if name else "an object"
+            return f"{name}(...)" if name else "an object"
         case list() | tuple():
             return "[" + ", ".join(describe_value(part) for part in list(value)[:20]) + "]"
         case dict():

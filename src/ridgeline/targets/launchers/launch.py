@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from math import gcd
@@ -137,7 +137,7 @@ def header(scenario: Scenario, title: str) -> tuple[str, ...]:
     )
 
 
-def comment(lines: tuple[str, ...], sign: str = "#") -> str:
+def comment(lines: Iterable[str], sign: str = "#") -> str:
     """Lines as comments, each ended."""
     return "".join(f"{sign} {line}\n" for line in lines)
 

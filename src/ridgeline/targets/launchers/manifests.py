@@ -46,23 +46,14 @@ SLICES = {
 def jobset(scenario: Scenario, files: Files, job: JobRequest) -> str:
     """A JobSet of one replicated job with a pod for each node; Kueue admits it where a queue is asked for."""
     name, (nodes, _) = job_name(scenario), nodes_of(scenario.system)
-    leader = f"{name}-{NODE}-0-0.{name}"
-    pod = _pod(scenario, job, name, _script(nodes, "$JOB_COMPLETION_INDEX", leader))
+    pod = _pod(scenario, job, name, _script(nodes, "$JOB_COMPLETION_INDEX", f"{name}-{NODE}-0-0.{name}"))
     inner: JsonObject = {"parallelism": nodes, "completions": nodes, "completionMode": "Indexed", "backoffLimit": 0}
-    if job.time is not None:
-        inner["activeDeadlineSeconds"] = int(job.time)
-    manifest = {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": _metadata(name, job),
-        "spec": {
-            "failurePolicy": {"maxRestarts": 0},
-            "replicatedJobs": [
-                {"name": NODE, "replicas": 1, "template": {"spec": {**inner, "template": {"spec": pod}}}}
-            ],
-        },
+    inner |= {**_deadline(job), "template": {"spec": pod}}
+    spec = {
+        "failurePolicy": {"maxRestarts": 0},
+        "replicatedJobs": [{"name": NODE, "replicas": 1, "template": {"spec": inner}}],
     }
-    return _manifest(scenario, name, files, manifest, job)
+    return _manifest(scenario, files, job, "jobset.x-k8s.io/v1alpha2", "JobSet", spec)
 
 
 def trainjob(scenario: Scenario, files: Files, job: JobRequest) -> str:
@@ -76,12 +67,10 @@ def trainjob(scenario: Scenario, files: Files, job: JobRequest) -> str:
         **({"nodeSelector": pod["nodeSelector"]} if "nodeSelector" in pod else {}),
     }
     inner = {"name": NODE, "template": {"spec": {"template": {"spec": patch}}}}
-    spec: JsonObject = {
-        "runtimeRef": {
-            "apiGroup": "trainer.kubeflow.org",
-            "kind": "ClusterTrainingRuntime",
-            "name": "torch-distributed",
-        },
+    runtime = {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": "torch-distributed"}
+    patches = {"template": {"spec": {"replicatedJobs": [inner]}}}
+    spec = {
+        "runtimeRef": runtime,
         "trainer": {
             "image": container["image"],
             "command": container["command"],
@@ -89,45 +78,31 @@ def trainjob(scenario: Scenario, files: Files, job: JobRequest) -> str:
             "numProcPerNode": chips_per_node,
             "resourcesPerNode": container["resources"],
         },
-        "runtimePatches": [
-            {
-                "manager": "ridgeline.dev/export",
-                "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [inner]}}},
-            }
-        ],
+        "runtimePatches": [{"manager": "ridgeline.dev/export", "trainingRuntimeSpec": patches}],
+        **_deadline(job),
     }
-    if job.time is not None:
-        spec["activeDeadlineSeconds"] = int(job.time)
-    manifest = {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainJob",
-        "metadata": _metadata(name, job),
-        "spec": spec,
-    }
-    return _manifest(scenario, name, files, manifest, job)
+    return _manifest(scenario, files, job, "trainer.kubeflow.org/v1alpha1", "TrainJob", spec)
 
 
 def volcano(scenario: Scenario, files: Files, job: JobRequest) -> str:
     """A Job of Volcano, all of whose pods start together or none."""
     name, (nodes, _) = job_name(scenario), nodes_of(scenario.system)
     pod = _pod(scenario, job, name, _script(nodes, "$VC_TASK_INDEX", f"{name}-{NODE}-0.{name}"))
-    if job.time is not None:
-        pod["activeDeadlineSeconds"] = int(job.time)
-    manifest = {
-        "apiVersion": "batch.volcano.sh/v1alpha1",
-        "kind": "Job",
-        "metadata": {"name": name},
-        "spec": {
-            "minAvailable": nodes,
-            "schedulerName": "volcano",
-            "queue": job.partition or "default",
-            "maxRetry": 1,
-            "plugins": {"env": [], "svc": []},
-            "policies": [{"event": "PodFailed", "action": "AbortJob"}],
-            "tasks": [{"name": NODE, "replicas": nodes, "template": {"spec": pod}}],
-        },
+    pod |= _deadline(job)
+    spec = {
+        "minAvailable": nodes,
+        "schedulerName": "volcano",
+        "queue": job.partition or "default",
+        "maxRetry": 1,
+        "plugins": {"env": [], "svc": []},
+        "policies": [{"event": "PodFailed", "action": "AbortJob"}],
+        "tasks": [{"name": NODE, "replicas": nodes, "template": {"spec": pod}}],
     }
-    return _manifest(scenario, name, files, manifest, job)
+    return _manifest(scenario, files, job, "batch.volcano.sh/v1alpha1", "Job", spec)
+
+
+def _deadline(job: JobRequest) -> JsonObject:
+    return {"activeDeadlineSeconds": int(job.time)} if job.time is not None else {}
 
 
 def _script(nodes: int, rank: str, leader: str) -> str:
@@ -150,22 +125,21 @@ def _pod(scenario: Scenario, job: JobRequest, name: str, script: str) -> JsonObj
     if job.output is not None:
         mounts.append({"name": "output", "mountPath": "/output"})
         volumes.append({"name": "output", "persistentVolumeClaim": {"claimName": job.output}})
-    chips = {vendor_of(scenario.system).kubernetes: chips_per_node}
-    pod: JsonObject = {
+    node_selector = selector(scenario)
+    return {
         "restartPolicy": "Never",
-        **({"nodeSelector": node_selector} if (node_selector := selector(scenario)) else {}),
+        **({"nodeSelector": node_selector} if node_selector else {}),
         "containers": [
             {
                 "name": NODE,
                 "image": job.image or IMAGE,
                 "command": ["bash", "-c", script],
-                "resources": {"limits": {key: str(count) for key, count in chips.items()}},
+                "resources": {"limits": {vendor_of(scenario.system).kubernetes: str(chips_per_node)}},
                 "volumeMounts": mounts,
             }
         ],
         "volumes": volumes,
     }
-    return pod
 
 
 def selector(scenario: Scenario) -> dict[str, str]:
@@ -187,21 +161,19 @@ def selector(scenario: Scenario) -> dict[str, str]:
     }
 
 
-def _metadata(name: str, job: JobRequest) -> JsonObject:
-    queue = {"labels": {"kueue.x-k8s.io/queue-name": job.partition}} if job.partition else {}
-    return {"name": name, **queue}
-
-
-def _manifest(scenario: Scenario, name: str, files: Files, made: JsonMapping, job: JobRequest) -> str:
-    """The ConfigMap of the files and the job as one list: `kubectl apply -f`."""
+def _manifest(scenario: Scenario, files: Files, job: JobRequest, api: str, kind: str, spec: JsonMapping) -> str:
+    """The ConfigMap of the files and the job as one list: `kubectl apply -f`. Volcano's queue stands in its spec."""
+    name = job_name(scenario)
     mounted_files = {path: text for path, text in files.items() if path != SLURM}
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{name}-plan"}, "data": mounted_files}
-    note = header(scenario, str(made["kind"]))
+    kueue = {"labels": {"kueue.x-k8s.io/queue-name": job.partition}} if job.partition and kind != "Job" else {}
+    manifest = {"apiVersion": api, "kind": kind, "metadata": {"name": name, **kueue}, "spec": spec}
+    notes = list(header(scenario, kind))
     if job.image is None:
-        note = (*note, f"The image {IMAGE} stands for one that has the software: say it with --job image=...")
+        notes.append(f"The image {IMAGE} stands for one that has the software: say it with --job image=...")
     if nodes_of(scenario.system)[0] > 1 and not selector(scenario):
-        note = (*note, NETWORK)
-    return comment(note) + manifest_text({"apiVersion": "v1", "kind": "List", "items": [config, dict(made)]})
+        notes.append(NETWORK)
+    return comment(notes) + manifest_text({"apiVersion": "v1", "kind": "List", "items": [config, manifest]})
 
 
 END = "RIDGELINE_END"
