@@ -32,7 +32,7 @@ MOST_NOTES = 12
 STRANGE = "not an option this reader knows"
 
 
-def flatten(table: JsonMapping, path: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(table: JsonMapping, path: str = "") -> Iterator[tuple[str, object]]:
     """Leaves of nested tables by dotted path; lists are leaves.
 
     >>> dict(flatten({"a": {"b": 1}, "c": [2]}))

@@ -21,6 +21,7 @@ from ridgeline.targets.imports.run_files import Checkout
 if TYPE_CHECKING:
     from ridgeline.targets.imports.python_eval import Interpreter
 
+Positional = tuple[Any, ...]  # what something is called with, in order
 MISSING: Any = object()  # no value at all, where None is one
 
 
@@ -366,7 +367,7 @@ def put(container: object, at: object, value: object) -> None:
         container[at] = value
 
 
-def call(reading: Interpreter, what: object, given: tuple[Any, ...], words: JsonMapping) -> object:
+def call(reading: Interpreter, what: object, given: Positional, words: JsonMapping) -> object:
     """A builtin, a method of a plain value, `replace`, `deepcopy` or the environment; else `MISSING`."""
     if isinstance(what, Bound):
         return _method(what, given, words)
@@ -399,7 +400,7 @@ def deep_copy(value: Any) -> Any:
     return value if isinstance(value, (Function, Class, Bound)) else copy.copy(value)
 
 
-def _builtin(reading: Interpreter, name: str, given: tuple[Any, ...], words: JsonMapping) -> object:
+def _builtin(reading: Interpreter, name: str, given: Positional, words: JsonMapping) -> object:
     first = given[0] if given else None
     if name == "print":
         return None
@@ -422,7 +423,7 @@ def _builtin(reading: Interpreter, name: str, given: tuple[Any, ...], words: Jso
         return Unknown(f"{name}(...)")
 
 
-def _plain(name: str, given: tuple[Any, ...], words: JsonMapping) -> object:
+def _plain(name: str, given: Positional, words: JsonMapping) -> object:
     first = given[0] if given else None
     elements = items(first)
     match name:
@@ -472,7 +473,7 @@ def _is_a(value: object, kind: object) -> bool | None:
     return name in _TYPES and isinstance(value, _TYPES[name])
 
 
-def _method(what: Bound, given: tuple[Any, ...], words: JsonMapping) -> object:
+def _method(what: Bound, given: Positional, words: JsonMapping) -> object:
     """A method of a text, a list or a table."""
     owner, name = what.owner, what.name
     if isinstance(owner, str) and name in _TEXT and all(isinstance(part, (str, list)) for part in given):
@@ -494,7 +495,7 @@ def _method(what: Bound, given: tuple[Any, ...], words: JsonMapping) -> object:
     return _table_method(owner, name, given, words) if isinstance(owner, dict) else MISSING
 
 
-def _table_method(owner: dict[Any, Any], name: str, given: tuple[Any, ...], words: JsonMapping) -> object:
+def _table_method(owner: dict[Any, Any], name: str, given: Positional, words: JsonMapping) -> object:
     first = given[0] if given else None
     match name:
         case "get" | "pop" | "setdefault" if (key := key_of(first)) is not MISSING:

@@ -111,16 +111,13 @@ def top_of(folder: Path) -> Path:
     """
     real = Path(os.path.realpath(folder))
     for above in (real, *list(real.parents)[:HIGHEST]):
-        marked_text = above.name in INSTALLED or any(os.path.exists(above / mark) for mark in TOPS)
-        if len(above.parts) > 2 and (marked_text or _is_wheel(above)):
+        is_marked = above.name in INSTALLED or any(os.path.exists(above / mark) for mark in TOPS)
+        if len(above.parts) > 2 and (is_marked or _is_wheel(above)):
             return above
-    description = [
-        above
-        for above in (real, *list(real.parents)[:LOW])
-        if len(above.parts) > 2 and above != Path.home() and os.path.exists(above / "README.md")
-    ]
-    if description:
-        return description[-1]
+    folders = [above for above in (real, *list(real.parents)[:LOW]) if len(above.parts) > 2 and above != Path.home()]
+    described_folders = [above for above in folders if os.path.exists(above / "README.md")]
+    if described_folders:
+        return described_folders[-1]
     package = real
     while os.path.exists(package / "__init__.py") and len(package.parts) > 3:
         package = package.parent

@@ -306,7 +306,7 @@ class _Shell:
 
     def run_input(self, words: list[str], command: Command, depth: int) -> None:
         """Follow the script that `sbatch` or a shell is given as its input."""
-        here = next((word for sign, word in command.redirections if sign in ("<<", "<<-")), None)
+        here = command.input_word("<<", "<<-")
         if here is None or strip_marks(words[0]) not in TAKE_SCRIPTS or depth >= DEEPEST:
             return
         text = "".join(expand(self.script, here, split=False))

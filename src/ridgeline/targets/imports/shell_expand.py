@@ -426,7 +426,7 @@ class ShellTexts:
 
     def text_of(self, command: Command, given: str | None) -> str | None:
         """What `echo`, `cat` or a plain `sed` prints."""
-        here = next((word for sign, word in command.redirections if sign in ("<<", "<<-")), None)
+        here = command.input_word("<<", "<<-")
         words = [value for word in command.words if isinstance(word, Word) for value in expand(self.script, word)]
         if not words:
             return None
@@ -439,7 +439,7 @@ class ShellTexts:
         if words[0] == "sed":
             return self.sed(words[1:], given)
         if words[0] == "envsubst":
-            source = next((word for sign, word in command.redirections if sign == "<"), None)
+            source = command.input_word("<")
             text = self.nearby("".join(expand(self.script, source, split=False))) if source is not None else given
             return None if text is None else re.sub(r"\$\{?(\w+)\}?", self.substitute_variable, text)
         return None
@@ -466,7 +466,7 @@ class ShellTexts:
 
     def read(self, values: Sequence[str], command: Command) -> bool | None:
         """`IFS=, read -ra NAME <<< "$LIST"`: a text split into an array or into names; None for other input."""
-        here = next((word for sign, word in command.redirections if sign in ("<<<", "<<", "<<-")), None)
+        here = command.input_word("<<<", "<<", "<<-")
         ends = {at + 1 for at, word in enumerate(values) if word.startswith("-") and word.endswith("d")}
         names = [word for at, word in enumerate(values) if at and not word.startswith("-") and at not in ends]
         names = [name for name in names if name.isidentifier()]

@@ -225,6 +225,10 @@ class Command:
     words: tuple[Token, ...]
     redirections: tuple[tuple[str, Word], ...] = ()
 
+    def input_word(self, *signs: str) -> Word | None:
+        """The word behind the first redirection of one of these signs."""
+        return next((word for sign, word in self.redirections if sign in signs), None)
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:

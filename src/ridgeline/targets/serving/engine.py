@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
@@ -76,9 +75,8 @@ def common_pieces(scenario: Scenario, target: str, engine: str) -> Iterator[Piec
         if scenario.model.vision is not None:
             yield Lose("model.vision*", "requests of text alone do not run the encoder")
     else:
-        yield Lose(
-            "model.*", "no published weights are known of it: set MODEL to a folder whose config.json says the same"
-        )
+        why = "no published weights are known of it: set MODEL to a folder whose config.json says the same"
+        yield Lose("model.*", why)
     replica = replica_of(scenario)
     yield chips_taken(scenario, replica.count * replica.chips)
     yield from habits("serving", "common_pieces")
@@ -90,9 +88,8 @@ def common_pieces(scenario: Scenario, target: str, engine: str) -> Iterator[Piec
 def chips_taken(scenario: Scenario, taken: int) -> Fixed:
     """Replicas say how many chips they take; the others stay free, which nobody has to be told."""
     chips = scenario.system.chips
-    return Fixed(
-        "system.chips", max(chips, taken), f"{taken} chips that the replicas take" + " of it" * (taken < chips)
-    )
+    why = f"{taken} chips that the replicas take" + " of it" * (taken < chips)
+    return Fixed("system.chips", max(chips, taken), why)
 
 
 def knob_table(engine: str) -> str:
@@ -100,7 +97,7 @@ def knob_table(engine: str) -> str:
     return engine.replace("-", "_")
 
 
-def knobs(scenario: Scenario, engine: str) -> dict[str, tuple[Any, str]]:
+def knobs(scenario: Scenario, engine: str) -> dict[str, tuple[object, str]]:
     """What the plan sets, by the engine's own name: the value, and the decision it is."""
     engine_knobs = scenario.plan.serving.knobs
     if engine_knobs is None or KNOBS.key_of(engine_knobs) != knob_table(engine):
