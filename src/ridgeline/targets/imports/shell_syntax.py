@@ -144,8 +144,8 @@ def _arithmetic(text: str, start: int, last: Token) -> int:
     leads = last in BEGINS if isinstance(last, str) else last.bare in LEADS
     if not leads or not text.startswith("((", start):
         return -1
-    inner, end = closing_at(text, start + 1, "(", LONGEST - 1), closing_at(text, start, "(", LONGEST)
-    return end + 1 if 0 < inner == end - 1 else -1  # two parentheses that close apart: one inside the other
+    inner = closing_at(text, start + 1, "(", LONGEST - 2)
+    return inner + 2 if inner > 0 and text.startswith("))", inner) else -1  # others close apart, one inside the other
 
 
 def closing_at(text: str, start: int, opener: str, window: int) -> int:
