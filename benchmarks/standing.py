@@ -27,9 +27,8 @@ from plan_rank import NEAR, PlanRank, plan_ranks, problem_of
 from rich.console import Console
 from rich.progress import track
 
-from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.row_scenario import to_scenario
-from ridgeline.calibrate.truth.rows import BUNDLED, Row, headline, read_rows, where
+from ridgeline.calibrate.truth.rows import BUNDLED, Row, Skipped, headline, read_rows, where
 from ridgeline.core.files import write_text
 from ridgeline.plan.scenario import Scenario
 

@@ -333,7 +333,7 @@ def library_choice(name: str, *, on: str, size: str | float = "1 GB", library: s
     >>> found.chosen.name, f"{found.chosen.seconds * 1e6:.1f} {found.measured.seconds * 1e6:.1f} us"
     ('ring/LL', '27.4 29.6 us')
     """
-    from ridgeline.calibrate.collective_times import with_benchmark
+    from ridgeline.calibrate.collectives import with_benchmark
     from ridgeline.comm.libraries import library_choice as choose
 
     return with_benchmark(choose(name, on=on, size=size, library=library))

@@ -24,9 +24,12 @@ from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker  # noqa: E
 from torch.distributed._tools.mem_tracker import MemTracker  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from ridgeline.calibrate.truth.csv_cells import Skipped  # noqa: E402
 from ridgeline.calibrate.truth.row_scenario import to_scenario  # noqa: E402
-from ridgeline.calibrate.truth.rows import headline, read_rows  # noqa: E402
+from ridgeline.calibrate.truth.rows import (  # noqa: E402
+    Skipped,
+    headline,
+    read_rows,
+)
 from ridgeline.core.units import BINARY  # noqa: E402
 from ridgeline.lowering.program import lower  # noqa: E402
 from ridgeline.plan.scenario import Scenario  # noqa: E402

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from ridgeline.calibrate.accuracy import figures
 from ridgeline.calibrate.folds import takes_part
 from ridgeline.calibrate.validate import validate
-from ridgeline.calibrate.validation import Validation
+from ridgeline.calibrate.validation import Validation, figures
 from ridgeline.report.accuracy import PAGES, TABLES, stale_tables, with_tables
 
 DOCS = Path(__file__).parents[2] / "docs"

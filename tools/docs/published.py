@@ -16,8 +16,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ridgeline.calibrate.truth.csv_cells import Skipped
-from ridgeline.calibrate.truth.rows import where
+from ridgeline.calibrate.truth.rows import Skipped, where
 from ridgeline.calibrate.validate import PublishedRun, published_runs, validate
 from ridgeline.calibrate.validation import ValidationCase
 from ridgeline.core.units import format_gib, signed_share

@@ -7,8 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ridgeline.calibrate.kernels import LIBRARY_FOLDER, bundled_kernels, group_of, is_own, price_kernels
-from ridgeline.calibrate.truth.kernel_rows import PublishedKernel
+from ridgeline.calibrate.kernels import (
+    LIBRARY_FOLDER,
+    PublishedKernel,
+    bundled_kernels,
+    group_of,
+    is_own,
+    price_kernels,
+)
 from ridgeline.cost.profile import Measurement, Profile, read_profile, shipped_profiles
 from tools.pages import DOCS, replace_block, write_or_check
 

@@ -7,11 +7,14 @@ table in `docs/how-to/disaggregate-prefill-and-decode.md`.
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
-from ridgeline.calibrate.serving import RESIDUALS, residuals_text
+from ridgeline.calibrate.serving import RESIDUALS
+from ridgeline.calibrate.truth.rows import Row
 from ridgeline.calibrate.validate import validate
 from ridgeline.calibrate.validation import ValidationCase
 from ridgeline.plan.scenario_file import read_scenario
@@ -89,3 +92,12 @@ def pools_table() -> str:
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def residuals_text(figures: Iterable[tuple[Row, str, float]]) -> str:
+    """What intervals are taken from: measured / predicted by metric, of rows without a flag."""
+    table: dict[str, list[tuple[str, float]]] = {}
+    for row, metric, ratio in figures:
+        if not row["x_flag"]:
+            table.setdefault(metric, []).append((row.group, round(ratio, 4)))
+    return json.dumps(table, indent=1) + "\n"

@@ -5,18 +5,12 @@
 
 The steps are not linear in offsets, so the slopes are taken again where the last round ended (Gauss-Newton). A run that
 contradicts the others, or all that is known, gets more noise: as normal noise whose variance is itself uncertain, a
-Student distribution of four degrees of freedom, would have it.
-
-Turn what `--anchor` names into measured runs, whatever holds them.
+Student distribution of four degrees of freedom, would have it. What `--anchor` may name:
 
     residuals.csv      as `ridgeline explain -o` writes it
     runs.csv           columns as in `truth/training.csv`
     scenario.toml      with [measured] step_time_s = ..., or tokens_per_s_per_chip = ...
     TRACE@scenario     a trace, or a folder of one for each rank, of a run of the scenario
-
-Bundled runs are left out: the shipped parameters have heard them.
-
-Turn an Explanation into a table of residuals, in the schema of `truth/residual_table.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +18,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -35,8 +28,7 @@ import numpy as np
 
 from ridgeline.calibrate.explain import Explanation, explain, scenario_table
 from ridgeline.calibrate.folds import Dataset, dataset_of, is_bundled, is_frozen
-from ridgeline.calibrate.truth.residual_table import COLUMNS, runs_of
-from ridgeline.calibrate.truth.rows import Row, read_rows
+from ridgeline.calibrate.truth.rows import RESIDUAL_COLUMNS, Row, read_rows, runs_of
 from ridgeline.core.arrays import Array
 from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem, not_among
@@ -69,6 +61,7 @@ def rows_of(text: str) -> tuple[Row, ...]:
         trace, _, scenario = text.rpartition("@")
         return (_trace_row(Path(trace), Path(scenario)),)
     if text.lower().endswith(".csv"):
+        # the shipped parameters have heard bundled runs
         rows = tuple(row for row in read_rows(path) if not is_bundled(row) or is_frozen(row))
         if not rows:
             given_text, expected_text = f"{path}: bundled runs alone", "runs of your own"
@@ -87,7 +80,7 @@ def _trace_row(trace: Path, scenario: Path) -> Row:
         raise InputError(Problem(path="--anchor", given=given_text, expected="TRACE@SCENARIO, both there"))
     parts = list(residual_rows(explain(scenario, trace)))
     (run,) = runs_of(parts, str(trace))
-    return _row(run["id"], trace.name, run)
+    return Row(id=run["id"], table=trace.name, cells=MappingProxyType(run))
 
 
 def _scenario_row(path: Path) -> Row:
@@ -109,7 +102,7 @@ def _scenario_row(path: Path) -> Row:
         "x_scenario": json.dumps(table, separators=(",", ":")), "x_complete": "full", "x_task": "pretrain",
         "x_trust": "A",
     }  # fmt: skip
-    return _row(run["id"], path.name, run)
+    return Row(id=run["id"], table=path.name, cells=MappingProxyType(run))
 
 
 def _measured_entry(table: JsonMapping, where: str) -> tuple[str, float]:
@@ -129,26 +122,14 @@ def _measured_entry(table: JsonMapping, where: str) -> tuple[str, float]:
             )
     if problems:
         raise InputError(problems)
-    value = float(table[keys[0]])
-    assert math.isfinite(value)
-    return keys[0], value
-
-
-def _row(id: str, table: str, cells: Mapping[str, str]) -> Row:
-    return Row(id=id, table=table, cells=MappingProxyType(dict(cells)))
-
-
-def row_names(rows: Iterable[Row]) -> str:
-    """Ids of some runs in a few words."""
-    ids = [row.id for row in rows]
-    return ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
+    return keys[0], float(table[keys[0]])
 
 
 LONGEST_ID = 80
 
 
 def residual_rows(found: Explanation) -> Iterator[dict[str, str]]:
-    """One row a phase and class, in the schema of `COLUMNS`."""
+    """One row a phase and class, in the schema of `RESIDUAL_COLUMNS`."""
     scenario, sources = found.scenario, found.analysis.timeline.about.sources
     table_text = json.dumps(found.table, separators=(",", ":")) if found.table else ""
     for part in found.parts:
@@ -185,7 +166,7 @@ def run_id(sources: Sequence[str]) -> str:
 def write_residuals(found: Explanation, path: Path) -> None:
     """Write the residuals of an explanation as CSV."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, RESIDUAL_COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(residual_rows(found))
     write_text(path, text.getvalue())
@@ -301,9 +282,7 @@ def condition_on(among: Array, gaps: Array, noise: float) -> tuple[Array, Array]
     variance = np.full(len(gaps), noise**2)
     inverse = np.linalg.inv(among + np.diag(variance))
     for _ in range(DOUBTED if len(gaps) else 0):
-        leave_one_out = (inverse @ gaps) / np.sqrt(
-            np.diag(inverse)
-        )  # leave-one-out residual over its standard deviation
+        leave_one_out = (inverse @ gaps) / np.sqrt(np.diag(inverse))  # residual over its standard deviation
         trust = np.clip((FREEDOM + 1) / (FREEDOM + leave_one_out**2), LEAST, 1.0)
         variance = noise**2 / trust
         inverse = np.linalg.inv(among + np.diag(variance))

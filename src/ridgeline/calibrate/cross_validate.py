@@ -4,24 +4,6 @@
 
 Rows that judge a fit must not reach it through its starting point either, so that folds and left-out fits start from
 the defaults; only an ablation starts from where the full fit ended.
-
-Turn candidate strengths of priors into what choosing among them is worth: nested cross-validation.
-
-    outer fold   some sources (engines, families of chips) with all their rows: judged, and seen by nothing before
-    inner folds  of the members that remain: each candidate is fitted without one and judged on it; the best is chosen
-    figure       the error on the outer fold of the chosen candidate, fitted on all that remains
-
-A choice made with left-out rows in view flatters the error on these very rows. Here no row judges a choice that it had
-a part in.
-
-Turn measured runs of your own into the calibration they anchor, and what it is worth on them.
-
-    before      predicted with the prior, the shipped parameters, which never saw the run
-    held out    anchored on the runs of other configurations alone: what a further run like it may expect
-    after       anchored on all of them: how well it can be followed, no proof of anything
-
-The calibration is that of `--anchor` (`anchor.anchored_by`): written to a file and named by `--calibration` it predicts
-the same. Runs of one configuration (sizes of the model, chips, batch, sequence, engine) are held out together.
 """
 
 from __future__ import annotations
@@ -35,14 +17,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.calibrate.accuracy import ANCHORED, COVERED, LEFT_OUT, Left, Sheet, accuracy_of, line
 from ridgeline.calibrate.anchor import anchored_by, rows_of
 from ridgeline.calibrate.fit import FOLDS, SHIPPED_PRIOR, OffsetLayout, OffsetPrior, calibration_of, fit, fold_of
-from ridgeline.calibrate.folds import SHIPPED_FOLDS, Dataset, Folds, dataset_of, is_frozen, takes_part
+from ridgeline.calibrate.folds import SHIPPED_FOLDS, Dataset, FittedParameters, Folds, dataset_of, is_frozen, takes_part
 from ridgeline.calibrate.learning_curve import Unseen, curve_sheet, unseen
-from ridgeline.calibrate.truth.csv_cells import Skipped
-from ridgeline.calibrate.truth.rows import Row, headline, read_rows
-from ridgeline.calibrate.validate import FittedParameters, validation_of
+from ridgeline.calibrate.truth.rows import Row, Skipped, headline, read_rows
+from ridgeline.calibrate.validate import validation_of
+from ridgeline.calibrate.validation import ANCHORED, COVERED, LEFT_OUT, Left, Sheet, accuracy_of, line
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
@@ -115,6 +96,12 @@ class OwnFit:
 def fit_with(*runs: Path | str, calibration: Calibration | None = None, progress: Progress = silent) -> OwnFit:
     """Anchor a calibration, the shipped one unless given, on runs; `InputError` where none of them can be used.
 
+    before      predicted with the prior, the shipped parameters, which never saw the run
+    held out    anchored on the runs of other configurations alone: what a further run like it may expect
+    after       anchored on all of them: how well it can be followed, no proof of anything
+
+    Runs of one configuration (sizes of the model, chips, batch, sequence, engine) are held out together.
+
     runs   each as `--anchor` takes it: a table of residuals or of runs, a scenario with [measured], TRACE@SCENARIO
     """
     rows = [row for text in runs for row in rows_of(str(text))]
@@ -133,16 +120,12 @@ def fit_with(*runs: Path | str, calibration: Calibration | None = None, progress
         other_rows = [row for row, row_kind in zip(table.rows, kinds, strict=True) if row_kind != kind]
         refit_calibration = anchored_by(prior, dataset_of(other_rows)) if other_rows else prior
         left_out_s[of_kind] = table.predict(refit_calibration)[of_kind]
-    return OwnFit(calibration=anchors, cases=tuple(_cases(table, prior, left_out_s, anchors)), skipped=table.skipped)
-
-
-def _cases(table: Dataset, prior: Calibration, held: Array, calibration: Calibration) -> list[OwnCase]:
-    before, after = table.predict(prior), table.predict(calibration)
-    columns = zip(table.rows, table.measured_s, before, held, after, strict=True)
-    return [
-        OwnCase(id=row.id, measured_s=float(real), before_s=float(old), held_out_s=float(out), after_s=float(new))
-        for row, real, old, out, new in columns
-    ]
+    columns = (table.measured_s, table.predict(prior), left_out_s, table.predict(anchors))
+    cases = tuple(
+        OwnCase(id=row.id, measured_s=real, before_s=old, held_out_s=out, after_s=new)
+        for row, real, old, out, new in zip(table.rows, *(column.tolist() for column in columns), strict=True)
+    )
+    return OwnFit(calibration=anchors, cases=cases, skipped=table.skipped)
 
 
 def configuration(scenario: Scenario) -> str:
@@ -193,7 +176,11 @@ def dealt(members: Sequence[str], folds: int) -> Index:
 def nested_choice(
     members: Sequence[str], measured_s: Array, fitted: Fit, candidates: Mapping[str, OffsetPrior] = CANDIDATES
 ) -> Nested:
-    """The choice made again for every outer fold, by inner folds of what it leaves."""
+    """Candidate strengths of priors, chosen again for every outer fold by inner folds of what it leaves.
+
+    outer fold   some sources (engines, families of chips) with all their rows: judged, and seen by nothing before
+    inner folds  of the members that remain: each candidate is fitted without one and judged on it; the best is chosen
+    """
     outer, predicted_s, chosen = dealt(members, OUTER), np.zeros(len(members)), []
     for fold in range(OUTER):
         in_fold = outer == fold
@@ -220,16 +207,18 @@ def _error(prior: OffsetPrior, rest: Index, inner: Index, measured_s: Array, fit
 
 
 def nested_sheet(table: Dataset | None = None, progress: Progress = silent) -> Sheet:
-    """What leaving sources, engines and families out costs where the priors are chosen inside folds."""
+    """What leaving sources, engines and families out costs where the priors are chosen inside folds.
+
+    A choice made with left-out rows in view flatters the error on these very rows. Here no row judges a choice that it
+    had a part in.
+    """
     rows = [row for row in read_rows() if takes_part(row) and not is_frozen(row)]
     data = dataset_of(rows) if table is None else table
-    total, done, sheet = 3 * OUTER * (INNER * len(CANDIDATES) + 1), 0, {}
+    ticks, sheet = _Ticks(progress, 3 * OUTER * (INNER * len(CANDIDATES) + 1)), {}
     best = headline_of(data)
 
     def fit_without(kept: Mask, prior: OffsetPrior) -> Array:
-        nonlocal done
-        progress("priors chosen inside folds", done, total)
-        done += 1
+        ticks.next("priors chosen inside folds")
         layout, offsets = fit(data, kept, prior=prior, rounds=ROUNDS)
         return data.steps(layout.rates(offsets)).step_s
 
@@ -271,11 +260,7 @@ class _Task:
     rounds: int
 
     def refit(self, chosen: Mask, without: frozenset[str] = frozenset(), rounds: int = 0) -> Array:
-        """Offsets fitted to fewer rows or with fewer parameters.
-
-        Rows that judge a fit must not reach it through its starting point either, so that it starts from the defaults;
-        only an ablation starts from where the full fit ended.
-        """
+        """Offsets fitted to fewer rows or with fewer parameters."""
         start = self.offsets.copy() if without else None
         for index, name in enumerate(self.layout.names):
             if start is not None and PARAMETERS[name.partition("/")[0]].group in without:
@@ -313,7 +298,8 @@ def refit(rows: tuple[Row, ...] | None = None, *, quick: bool = False, progress:
     validation = validation_of(dataset_of(fitted_rows), parameters)
     accuracy = accuracy_of(validation, parameters)
     for what, predicted_s in without.items():
-        coverage = _is_covered(table, what, predicted_s, residuals)
+        low, high = _spans(table, what, residuals)
+        coverage: Mask = (low <= table.measured_s / predicted_s) & (table.measured_s / predicted_s <= high)
         accuracy[f"left_out_{PLURAL[what]}"] = _left_out_sheet(table, what, predicted_s, coverage)
     if curve is not None:
         accuracy["learning_curve"] = curve[1]
@@ -415,27 +401,25 @@ def _curve(table: Dataset, sources: Sequence[Unseen], residuals: Sequence[Residu
 
 def members_of(table: Dataset, what: Left) -> list[str]:
     """Source, engine or family of chips by row; a chip without a family is one of its own."""
-    match what:
-        case "source":
-            return [row.source for row in table.rows]
-        case "engine":
-            return table.engines
-        case "family":
-            return [scenario.system.chip.family or scenario.system.chip.fitted_id for scenario in table.scenarios]
+    if what == "source":
+        return [row.source for row in table.rows]
+    if what == "engine":
+        return table.engines
+    return [scenario.system.chip.family or scenario.system.chip.fitted_id for scenario in table.scenarios]
 
 
 def _left_out_sheet(table: Dataset, what: Left, predicted: Array, covered: Mask) -> Sheet:
     """The error of each left-out member; the figure is the mean over headline rows, as all published ones."""
-    off, members = np.abs(predicted / table.measured_s - 1), np.array(members_of(table, what))
+    residual, members = predicted / table.measured_s - 1, np.array(members_of(table, what))
+    off = np.abs(residual)
     count, mape = _mape(table, predicted)
-    row_counts = {member: int((members == member).sum()) for member in dict.fromkeys(members.tolist())}
     entries = {
         member: {
-            "n": row_counts[member],
+            "n": rows,
             "mape": round(float(off[members == member].mean()), 4),
-            "bias": round(float((predicted / table.measured_s - 1)[members == member].mean()), 4),
+            "bias": round(float(residual[members == member].mean()), 4),
         }
-        for member in sorted(row_counts, key=lambda member: (-row_counts[member], member))
+        for member, rows in sorted(Counter(members.tolist()).items(), key=lambda entry: (-entry[1], entry[0]))
     }
     return {
         "figure": line(f"each {what} left out", count, "mape", (0, LEFT_OUT[what]), mape),
@@ -443,13 +427,6 @@ def _left_out_sheet(table: Dataset, what: Left, predicted: Array, covered: Mask)
         "coverage": line(f"each {what} left out, all rows", len(off), "coverage90", COVERED, float(covered.mean())),
         PLURAL[what]: entries,
     }
-
-
-def _is_covered(table: Dataset, what: Left, predicted: Array, residuals: Sequence[Residual]) -> Mask:
-    """Which rows lie in the interval they would get, were nothing of their source, engine or family known."""
-    low, high = _spans(table, what, residuals)
-    inside: Mask = (low <= table.measured_s / predicted) & (table.measured_s / predicted <= high)
-    return inside
 
 
 def _spans(table: Dataset, what: Left, residuals: Sequence[Residual]) -> tuple[Array, Array]:
@@ -487,21 +464,9 @@ def _ablation(task: _Task, groups: tuple[str, ...], held: Array, ticks: _Ticks) 
 
 def _residual_rows(table: Dataset, residuals: Sequence[Residual]) -> list[Sheet]:
     """Cross-validated residuals as `residuals.json` holds them."""
-    rows = (
-        "group",
-        "source",
-        "chip",
-        "family",
-        "engine",
-        "residual",
-        "without_source",
-        "without_engine",
-        "without_family",
-        "precision",
-        "seq",
-    )
+    columns = "group source chip family engine residual without_source without_engine without_family precision seq"
     return [
-        {"id": row.id, "arch": row["arch"]} | {name: getattr(run, name) for name in rows}
+        {"id": row.id, "arch": row["arch"]} | {name: getattr(run, name) for name in columns.split()}
         for row, run in zip(table.rows, residuals, strict=True)
     ]
 

@@ -3,31 +3,8 @@
     gap       measured - predicted, of one step; by phase and class, summing to the whole
     residual  predicted / measured - 1
 
-Who has to change, for each part of the gap, says `verdict`. Residuals go to a table that validation and fits read
-(`residuals`). This floor holds it because residuals are what calibration lives on, and it may know the simulator and
-traces at once.
-
-Turn one part of a gap into who should change, model or machine, and what to do.
-
-    measured faster than predicted          the model: nothing runs faster than it can
-    slower, and near the roofline           the model: it promises more than the chip gives
-    slower, and far below the roofline      the machine: these kernels can be better
-    idle, copies, waiting for other ranks   the machine: the plan does not ask for them
-    slower, and no shapes were recorded     unclear
-
-Near means what good kernels reach (`OpRate.reachable`): 75 % of the compute roof, less for attention, whose softmax
-counts, and 80 % of the memory roof. The optimizer's shapes are never recorded, but the scenario knows its bytes.
-
-Turn a scenario and the analysis of a trace into reasons why the one cannot be, or may not be, a run of the other.
-
-    contradictions   no kernels, another chip, another number of ranks, other products, faster than the peak allows
-    doubts           these too, and: ranks that a trace does not tell, code compiled or not, steps not marked
-
-Products are the flops of matrix products a step by recorded shapes, against those the scenario asks for.
-
-Turn two of anything that has a timeline into a Diff: trace files, folders of ranks, scenarios, timelines.
-
-A scenario is predicted first. This floor holds it because it is the lowest that may know both the simulator and traces.
+Who has to change, for each part of the gap, says `verdict`. Residuals go to a table that validation and fits read. This
+floor holds it, and the diff of any two of traces and scenarios, because it may know the simulator and traces at once.
 """
 
 from __future__ import annotations
@@ -36,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ridgeline.calibrate.truth.rows import WORDS
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import BIGGEST_FILE, read_table
@@ -53,7 +31,6 @@ from ridgeline.trace import (
     Breakdown,
     Diff,
     Rules,
-    TimeEntry,
     Timeline,
     analyze,
     chip_of,
@@ -128,17 +105,15 @@ def side_of(what: Comparable, rules: Rules, settings: Sequence[str] = ()) -> Tim
 
 def _is_scenario(what: Comparable) -> bool:
     """Whether settings apply to it: a scenario file that can still be read otherwise."""
-    if not isinstance(what, (Path, str)) or not _is_file(Path(what)):
+    if not isinstance(what, (Path, str)):
         return False
     path = Path(what)
-    return path.suffix.lower() in SCENARIOS or (path.suffix.lower() == ".json" and _says_scenario(path))
-
-
-def _is_file(path: Path) -> bool:
     try:
-        return path.is_file()
+        if not path.is_file():
+            return False
     except (OSError, ValueError):  # a name no file system takes
         return False
+    return path.suffix.lower() in SCENARIOS or (path.suffix.lower() == ".json" and _says_scenario(path))
 
 
 def _says_scenario(path: Path) -> bool:
@@ -168,19 +143,6 @@ def _label(what: Comparable, otherwise: str) -> str:
 
 MODEL, MACHINE, UNCLEAR, NOTHING = "model", "machine", "unclear", "nothing"
 SMALL = 0.005  # of the measured step: a part of the gap below is nothing to act on
-ACTIONS = {
-    "host": "graphs, compilation or fewer and larger kernels",
-    "between kernels": "fewer kernels: fuse, compile",
-    "synchronisation": "remove what makes the host wait (.item(), .cpu(), prints)",
-    "data loading": "more loader workers, prefetching",
-    "start-up": "record after warm-up",
-    "memory-bound": "fuse kernels bound by memory: torch.compile, fused norms, activations and losses",
-    "matmul": "shapes that fill tiles, another library, lower precision",
-    "attention": "another attention kernel (flash, cuDNN), larger heads",
-    "optimizer": "a fused optimizer (fused=True); where it is one, fewer bytes: states in 8 or 16 bits, sharded",
-    "communication": "overlap it, or check the links",
-    "copy": "keep data on the chip; pinned memory and streams for the rest",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,20 +160,20 @@ def reached_by_class(found: Analysis) -> dict[str, Reached]:
     rates: dict[str, list[tuple[float, float, float, str]]] = {}
     for rate in found.rates:
         if rate.roof_ns is not None and rate.bound is not None:
-            class_ = coarse(line, line.classes.index(rate.class_))
             roof = min(rate.roof_ns, rate.total_ns)
-            rates.setdefault(class_, []).append((roof, rate.total_ns, roof / rate.reachable, rate.bound))
+            parts = rates.setdefault(coarse(line, line.classes.index(rate.class_)), [])
+            parts.append((roof, rate.total_ns, roof / rate.reachable, rate.bound))
     return {class_: _together(parts) for class_, parts in rates.items()}
 
 
 def _together(parts: list[tuple[float, float, float, str]]) -> Reached:
-    roof, total, good = (sum(part[place] for part in parts) for place in (0, 1, 2))  # type: ignore[misc]
-    spent: dict[str, float] = {}
-    for _, time, _, bound in parts:
-        spent[bound] = spent.get(bound, 0.0) + time
-    return Reached(
-        efficiency=roof / total, bound=max(spent, key=lambda one: spent[one]), reachable=roof / good if good else 1.0
-    )
+    roofs, totals, goods, bounds = zip(*parts, strict=True)
+    roof, good = sum(roofs), sum(goods)
+    spent = dict.fromkeys(bounds, 0.0)
+    for time, bound in zip(totals, bounds, strict=True):
+        spent[bound] += time
+    bound = max(spent, key=lambda name: spent[name])
+    return Reached(efficiency=roof / sum(totals), bound=bound, reachable=roof / good if good else 1.0)
 
 
 def own_bytes(predicted_ns: float, measured_ns: float, share: float) -> dict[str, Reached]:
@@ -231,6 +193,15 @@ def own_bytes(predicted_ns: float, measured_ns: float, share: float) -> dict[str
 def verdict(class_: str, times: tuple[float, float], rate: Reached | None, step: float) -> tuple[str, str]:
     """Who should change, and why; times are predicted and measured.
 
+        measured faster than predicted          the model: nothing runs faster than it can
+        slower, and near the roofline           the model: it promises more than the chip gives
+        slower, and far below the roofline      the machine: these kernels can be better
+        idle, copies, waiting for other ranks   the machine: the plan does not ask for them
+        slower, and no shapes were recorded     unclear
+
+    Near means what good kernels reach (`OpRate.reachable`): 75 % of the compute roof, less for attention, whose softmax
+    counts, and 80 % of the memory roof. The optimizer's shapes are never recorded, but the scenario knows its bytes.
+
     >>> verdict("matmul", (10.0, 14.0), Reached(efficiency=0.5, bound="compute", reachable=0.75), 100.0)
     ('machine', 'it runs at 50% of the compute roof; 75% is within reach')
     """
@@ -247,12 +218,10 @@ def verdict(class_: str, times: tuple[float, float], rate: Reached | None, step:
         return MODEL, "it ran faster than the model believes it can"
     if rate is None:
         return UNCLEAR, "no shapes were recorded, so the roofline cannot tell"
+    speed = f"it runs at {rate.efficiency:.0%} of the {rate.bound} roof"
     if rate.efficiency >= rate.reachable:
-        return (
-            MODEL,
-            f"it runs at {rate.efficiency:.0%} of the {rate.bound} roof, as good kernels do: the model asks for more",
-        )
-    return MACHINE, f"it runs at {rate.efficiency:.0%} of the {rate.bound} roof; {rate.reachable:.0%} is within reach"
+        return MODEL, f"{speed}, as good kernels do: the model asks for more"
+    return MACHINE, f"{speed}; {rate.reachable:.0%} is within reach"
 
 
 def action(change: str, word: str) -> str:
@@ -261,7 +230,7 @@ def action(change: str, word: str) -> str:
         return "fit the residuals (-o FILE.csv, then `ridgeline fit --with FILE.csv`), or name the engine that ran"
     if change == UNCLEAR:
         return "record with shapes (record_shapes=True)"
-    return ACTIONS.get(word, "look at its spans with `ridgeline analyze`") if change == MACHINE else ""
+    return WORDS["actions"].get(word, "look at its spans with `ridgeline analyze`") if change == MACHINE else ""
 
 
 GENERATED = ("triton_poi_", "triton_red_", "triton_per_", "triton_tem_")  # names torch.compile gives its kernels
@@ -298,10 +267,8 @@ def contradictions(built: Scenario, found: Analysis) -> Iterator[Problem]:
     steps = max(1, len(found.breakdown.steps))
     took = found.breakdown.total.span_ns / steps / DECIMAL["G"]
     if took < least:
-        expected_text = (
-            f"at least {format_quantity(least, 's', 3)}, which the scenario's products take at the chips' peak"
-        )
-        yield _against(f"steps of {format_quantity(took, 's', 3)}", expected_text)
+        least_text = f"at least {format_quantity(least, 's', 3)}, which the scenario's products take at the chips' peak"
+        yield _against(f"steps of {format_quantity(took, 's', 3)}", least_text)
 
 
 def _against(given: str, expected: str) -> Problem:
@@ -325,17 +292,11 @@ def doubts(built: Scenario, found: Analysis) -> Iterator[str]:
 
 
 def _other_engine(engine: str, parts: Breakdown) -> Iterator[str]:
-    generated_spans, subject = (
-        sum(part.spans for part in parts.names if part.name.startswith(GENERATED)),
-        "the scenario says",
-    )
-    if generated_spans and engine == "torch-eager":
-        yield (
-            f"the trace has {generated_spans:,} kernels of torch.compile, {subject} {engine}: --set "
-            "plan.engine=torch-compile"
-        )
-    if not generated_spans and engine == "torch-compile":
-        yield f"the trace has no kernel of torch.compile, {subject} {engine}: --set plan.engine=torch-eager"
+    spans = sum(part.spans for part in parts.names if part.name.startswith(GENERATED))
+    switch = {"torch-eager": "torch-compile", "torch-compile": "torch-eager"}.get(engine, "")
+    if switch and bool(spans) == (engine == "torch-eager"):
+        what = f"{spans:,} kernels" if spans else "no kernel"
+        yield f"the trace has {what} of torch.compile, the scenario says {engine}: --set plan.engine={switch}"
 
 
 def _other_sizes(built: Scenario, found: Analysis) -> Iterator[str]:
@@ -400,11 +361,17 @@ class ClassGap:
     """One class over all phases: what its parts add up to. Phases may cancel where model and trace split them apart."""
 
     class_: str
-    predicted_ns: float
-    measured_ns: float
     parts: tuple[GapPart, ...]
 
     JSON = "class predicted_us measured_us gap_us"
+
+    @property
+    def predicted_ns(self) -> float:
+        return sum(part.predicted_ns for part in self.parts)
+
+    @property
+    def measured_ns(self) -> float:
+        return sum(part.measured_ns for part in self.parts)
 
     @property
     def gap_ns(self) -> float:
@@ -473,16 +440,8 @@ class Explanation:
         parts_of: dict[str, list[GapPart]] = {}
         for part in self.parts:
             parts_of.setdefault(part.class_, []).append(part)
-        rows = [
-            ClassGap(
-                class_=class_,
-                predicted_ns=sum(part.predicted_ns for part in parts),
-                measured_ns=sum(part.measured_ns for part in parts),
-                parts=tuple(parts),
-            )
-            for class_, parts in parts_of.items()
-        ]
-        return tuple(sorted(rows, key=lambda one: -abs(one.gap_ns)))
+        rows = [ClassGap(class_=class_, parts=tuple(parts)) for class_, parts in parts_of.items()]
+        return tuple(sorted(rows, key=lambda row: -abs(row.gap_ns)))
 
 
 def explain(
@@ -511,15 +470,14 @@ def explain(
     if against and not force:
         raise InputError(against)
     drawn = predicted_timeline(built, analysis.rules, used)
-    difference = diff_timelines(
-        drawn, analysis.timeline, analysis.rules, policy, (built.name or "predicted", _source(analysis))
-    )
+    labels = (built.name or "predicted", ", ".join(analysis.timeline.about.sources[:2]) or "measured")
+    difference = diff_timelines(drawn, analysis.timeline, analysis.rules, policy, labels)
     sides = [_by_part(line, analysis.rules, policy) for line in (drawn, analysis.timeline)]
     share = (used or default_calibration()).value("memory", built.system.chip, built.engine)
-    optimizer_bytes = [side.get(("optimizer", "optimizer"), 0.0) for side in sides]
-    rates = reached_by_class(analysis) | (
-        {} if built.plan.offload.optimizer else own_bytes(optimizer_bytes[0], optimizer_bytes[1], share)
-    )
+    before_ns, after_ns = (side.get(("optimizer", "optimizer"), 0.0) for side in sides)
+    rates = reached_by_class(analysis)
+    if not built.plan.offload.optimizer:
+        rates |= own_bytes(before_ns, after_ns, share)
     return Explanation(
         scenario=built, prediction=prediction, analysis=analysis, diff=difference,
         parts=tuple(_parts(sides, difference, rates)), doubts=tuple(doubts(built, analysis)),
@@ -528,23 +486,16 @@ def explain(
 
 
 def _by_part(line: Timeline, rules: Rules, policy: str) -> dict[tuple[str, str], float]:
-    """Own nanoseconds of a step by phase and class."""
+    """Own nanoseconds of a step by phase and class.
+
+    Gaps are classed by their cause, of which those between kernels are what a model calls per-kernel cost.
+    """
     side: dict[tuple[str, str], float] = {}
     for entry in entries_of(exclusive_time(line, rules, policy), by_name=False):
-        key = entry.phase, _class(entry)
+        idle = "per-kernel" if entry.name == "between kernels" else f"idle, {entry.name}"
+        key = entry.phase, idle if entry.class_ == "idle" else entry.class_
         side[key] = side.get(key, 0.0) + entry.own_ns
     return side
-
-
-def _source(found: Analysis) -> str:
-    return ", ".join(found.timeline.about.sources[:2]) or "measured"
-
-
-def _class(entry: TimeEntry) -> str:
-    """Class of an entry; gaps by their cause, of which those between kernels are what a model calls per-kernel cost."""
-    if entry.class_ != "idle":
-        return entry.class_
-    return "per-kernel" if entry.name == "between kernels" else f"idle, {entry.name}"
 
 
 def _parts(sides: list[dict[tuple[str, str], float]], compared: Diff, rates: Mapping[str, Reached]) -> list[GapPart]:

@@ -4,24 +4,15 @@
 
 t = predicted and T = measured seconds, x = offsets of the parameters, rho grows linearly for outliers, w weighs a row
 by trust and completeness and a group of repeated configurations as its square root, r = how far a rate lies outside
-what a kernel was measured at. The last sum keeps every parameter near its default unless runs say otherwise. Nothing
-is drawn at random: the same rows give the same calibration.
-
-Turn measured kernels and collectives into residuals that hold a fit to them.
+what a kernel was measured at:
 
     r = log(rate / high) / above   where a calibration promises more than was measured
         log(rate / low) / below    where it promises clearly less: a step loses some of what a bare kernel reaches
         0                          between
 
-Whole steps cannot tell a product that is too slow from traffic that is too fast: they fit as well with both. Kernels
-measured by themselves can, and a chip without runs is known by them alone.
-
-Turn a fitted calibration into one under which no chip is slower than another that it surpasses in every number.
-
-Runs of an H200 and an H100 are of different software and sizes, so that each chip's own offsets carry some of that: a
-fit may end with the better chip at a share of its peak a hair below the lesser one's. Where a chip of the same family
-is as good in every number of its data sheet, and both were measured, its offsets are raised until its sustained rates
-are as good, too.
+The last sum keeps every parameter near its default unless runs say otherwise. Whole steps cannot tell a product that is
+too slow from traffic that is too fast; kernels measured by themselves can, and a chip without runs is known by them
+alone. Nothing is drawn at random: the same rows give the same calibration.
 """
 
 from __future__ import annotations
@@ -91,7 +82,7 @@ class Anchor:
 
 
 def _read(table: JsonObject) -> Anchor:
-    unit = {"product": DECIMAL["T"], "attention": DECIMAL["T"], "memory": DECIMAL["T"], "link": 1.0}[table["kind"]]
+    unit = 1.0 if table["kind"] == "link" else DECIMAL["T"]
     sizes = {"shape": tuple(table["shape"])} if "shape" in table else {}
     entry = {"engine": "generic"} | table | sizes | {"low": table["low"] * unit, "high": table["high"] * unit}
     return Anchor(**entry)
@@ -105,28 +96,20 @@ def anchors() -> tuple[Anchor, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Bare:
-    """How a kernel is launched that runs by itself: no graph, no compiled program, 16-bit attention."""
+class _BareLaunches:
+    """How kernels are launched that run by themselves: no graph, no compiled program, 16-bit attention."""
 
-    rows: int
-
-    @property
-    def graph(self) -> Array:
-        return np.zeros(self.rows)
-
-    @property
-    def xla(self) -> Array:
-        return np.zeros(self.rows)
-
-    @property
-    def attention(self) -> Array:
-        return np.full(self.rows, float(WIDE))
+    graph: Array
+    xla: Array
+    attention: Array
 
 
 def promised_rates(known: Sequence[Anchor], parameters: ParameterColumns) -> Array:
     """The rate that parameters promise for each anchor, one entry of every column for each."""
     machines = _machines(tuple(anchor.chip for anchor in known))
-    rates = sustained_rates(machines, parameters, plans=_Bare(rows=len(known)))
+    none = np.zeros(len(known))
+    bare = _BareLaunches(graph=none, xla=none, attention=np.full(len(known), float(WIDE)))
+    rates = sustained_rates(machines, parameters, plans=bare)
     return np.array([_rate(anchor, rates, row) for row, anchor in enumerate(known)])
 
 
@@ -228,7 +211,11 @@ def measured_pairs(offsets: frozenset[str]) -> Iterator[tuple[str, str]]:
 
 
 def never_slower(calibration: Calibration) -> Calibration:
-    """The calibration with offsets of chips raised to those of the chips they surpass, where their rates ask for it."""
+    """The calibration with offsets of chips raised to those of the chips they surpass, where their rates ask for it.
+
+    Runs of an H200 and an H100 are of different software and sizes, so that each chip's own offsets carry some of that:
+    a fit may end with the better chip at a share of its peak a hair below the lesser one's.
+    """
     offsets = dict(calibration.offsets)
     for better, lesser in measured_pairs(frozenset(offsets)):
         for name in RATES:
@@ -260,13 +247,9 @@ def _bare(name: str, chip: str, power: float) -> Array:
     if name.startswith("matmul"):
         peaks = [place for place, key in enumerate(PEAKS) if SHARE.get(key, "matmul_wide") == name]
         return np.asarray((machine.peak * machine.density**-power)[0, peaks])
-    column = {
-        "attention": machine.peak[0],
-        "memory": machine.memory,
-        "near": machine.scale_up,
-        "far": machine.scale_out,
-    }[name]
-    return np.asarray(column)
+    if name == "attention":
+        return np.asarray(machine.peak[0])
+    return np.asarray(getattr(machine, {"memory": "memory", "near": "scale_up", "far": "scale_out"}[name]))
 
 
 FOLDS = 5

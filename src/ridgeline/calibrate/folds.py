@@ -1,41 +1,37 @@
-"""Turn the fits that each left out a fifth of the bundled rows into parameters by group, and back into a file.
+"""Turn measured rows into a table that prices all of them at once, and fits that each left out a fifth into a file.
 
 A bundled row took part in the fit of the shipped parameters, so holding them against it proves little. It is predicted
 with the parameters of the fold that never saw its group; `folds.json` keeps those parameters and who was left out.
-
-Tell the sources that no fit, no choice and no table looks at: they are opened once, after everything is settled.
 
     frozen   a source of `training_more.csv` whose sha256(name), first eight hex digits, mod 5 is 0 or 2
 
 Fitting parameters without a source is not enough: whoever chooses the shape of a model by watching the error of a
 left-out source has fitted to it. `ridgeline validate --frozen` opens these and nothing else does. Once opened and
 looked into, a source is fitted like any other (`OPENED`): kept out any longer it would serve nobody.
-
-Turn measured rows into one table that prices all of them at once under any calibration.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.row_scenario import measured_step_s, to_scenario
-from ridgeline.calibrate.truth.rows import Row, read_rows
+from ridgeline.calibrate.truth.rows import Row, Skipped, read_rows
 from ridgeline.core.arrays import Array
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.cost import Calibration, Profile, machines_of, parameter_columns, shipped_profiles
+from ridgeline.cost.fitting import shipped_calibration
 from ridgeline.cost.pricing import ParameterColumns
 from ridgeline.plan.scenario import Scenario
-from ridgeline.sim import StepBatch, StepTimes
+from ridgeline.sim import SHIPPED_RESIDUALS, Residual, StepBatch, StepTimes, read_residuals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +63,11 @@ class Dataset:
         return self.steps(parameter_columns(calibration, self.scenarios)).step_s
 
 
-def dataset_of(rows: Iterable[Row], profiles: Mapping[str, Profile] | None = None) -> Dataset:
+def dataset_of(
+    rows: Iterable[Row],
+    profiles: Mapping[str, Profile] | None = None,
+    scenario_of: Callable[[Row], Scenario | Skipped] = to_scenario,
+) -> Dataset:
     """The table of those rows that can be predicted, kernels priced by profiles where there are any.
 
     profiles   by chip; absent: those that ship with Ridgeline
@@ -75,34 +75,30 @@ def dataset_of(rows: Iterable[Row], profiles: Mapping[str, Profile] | None = Non
     usable: list[tuple[Row, Scenario, float]] = []
     skipped_rows: list[Skipped] = []
     for row in rows:
-        row_or_skip = _usable(row)
-        if isinstance(row_or_skip, Skipped):
-            skipped_rows.append(row_or_skip)
+        if isinstance(scenario := scenario_of(row), Skipped):
+            skipped_rows.append(scenario)
+        elif isinstance(measured_s := _predictable_s(row, scenario), Skipped):
+            skipped_rows.append(measured_s)
         else:
-            usable.append((row, *row_or_skip))
-    scenarios = tuple(entry[1] for entry in usable)
+            usable.append((row, scenario, measured_s))
+    scenarios = tuple(scenario for _, scenario, _ in usable)
     return Dataset(
-        rows=tuple(entry[0] for entry in usable),
+        rows=tuple(row for row, _, _ in usable),
         scenarios=scenarios,
-        measured_s=np.array([entry[2] for entry in usable]),
+        measured_s=np.array([measured_s for _, _, measured_s in usable]),
         batch=StepBatch.of(scenarios, shipped_profiles() if profiles is None else profiles),
         skipped=tuple(skipped_rows),
     )
 
 
-def _usable(row: Row) -> tuple[Scenario, float] | Skipped:
-    """The row's scenario and measured seconds, or why it has none."""
-    scenario = to_scenario(row)
-    if isinstance(scenario, Skipped):
-        return scenario
+def _predictable_s(row: Row, scenario: Scenario) -> float | Skipped:
+    """The measured seconds of a row whose system has every number that a prediction needs, or why there are none."""
     measured_s = measured_step_s(row, scenario)
-    if isinstance(measured_s, Skipped):
-        return measured_s
     try:
         machines_of([scenario.system])
     except (MissingNumber, InputError) as missing:
-        return Skipped(id=row.id, reason=str(missing))
-    return scenario, measured_s
+        return measured_s if isinstance(measured_s, Skipped) else Skipped(id=row.id, reason=str(missing))
+    return measured_s
 
 
 TABLE = "training_more.csv"  # of the older tables every source has been watched already
@@ -202,3 +198,36 @@ def is_bundled(row: Row) -> bool:
     if bundled_row is None or bundled_row is row:
         return bundled_row is row
     return all(bundled_row[column] == row[column] for column in bundled_row.cells.keys() | row.cells.keys())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedParameters:
+    """All that a prediction is made with: the full fit, the folds, and residuals beside the group each belongs to."""
+
+    full: Calibration
+    folds: Folds = Folds()
+    residuals: tuple[tuple[str, Residual], ...] = ()
+
+
+def shipped_parameters(profiles: Mapping[str, Profile] | None = None) -> FittedParameters:
+    """What comes with Ridgeline; with other profiles than those that do."""
+    parameters = _read_parameters()
+    if profiles is None:
+        return parameters
+    folds = replace(
+        parameters.folds,
+        calibrations=tuple(replace(calibration, profiles=profiles) for calibration in parameters.folds.calibrations),
+    )
+    return replace(parameters, full=replace(parameters.full, profiles=profiles), folds=folds)
+
+
+@cache
+def _read_parameters() -> FittedParameters:
+    rows = json.loads(SHIPPED_RESIDUALS.read_text(encoding="utf-8"))["rows"]
+    rows_by_id = bundled_rows()
+    groups = [rows_by_id[row["id"]].group if row["id"] in rows_by_id else row["id"] for row in rows]
+    return FittedParameters(
+        full=shipped_calibration(),
+        folds=shipped_folds(),
+        residuals=tuple(zip(groups, read_residuals(rows), strict=True)),
+    )

@@ -1,22 +1,15 @@
-"""Turn measured serving runs into predictions: the steps each of them took, priced under any serving parameters.
+"""Turn measured serving runs into predictions and serving parameters, and say what these are worth on new ones.
 
 row -> scenario and load -> closed batch: compositions of steps -> nominal work, once
 nominal work x serving parameters -> seconds of steps -> what the row measured, for a fit as often as it likes
-
-Turn measured serving runs into serving parameters, and say what they are worth on configurations no fit has seen.
 
 Each parameter has a common value and moves for a family of chips and for an engine, as far as runs of these insist:
 
     minimise   sum over runs  w (log predicted - log measured)^2 / s^2   +   sum over offsets  (offset / prior)^2
 
 s = what a kind of row is expected to scatter, w = 1 / (1 + (residual / 3 s)^2): a row far off counts less and less.
-Own measurements are not doubted: w = 1.
-
-Turn rows of an inference table into answers: each beside its prediction, and the fit that makes them.
-
-inference_answers(rows)     rows that took part in the fit by parameters that saw nothing of their configuration (own
-                            rows apart, which are few and of one machine), all others by the shipped ones
-refit_serving()             the shipped parameters, derived again from the bundled rows
+Own measurements are not doubted: w = 1. Rows that took part in the fit are predicted by parameters that saw nothing of
+their configuration (own rows apart, which are few and of one machine), all others by the shipped ones.
 """
 
 from __future__ import annotations
@@ -27,14 +20,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
-from typing import Any
 from zlib import crc32
 
 import numpy as np
 
-from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.inference_rows import InferenceRow, inference_of
-from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
+from ridgeline.calibrate.truth.rows import TRUTH, Row, Skipped, read_table
+from ridgeline.calibrate.validation import Validation, ValidationCase
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import MissingNumber
@@ -63,17 +55,6 @@ WIDE = (0.4, 2.5)  # around a prediction of a kind that no row was fitted of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """One row beside its prediction, in the metric's own unit."""
-
-    item: InferenceRow
-    predicted: float
-    low: float
-    high: float
-    cross_validated: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ShippedServing:
     """What ships: the parameters of every fold, rows that were fitted, and quantiles of their residuals by kind."""
 
@@ -85,7 +66,7 @@ class ShippedServing:
 @cache
 def shipped_folds() -> ShippedServing:
     """The folds that ship, none before there are any."""
-    data: Any = json.loads(SHIPPED_SERVING.read_text(encoding="utf-8")) if SHIPPED_SERVING.exists() else {}
+    data: JsonObject = json.loads(SHIPPED_SERVING.read_text(encoding="utf-8")) if SHIPPED_SERVING.exists() else {}
     return ShippedServing(
         folds=tuple(ServingCalibration(offsets=offsets) for offsets in data.get("folds", ())),
         fitted=frozenset(data.get("fitted", ())),
@@ -99,16 +80,14 @@ def priced_runs(rows: Sequence[Row], calibration: Calibration | None = None) -> 
     runs: list[PricedRun] = []
     skipped_rows: list[Skipped] = []
     for row in rows:
-        item = inference_of(row)
-        if isinstance(item, Skipped):
+        if isinstance(item := inference_of(row), Skipped):
             skipped_rows.append(item)
-            continue
-        run_or_skip = price_run(item, used)
-        reason = run_or_skip if isinstance(run_or_skip, str) else run_or_skip.contradiction
-        if reason or isinstance(run_or_skip, str):
-            skipped_rows.append(Skipped(id=row.id, reason=reason))
+        elif isinstance(run := price_run(item, used), str):
+            skipped_rows.append(Skipped(id=row.id, reason=run))
+        elif run.contradiction:
+            skipped_rows.append(Skipped(id=row.id, reason=run.contradiction))
         else:
-            runs.append(run_or_skip)
+            runs.append(run)
     return runs, skipped_rows
 
 
@@ -117,10 +96,8 @@ def kind_of_run(run: PricedRun) -> str:
     return f"{run.item.kind}/{run.item.asked}"
 
 
-def inference_answers(
-    rows: Sequence[Row], calibration: Calibration | None = None
-) -> tuple[list[Answer], list[Skipped]]:  # fmt: skip
-    """Every row that can be predicted beside its prediction, and the rest with the reason."""
+def validate_inference(rows: Sequence[Row], calibration: Calibration | None = None) -> Validation:
+    """The cases of a table of serving runs, each in its metric's own unit."""
     runs, skipped_rows = priced_runs(rows, calibration)
     shipped_fit = shipped_folds()
     is_left_out = [
@@ -133,15 +110,24 @@ def inference_answers(
         fold_runs = [run for run, place_of in zip(runs, in_fold, strict=True) if place_of]
         serving = shipped_serving() if place < 0 else shipped_fit.folds[place]
         predicted_s[in_fold] = run_columns(fold_runs).predict_runs(run_values(fold_runs, serving))
-    answers = []
-    for run, value, is_cross_validated in zip(runs, predicted_s.tolist(), is_left_out, strict=True):
-        low, high = shipped_fit.spread.get(kind_of_run(run), WIDE)
-        answers.append(
-            Answer(
-                item=run.item, predicted=value, low=value * low, high=value * high, cross_validated=is_cross_validated
-            )
+    cases = tuple(
+        ValidationCase(
+            row=run.item.row,
+            chip=run.item.scenario.system.chip.id,
+            engine=run.item.scenario.engine.id,
+            measured_s=run.item.measured,
+            predicted_s=value,
+            low_s=value * low,
+            high_s=value * high,
+            cross_validated=is_cross_validated,
+            parts=MappingProxyType({run.item.kind: value}),
+            assumptions=run.item.notes,
+            metric=run.item.row["metric"],
         )
-    return answers, skipped_rows
+        for run, value, is_cross_validated in zip(runs, predicted_s.tolist(), is_left_out, strict=True)
+        for low, high in (shipped_fit.spread.get(kind_of_run(run), WIDE),)
+    )
+    return Validation(kind="inference", cases=cases, skipped=tuple(skipped_rows))
 
 
 def refit_serving() -> JsonObject:
@@ -438,10 +424,16 @@ class RunColumns:
         row_values = {name: column[self.own] for name, column in values.items()}
         step_s = np.sum(list(class_seconds(self.work, self.graphed, row_values).values()), axis=0)
         step_s = step_s + self.sends + host_seconds(self.requests, row_values)
-        waits, in_flight, amount, scale = self._facts()
+        return self._figures(values, step_s)[0]
+
+    def _figures(self, values: Mapping[str, Array], step_s: Array) -> tuple[Array, Array, Array, Array]:
+        """The figure of every run by seconds of steps, how it answers to a second, who waits, and for how many."""
+        facts = [(float(run.waits), run.in_flight_requests, run.amount, run.item.scale) for run in self.runs]
+        waits, in_flight, amount, scale = np.array(facts, dtype=np.float64).reshape(-1, 4).T
         ahead = waits * (values["first_token"] + in_flight * values["arrival"])
         total = np.bincount(self.own, step_s * self.share, len(self.runs)) + ahead
-        return np.where(amount > 0, amount / total, total * scale)
+        figure = np.where(amount > 0, amount / total, total * scale)
+        return figure, np.where(amount > 0, -1.0, 1.0) / total, waits, in_flight
 
     def slopes(self, values: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         """Logarithm of every figure, and how it answers to the logarithm of each parameter of its run."""
@@ -472,12 +464,8 @@ class RunColumns:
             "request": self.requests * row_values["request"] * self.share,
         }
         many = len(self.runs)
-        waits, in_flight, amount, scale = self._facts()
-        waited_s = waits * (values["first_token"] + in_flight * values["arrival"])
-        total = np.bincount(self.own, step_s * self.share, many) + waited_s
-        sign = np.where(amount > 0, -1.0, 1.0) / total
+        figure, sign, waits, in_flight = self._figures(values, step_s)
         run_slopes = {name: np.bincount(self.own, column, many) * sign for name, column in answers.items()}
-        figure = np.where(amount > 0, amount / total, total * scale)
         narrow = np.array([is_weight_only(run.item.scenario) for run in self.runs])
         run_slopes["weight_only"] = np.where(narrow, sum(run_slopes[name] for name in PRODUCTS), 0.0)
         ahead = {
@@ -486,35 +474,24 @@ class RunColumns:
         }
         return np.log(figure), run_slopes | ahead
 
-    def _facts(self) -> tuple[Array, Array, Array, Array]:
-        facts = [(float(run.waits), run.in_flight_requests, run.amount, run.item.scale) for run in self.runs]
-        waits, in_flight, amount, scale = np.array(facts, dtype=np.float64).reshape(-1, 4).T
-        return waits, in_flight, amount, scale
-
 
 def run_columns(runs: Sequence[PricedRun]) -> RunColumns:
     """The columns of several runs."""
-    return RunColumns(
-        runs=tuple(runs),
-        work=np.concatenate([run.work for run in runs], axis=1),
-        graphed=np.concatenate([run.graphed for run in runs]),
-        requests=np.concatenate([run.requests for run in runs]),
-        sends=np.concatenate([run.sends for run in runs]),
-        share=np.concatenate([run.share for run in runs]),
-        own=np.repeat(np.arange(len(runs)), [len(run.graphed) for run in runs]),
-    )
+    columns = {
+        name: np.concatenate([getattr(run, name) for run in runs], axis=-1)
+        for name in ("work", "graphed", "requests", "sends", "share")
+    }
+    own = np.repeat(np.arange(len(runs)), [len(run.graphed) for run in runs])
+    return RunColumns(runs=tuple(runs), own=own, **columns)
 
 
 def run_values(runs: Sequence[PricedRun], serving: ServingCalibration) -> dict[str, Array]:
     """Every serving parameter by run."""
     owner_rows = [run.owners for run in runs]
-    values_of = {
-        owner_names: {name: serving.owner_value(name, owner_names) for name in SERVING_PARAMETERS}
-        for owner_names in set(owner_rows)
-    }
-    values = {
-        name: np.array([values_of[owner_names][name] for owner_names in owner_rows]) for name in SERVING_PARAMETERS
-    }
+    values = {}
+    for name in SERVING_PARAMETERS:
+        value_of = {owner: serving.owner_value(name, owner) for owner in set(owner_rows)}
+        values[name] = np.array([value_of[owner] for owner in owner_rows])
     narrow = np.array([is_weight_only(run.item.scenario) for run in runs])
     slower = np.where(narrow, values["weight_only"], 1.0)
     return values | {name: values[name] * slower for name in PRODUCTS}

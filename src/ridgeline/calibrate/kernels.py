@@ -12,6 +12,7 @@ H200 rows are no library's: they judge the profile, which was taken by `ridgelin
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,12 +20,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.calibrate.truth.csv_cells import Skipped
-from ridgeline.calibrate.truth.kernel_rows import PublishedKernel, kernel_of
-from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
+from ridgeline.calibrate.truth.rows import TRUTH, WORDS, Row, RowCells, Skipped, Unusable, read_or_skip, read_table
+from ridgeline.calibrate.validation import Validation, ValidationCase, quantile_span
 from ridgeline.core.dtype import element_bytes
-from ridgeline.core.errors import RidgelineError
+from ridgeline.core.errors import RidgelineError, near
 from ridgeline.core.evidence import Evidence
+from ridgeline.core.units import BINARY, DECIMAL
 from ridgeline.cost import Calibration, Profile, owners, read_profile
 from ridgeline.cost.fitting import (
     FLASH,
@@ -44,23 +45,10 @@ from ridgeline.hardware.load import CHIPS, chip
 from ridgeline.ir.kernel import LEAST_OUTPUT, Kernel, product_bytes
 from ridgeline.plan.engine import ENGINES
 
-KERNELS = "kernels.csv"
 LIBRARY_FOLDER = SHIPPED_PROFILES / "libraries"
 FEWEST_WARM = 24  # products from the cache, below which they say little of others
 FEWEST = 3  # rows that make a surface of a library's published figures
-# an implementation -> those that stand in for it, the nearest first
-STANDS_IN: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "tuned": ("torch", "scaled_mm", "trtllm"),
-        "cublaslt": ("scaled_mm",),
-        "compiled": ("torch",),
-        "torch": ("compiled", "trtllm"),
-        "fused": ("foreach",),
-        "flash-3": ("vllm", "sglang"),
-        "infersim": ("flash-3", "vllm", "deepgemm"),
-        "vllm": ("flash-3",),
-    }
-)
+STAND_INS: Mapping[str, Sequence[str]] = WORDS["stand_ins"]  # the nearest first
 HEADS_FIRST = "_bhsd"  # attention on tensors whose heads lie before tokens, as benchmarks have them and models have not
 CASTS, NARROW = ("trtllm",), ("fp8", "nvfp4")  # a library that times the cast of its inputs in these formats too
 # which engine's calibration prices a kernel that nobody measured
@@ -80,6 +68,38 @@ class KernelPrice:
     how: str
     distance: float
     evidence: Evidence
+
+
+def validate_kernels(rows: Iterable[Row], profiles: Mapping[str, Profile]) -> Validation:
+    """The cases of a table of kernels; a published row's own figure is left out of what prices it."""
+    priceable: list[PublishedKernel] = []
+    skipped_rows: list[Skipped] = []
+    for row in rows:
+        item = kernel_of(row)
+        if isinstance(item, Skipped):
+            skipped_rows.append(item)
+        elif is_priceable(item):
+            priceable.append(item)
+        else:
+            reason = f"precision: {item.chip} has no published rate for {item.kernel.dtype}, or for its memory"
+            skipped_rows.append(Skipped(id=row.id, reason=reason))
+    cases = tuple(
+        ValidationCase(
+            row=item.row,
+            chip=item.chip,
+            engine=item.kernel.impl,
+            measured_s=item.kernel.seconds,
+            predicted_s=price.seconds,
+            low_s=price.seconds * low,
+            high_s=price.seconds * high,
+            cross_validated=price.how.startswith("library"),
+            parts=MappingProxyType({item.kernel.op: price.seconds}),
+            assumptions=(price.how, *item.notes),
+        )
+        for item, price in zip(priceable, price_kernels(priceable, profiles), strict=True)
+        for low, high in (kernel_interval(item, price),)
+    )
+    return Validation(kind="kernels", cases=cases, skipped=tuple(skipped_rows))
 
 
 def price_kernels(
@@ -108,12 +128,8 @@ def _slower(one: PublishedKernel, price: KernelPrice, tables: _Tables, calibrati
     if len(other_logs) < FEWEST:
         return price
     ratio = math.exp(sum(other_logs) / len(other_logs))
-    return replace(
-        price,
-        seconds=price.seconds * ratio,
-        how=f"profile, times {ratio:.2f} by other kernels compiled for any length",
-        evidence=Evidence.FITTED,
-    )
+    how = f"profile, times {ratio:.2f} by other kernels compiled for any length"
+    return replace(price, seconds=price.seconds * ratio, how=how, evidence=Evidence.FITTED)
 
 
 def _price_kernel(one: PublishedKernel, tables: _Tables, calibration: Calibration) -> KernelPrice:
@@ -163,12 +179,9 @@ class _Tables:
     def candidates(self, one: PublishedKernel) -> Iterable[tuple[str, list[Measurement], ChipRates]]:
         """Rows that can price a kernel, best first, each with the data sheet they are shares of."""
         chips = [one.chip, *_kin(one.chip)]
-        impl_name, substitutes = one.kernel.impl, STANDS_IN.get(one.kernel.impl, ())
-        impls = (
-            f"{impl_name}{HEADS_FIRST}",
-            impl_name,
-            *(name for name in substitutes if name not in CASTS or one.kernel.dtype not in NARROW),
-        )
+        impl_name, narrow = one.kernel.impl, one.kernel.dtype in NARROW
+        substitutes = [name for name in STAND_INS.get(impl_name, ()) if not (narrow and name in CASTS)]
+        impls = (f"{impl_name}{HEADS_FIRST}", impl_name, *substitutes)
         for impl in impls:
             rows = self.own.get(_key(one.chip, one.kernel, impl), [])
             if one.kernel.op == "launch":  # of the same kind of call
@@ -207,12 +220,8 @@ def _without_warm(profile: Profile) -> Iterable[Measurement]:
 
 def _kin(id: str) -> tuple[str, ...]:
     """Other chips of the family, whose cores are alike."""
-    catalog_chip = CHIPS[id]
-    return tuple(
-        relative.id
-        for relative in CHIPS.values()
-        if relative.family == catalog_chip.family and catalog_chip.family and relative.id != id
-    )
+    family = CHIPS[id].family
+    return tuple(other.id for other in CHIPS.values() if family and other.family == family and other.id != id)
 
 
 @cache
@@ -223,7 +232,7 @@ def _sheet(id: str) -> ChipRates:
 @cache
 def bundled_kernels() -> tuple[PublishedKernel, ...]:
     """The bundled rows that can be predicted."""
-    read = (kernel_of(row) for row in read_table(TRUTH / KERNELS, ("kernels",))[1])
+    read = (kernel_of(row) for row in read_table(TRUTH / "kernels.csv", ("kernels",))[1])
     return tuple(item for item in read if not isinstance(item, Skipped))
 
 
@@ -257,11 +266,6 @@ def is_priceable(one: PublishedKernel) -> bool:
         return math.isfinite(_roof(one.kernel, _sheet(one.chip)))
     except RidgelineError:
         return False
-
-
-def unpriceable(one: PublishedKernel) -> str:
-    """Why a kernel has no roof."""
-    return f"precision: {one.chip} has no published rate for {one.kernel.dtype}, or for its memory"
 
 
 def _share(kernel: Measurement, id: str, calibration: Calibration) -> float:
@@ -307,5 +311,222 @@ def kernel_interval(one: PublishedKernel, price: KernelPrice) -> tuple[float, fl
     logs = [log for id, log in pairs if id != one.row.id]
     if len(logs) < 10:
         return 0.5, 2.0
-    low, high = np.exp(np.quantile(logs, [0.05, 0.95]))
-    return float(low), float(high)
+    return quantile_span(logs)
+
+
+LONGEST = 1e4  # seconds
+LARGEST = 2**40  # of any size
+TOKENS, HIDDEN = 16384, 2048  # of FlashAttention's figures: tokens of a batch, width of all heads
+FORMATS: Mapping[str, str] = WORDS["kernel_formats"]
+ROW_OPS: Mapping[str, str] = WORDS["row_kernels"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedKernel:
+    """A kernel that somebody timed: what a profile's row says of it, on a chip, with what had to be assumed.
+
+    kernel   as a profile's row; `attention_both` is forward and backward together, `attention_latent` MLA's decode
+    """
+
+    row: Row
+    chip: str
+    kernel: Measurement
+    notes: tuple[str, ...]
+
+
+def kernel_of(row: Row) -> PublishedKernel | Skipped:
+    """What a row says, or why nothing can be predicted for it.
+
+    gemm        MxNxK, or M= N= K=, with groups= Mper= where grouped
+    attention   b h kv s d, or seqlen= headdim=; FlashMLA's decode and prefills as published
+    rows        RxC of rmsnorm, add_rmsnorm, swiglu, add, copy, cross_entropy; BabelStream; layers of GPT-3
+
+    A rate in TFLOP/s becomes seconds by the flops its source counts: 4 b h s^2 d for attention, half where causal, 2.5
+    times that backward.
+    """
+    return read_or_skip(row, _read)
+
+
+def _read(cells: RowCells) -> PublishedKernel:
+    row = cells.row
+    cells.refuse_elsewhere("kernels_elsewhere")
+    chip = cells.text("x_chip") or cells.text("accelerator")
+    if chip not in CHIPS:
+        close = near(chip, list(CHIPS)) if chip else ()
+        raise Unusable("x_chip", f"got {chip[:40]!r}, expected {' or '.join(close) or 'a chip of the catalog'}")
+    dtype = FORMATS.get(cells.text("precision").lower())
+    if dtype is None:
+        raise Unusable(
+            "precision", f"got {cells.text('precision')[:30]!r}, expected one of {', '.join(filter(None, FORMATS))}"
+        )
+    op, dims = _sizes(cells)
+    if any(not 0 <= size <= LARGEST for size in dims.values()):
+        raise Unusable("shape", f"got {row['shape'][:40]!r}, expected sizes up to {LARGEST:,}")
+    kernel = Kernel(op=op, impl=_library(row, op), dtype=dtype, dims=MappingProxyType(dims))
+    measurement = Measurement(kernel=kernel, seconds=_seconds(cells, kernel))
+    return PublishedKernel(row=row, chip=CHIPS[chip].id, kernel=measurement, notes=tuple(cells.notes))
+
+
+def _seconds(cells: RowCells, kernel: Kernel) -> float:
+    value, unit = cells.number("value"), cells.text("unit")
+    if value is None:
+        raise Unusable("value", "blank")
+    match unit:
+        case "us" | "ms" | "s":
+            seconds = value * {"us": DECIMAL["u"], "ms": DECIMAL["m"], "s": 1.0}[unit]
+        case "TFLOPS":
+            seconds = kernel.flops / (value * DECIMAL["T"])
+        case "TB/s" | "GB/s":
+            seconds = kernel.bytes / (value * DECIMAL[unit[0]])
+        case _:
+            raise Unusable("unit", f"got {unit[:20]!r}, expected us, ms, s, TFLOPS, TB/s or GB/s")
+    if not 0 < seconds < LONGEST:
+        raise Unusable("value", f"{seconds:.3g} s is not believable")
+    return seconds
+
+
+Sizes = tuple[str, dict[str, int]]
+"""The op and its sizes."""
+
+
+def _sizes(cells: RowCells) -> Sizes:
+    name, shape = cells.text("kernel"), cells.text("shape")
+    entries = {key.lower(): int(value) for key, value in re.findall(r"([A-Za-z/]+)=(\d{1,15})(?![\d.])", shape)}
+    lower = name.lower()
+    if lower.startswith(("attn_", "attention", "context attention", "flash attention", "standard attention")):
+        return _attention(cells, lower, shape, entries)
+    if "mla" in lower or "gqa prefill" in lower:
+        return _latent(cells, lower, entries)
+    if "gemm" in lower or "matmul" in lower:
+        return _product(lower, shape, entries)
+    if lower.startswith("babelstream"):
+        return _stream(cells, lower)
+    if lower.startswith("gpt-3 layer op"):
+        return _gpt3(name.rpartition(" ")[2], shape)
+    return _row_op(cells, lower, shape)
+
+
+def _pair(shape: str, count: int) -> tuple[int, ...]:
+    match = re.fullmatch(r"\s*" + r"\s*[x×]\s*".join([r"(\d{1,15})"] * count) + r"\s*", shape)
+    if not match:
+        raise Unusable("shape", f"got {shape[:40]!r}, expected {'x'.join('MNK'[:count] if count > 2 else 'RC')}")
+    return tuple(int(size) for size in match.groups())
+
+
+def _product(lower: str, shape: str, said: dict[str, int]) -> Sizes:
+    if "up-proj" in lower:
+        return _experts(said)
+    if "groups" in said:
+        m, n, k, groups = (_need(said, key) for key in ("mper", "n", "k", "groups"))
+        return "grouped_gemm", {"groups": groups, "m": m, "n": n, "k": k}
+    m, n, k = (said[key] for key in "mnk") if {"m", "n", "k"} <= said.keys() else _pair(shape, 3)
+    if not m * n * k:
+        raise Unusable("shape", f"got {shape[:40]!r}, expected sides above 0")
+    return "gemm", {"m": m, "n": n, "k": k}
+
+
+def _experts(said: dict[str, int]) -> Sizes:
+    """Gate and up projection of the experts of one rank, tokens spread evenly over all of them."""
+    experts, gpus, width, inner, tokens = (_need(said, key) for key in ("e", "gpus", "h", "i", "tok/gpu"))
+    top = 8
+    groups, rows = max(1, experts // max(1, gpus)), max(1, tokens * top * gpus // max(1, experts))
+    return "grouped_gemm", {"groups": groups, "m": rows, "n": 2 * inner, "k": width}
+
+
+def _need(said: Mapping[str, int], key: str) -> int:
+    if said.get(key, 0) < 1:
+        raise Unusable("shape", f"no {key}= above 0, and it cannot be guessed")
+    return said[key]
+
+
+def _attention(cells: RowCells, lower: str, shape: str, said: dict[str, int]) -> Sizes:
+    causal = cells.flag("causal") or False
+    match = re.fullmatch(r"b(\d+)h(\d+)kv(\d+)s(\d+)d(\d+)", shape.replace(" ", ""))
+    if match:
+        batch, heads, kv, length, width = (int(size) for size in match.groups())
+    else:
+        length, width = _need(said, "seqlen"), _need(said, "headdim")
+        batch = said.get("b") or max(1, TOKENS // length)
+        heads = said.get("q") or max(1, HIDDEN // width)
+        kv = said.get("kv") or heads
+    if not batch * heads * kv * length * width:
+        raise Unusable("shape", f"got {shape[:40]!r}, expected sizes above 0")
+    decode, direction = "decode" in lower, cells.text("direction")
+    op = {"attn_fwd": "attention_forward", "attn_bwd": "attention_backward"}.get(lower)
+    op = op or {"bwd": "attention_backward", "fwd": "attention_forward"}.get(direction, "attention_both")
+    if direction == "unspecified":
+        cells.note("forward and backward together: the direction is not stated")
+    if decode:
+        op, causal = "attention_decode", False
+    dims = {"batch": batch, "heads": heads, "kv_heads": kv, "query": 1 if decode else length, "key": length}
+    dims |= {"head_dim": width, "causal": int(causal)}
+    return op, dims
+
+
+def _latent(cells: RowCells, lower: str, said: dict[str, int]) -> Sizes:
+    """FlashMLA's decode of 128 heads over one latent head of 576; prefills of MLA and of grouped queries."""
+    if "decode" in lower:
+        batch, length = _need(said, "b"), _need(said, "kv")
+        dims = {"batch": batch, "heads": 128, "kv_heads": 1, "query": 1, "key": length, "head_dim": 576, "causal": 0}
+        return "attention_latent", dims
+    length = _need(said, "seqlen")
+    heads, kv, width = (32, 8, 128) if "gqa" in lower else (128, 128, 160)  # 192 for scores and 128 for values
+    dims = {"batch": 1, "heads": heads, "kv_heads": kv, "query": length, "key": length, "head_dim": width, "causal": 1}
+    cells.note("one sequence: the batch is not stated")
+    return "attention_forward", dims
+
+
+def _stream(cells: RowCells, lower: str) -> Sizes:
+    size = 256 * int(BINARY["Mi"])
+    cells.note("256 MiB arrays, BabelStream's default: their size is not stated")
+    passes = {"copy": 2, "mul": 2, "dot": 2, "add": 3, "triad": 3}.get(lower.split()[-1])
+    if passes is None:
+        raise Unusable("kernel", f"got {lower[:40]!r}, expected copy, mul, add, triad or dot of BabelStream")
+    op = "read" if lower.endswith("dot") else "copy"
+    return op, {"bytes": size * passes // (1 if op == "read" else 2)}
+
+
+def _gpt3(part: str, shape: str) -> Sizes:
+    """One layer of GPT-3 175B over four chips, eight sequences."""
+    decode = "decode" in shape
+    tokens = 8 if decode else 8 * 2048
+    if part in ("Q_mul_K", "A_mul_V"):
+        if decode:
+            raise Unusable("shape", "how many keys a decode step reads is not stated")
+        n, k = (2048, 128) if part == "Q_mul_K" else (128, 2048)
+        return "grouped_gemm", {"groups": 8 * 24, "m": 2048, "n": n, "k": k}
+    sides = {"Wo_proj": (12288, 3072), "W1_proj": (12288, 12288), "W2_proj": (12288, 12288), "QKV": (9216, 12288)}
+    if part in sides:
+        return "gemm", {"m": tokens, "n": sides[part][0], "k": sides[part][1]}
+    if part.startswith("LayerNorm") or part == "GeLU":
+        return "layernorm" if part != "GeLU" else "softmax", {"rows": tokens, "columns": 12288}
+    raise Unusable("kernel", f"got {part[:30]!r}, which is not known")
+
+
+def _row_op(cells: RowCells, lower: str, shape: str) -> Sizes:
+    if lower in ROW_OPS:
+        rows, columns = _pair(shape, 2)
+        return ROW_OPS[lower], {"rows": max(1, rows), "columns": max(1, columns)}
+    if lower == "copy":
+        rows, columns = _pair(shape, 2)
+        return "copy", {"bytes": max(1, rows * columns * 2)}
+    match = re.fullmatch(r"\s*(?:bytes=|parameters=)?(\d{1,15})(?:\s*B)?\s*", shape)
+    if match and int(match[1]) > 0:
+        size = int(match[1])
+        if lower.startswith("adamw"):
+            return "adamw", {"parameters": size}
+        if lower.startswith(("h2d", "d2h")):
+            return lower[:3], {"bytes": size, "pinned": int("page" not in cells.text("library_version"))}
+        if lower.startswith("launch"):
+            return "launch", {}
+    raise Unusable("kernel", f"got {lower[:40]!r} of {shape[:40]!r}, for which no formula is known")
+
+
+def _library(row: Row, op: str) -> str:
+    row_text = f"{row['kernel']} {row['library_version']}"
+    library = next((name for pattern, name in WORDS["libraries"] if re.search(pattern, row_text, re.IGNORECASE)), "")
+    if library:
+        return library
+    if op == "adamw":
+        return "fused" if "fused" in row_text else "foreach"
+    return "infersim" if row.source == "infersim" else "torch"

@@ -14,10 +14,10 @@ offsets here (`cost.anchoring`), which spares two thousand predictions of every 
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from types import MappingProxyType
 from typing import Literal
 
@@ -72,14 +72,13 @@ def unseen(table: Dataset, mine: Mask, layout: OffsetLayout, offsets: Array) -> 
         shifted_offsets = offsets.copy()
         shifted_offsets[layout.rows.common[name]] += STEP
         slopes[name] = (np.log(table.steps(layout.rates(shifted_offsets)).step_s) - here) / STEP
-    scenario_rows = [(table.scenarios[row], row) for row in rows]
     sensitivities = [
         Sensitivity(
             owners=owners(scenario.system.chip, scenario.engine).of_training,
             shape=shape_of(scenario),
             slopes=MappingProxyType({name: float(slopes[name][row]) for name in PARAMETERS}),
         )
-        for scenario, row in scenario_rows
+        for scenario, row in ((table.scenarios[row], row) for row in rows)
     ]
     return Unseen(
         source=table.rows[rows[0]].source,
@@ -118,29 +117,23 @@ def picks(source: Unseen, scope: Scope, times: int = PICKS) -> Iterator[Pick]:
         if len({source.groups[place] for place in inside}) < ENOUGH:
             continue
         for attempt in range(times):
-            order = sorted(inside, key=lambda place: _hash(f"{attempt} {source.ids[place]}"))
+            hashes = {place: sha256(f"{attempt} {source.ids[place]}".encode()).hexdigest() for place in inside}
+            order = sorted(inside, key=lambda place: hashes[place])
             firsts = {source.groups[place]: place for place in reversed(order)}  # of each configuration
             chosen = sorted(firsts.values(), key=order.index)
             for runs in RUNS if attempt == 0 else RUNS[1:]:
                 groups = {source.groups[place] for place in chosen[:runs]}
                 candidates = [place for place in inside if source.groups[place] not in groups]
-                yield _pick(source, np.array(chosen[:runs], np.int64), np.array(candidates, np.int64))
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _pick(source: Unseen, anchors: Index, left: Index) -> Pick:
-    return Pick(
-        runs=len(anchors),
-        scored=left,
-        among=np.array([part[np.ix_(anchors, anchors)] for part in source.parts]),
-        across=np.array([part[np.ix_(left, anchors)] for part in source.parts]),
-        own=np.array([np.diag(part)[left] for part in source.parts]),
-        gaps=source.gaps[anchors],
-        rest=source.gaps[left],
-    )
+                anchors, scored = np.array(chosen[:runs], np.int64), np.array(candidates, np.int64)
+                yield Pick(
+                    runs=len(anchors),
+                    scored=scored,
+                    among=np.array([part[np.ix_(anchors, anchors)] for part in source.parts]),
+                    across=np.array([part[np.ix_(scored, anchors)] for part in source.parts]),
+                    own=np.array([np.diag(part)[scored] for part in source.parts]),
+                    gaps=source.gaps[anchors],
+                    rest=source.gaps[scored],
+                )
 
 
 def anchored_gaps(pick: Pick, components: Components) -> tuple[Array, Array, Array]:
@@ -184,26 +177,22 @@ class ComponentSearch:
     def best(self, without: str = "") -> Components:
         """The components that are best for all sources but one: first what is shared against noise, then the scale."""
         shared = [_scale_components(Components(), factor, PARTS) for factor in LADDER]
-        best = min(shared, key=lambda one: self._total(one, 0, without))
+        best = min(shared, key=lambda item: self._total(item, 0, without))
         candidates = [_scale_components(best, factor, (*PARTS, "noise")) for factor in LADDER]
-        best = max(candidates, key=lambda one: self._total(one, 1, without))
+        best = max(candidates, key=lambda item: self._total(item, 1, without))
         powers = [replace(best, narrowing=power) for power in NARROWINGS]
-        return min(powers, key=lambda one: abs(self._coverage(one, without) - COVERAGE))
+        return min(powers, key=lambda item: abs(self._coverage(item, without) - COVERAGE))
 
     def _coverage(self, components: Components, without: str) -> float:
         """Share of scored runs in their narrowed intervals, all sources but one."""
         if components not in self._covered:
-            self._covered[components] = {
-                source: float(
-                    np.mean([_inside(self._sources[source], pick, components, self._spans).mean() for pick in chosen])
-                )
-                for source, chosen in self._picks.items()
-                if chosen
-            }
-        coverages = [
-            (self._votes[source], share) for source, share in self._covered[components].items() if source != without
-        ]
-        return sum(votes * share for votes, share in coverages) / max(sum(votes for votes, _ in coverages), 1.0)
+            self._covered[components] = {}
+            for source, chosen in self._picks.items():
+                inside = [_inside(self._sources[source], pick, components, self._spans).mean() for pick in chosen]
+                if inside:
+                    self._covered[components][source] = float(np.mean(inside))
+        shares = [(self._votes[name], share) for name, share in self._covered[components].items() if name != without]
+        return sum(votes * share for votes, share in shares) / max(sum(votes for votes, _ in shares), 1.0)
 
     def _total(self, components: Components, which: int, without: str) -> float:
         worths = self._worth(components)[which]
@@ -287,31 +276,31 @@ def curve_sheet(sources: Sequence[Unseen], spans: Spans, headline: Mask) -> tupl
 
 def _point(runs: int, rows: Sequence[Scored], headline: Mask) -> JsonObject:
     some = [row for row in rows if headline[row.row]]
-    off = np.array([row.off for row in rows])
     return {
         "runs": runs,
         "rows": len(rows),
-        "mape": round(float(off.mean()), 4),
-        "median_ape": round(float(np.median(off)), 4),
-        "naive": round(float(np.mean([row.naive for row in rows])), 4),
-        "coverage90": round(float(np.mean([row.covered for row in rows])), 4),
+        "mape": _mean(rows, "off"),
+        "median_ape": round(float(np.median([row.off for row in rows])), 4),
+        "naive": _mean(rows, "naive"),
+        "coverage90": _mean(rows, "covered"),
         "headline_rows": len(some),
-        "headline": round(float(np.mean([row.off for row in some])), 4) if some else None,
-        "headline_naive": round(float(np.mean([row.naive for row in some])), 4) if some else None,
+        "headline": _mean(some, "off"),
+        "headline_naive": _mean(some, "naive"),
     }
 
 
-def _by(found: Mapping[int, Sequence[Scored]], by: str) -> JsonObject:
+def _mean(rows: Sequence[Scored], what: str) -> float | None:
+    return round(float(np.mean([getattr(row, what) for row in rows])), 4) if rows else None
+
+
+def _by(scores: Mapping[int, Sequence[Scored]], by: str) -> JsonObject:
     """Mean error after each number of runs, by source or engine, the most rows first."""
-    groups: dict[str, dict[int, list[float]]] = {}
-    for runs, rows in found.items():
+    groups: dict[str, dict[int, list[Scored]]] = {}
+    for runs, rows in scores.items():
         for row in rows:
-            groups.setdefault(getattr(row, by), {}).setdefault(runs, []).append(row.off)
+            groups.setdefault(getattr(row, by), {}).setdefault(runs, []).append(row)
     order = sorted(groups, key=lambda name: (-len(groups[name][0]), name))
     return {
-        name: {
-            "n": len(groups[name][0]),
-            "mape": [round(float(np.mean(groups[name][runs])), 4) if runs in groups[name] else None for runs in RUNS],
-        }
+        name: {"n": len(groups[name][0]), "mape": [_mean(groups[name].get(runs, ()), "off") for runs in RUNS]}
         for name in order
     }

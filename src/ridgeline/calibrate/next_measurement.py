@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from ridgeline.core.errors import InputError
-from ridgeline.cost import PARAMETERS, Calibration, Owners, owners
+from ridgeline.cost import PARAMETERS, Calibration, owners
 from ridgeline.cost.fitting import APART, COMMON, SHARE, Anchored, after_one_more, density_of
 from ridgeline.cost.pricing import Sensitivity
 from ridgeline.hardware.load import system as load_system
@@ -97,11 +97,8 @@ def next_measurements(scenario: Scenario, calibration: Calibration | None = None
     if isinstance(now, Impossible):
         raise InputError(now.reasons)
     target = _Target(scenario=scenario, prediction=now, calibration=used, own=_sensitivity(scenario, used))
-    candidates = [*_runs(target), *_kernels(target)]
-    return NextMeasurements(
-        prediction=now,
-        candidates=tuple(sorted(candidates, key=lambda one: (round(one.width, 3), one.chip_seconds))),
-    )
+    order = sorted([*_runs(target), *_kernels(target)], key=lambda item: (round(item.width, 3), item.chip_seconds))
+    return NextMeasurements(prediction=now, candidates=tuple(order))
 
 
 def _sensitivity(scenario: Scenario, calibration: Calibration) -> Sensitivity:
@@ -142,14 +139,14 @@ class _Target:
 
 def _shared_parameters(own: Sensitivity, other: Sensitivity) -> tuple[str, ...]:
     """The parameters that two steps depend on most together."""
-    variances = {name: (item.spread * COMMON) ** 2 + sum(APART[o] ** 2 for o in item.per) for name, item in ITEMS}
+    variances = {
+        name: (item.spread * COMMON) ** 2 + sum(APART[owner] ** 2 for owner in item.per)
+        for name, item in PARAMETERS.items()
+    }
     shared = {name: abs(own.slopes[name] * other.slopes.get(name, 0.0)) * variances[name] for name in variances}
     ordered_names = sorted((name for name in shared if shared[name] > 0), key=lambda name: -shared[name])
     largest = shared[ordered_names[0]] if ordered_names else 0.0
     return tuple(name for name in ordered_names[:TOLD] if shared[name] > largest / 20)
-
-
-ITEMS = tuple(PARAMETERS.items())
 
 
 def _runs(target: _Target) -> Iterator[MeasurementCandidate]:
@@ -262,27 +259,17 @@ def _other_kernels(scenario: Scenario, inner: int) -> Iterator[_Kernel]:
         yield "collective inside a domain", f"nccl-tests all_reduce on {inner} chips, large", {"near": -1.0}, inner
         yield "barrier inside a domain", f"nccl-tests all_reduce on {inner} chips, small", {"meet": 1.0}, inner
     if scenario.system.chips > inner:
-        both_ways = 2 * inner
-        yield (
-            "collective between domains",
-            f"nccl-tests all_reduce on {both_ways} chips, large",
-            {"far": -1.0},
-            both_ways,
-        )
+        chips = 2 * inner
+        yield "collective between domains", f"nccl-tests all_reduce on {chips} chips, large", {"far": -1.0}, chips
     yield "host launch", "empty kernels issued one after the other", {"host": 1.0}, 1
     yield "gap between kernels", "a trace of small kernels in a row", {"kernel": 1.0}, 1
 
 
 def _log_slope(target: _Target, name: str) -> float:
     """Change of a parameter's logarithm, of the exponent itself for `power`, with its offset."""
-    item, calibration = PARAMETERS[name], target.calibration
-    owner_names = owners(target.scenario.system.chip, target.scenario.engine)
-    at = _offset(calibration, owner_names, name)
+    item, owner_names = PARAMETERS[name], owners(target.scenario.system.chip, target.scenario.engine)
+    keys = [name, *(f"{name}/{owner_names.of(owner)}" for owner in item.per if owner_names.of(owner))]
+    at = sum(target.calibration.offsets.get(key, 0.0) for key in keys)
     ends = item.value(at + HALF), item.value(at - HALF)
     change = ends[0] - ends[1] if name == "power" else log(ends[0] / ends[1])
     return change / (2 * HALF)
-
-
-def _offset(calibration: Calibration, own: Owners, name: str) -> float:
-    keys = [name, *(f"{name}/{own.of(owner)}" for owner in PARAMETERS[name].per if own.of(owner))]
-    return sum(calibration.offsets.get(key, 0.0) for key in keys)

@@ -24,6 +24,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.calibrate.truth.rows import WORDS
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.core.units import DECIMAL
@@ -33,31 +34,11 @@ from ridgeline.hardware.chip import Chip
 from ridgeline.ir.kernel import Kernel
 
 PACKAGE = "aiconfigurator_core"
-SYSTEMS: Mapping[str, str] = MappingProxyType(
-    {
-        "a100-80-sxm": "a100_sxm",
-        "h100-sxm": "h100_sxm",
-        "h200-sxm": "h200_sxm",
-        "b200-sxm": "b200_sxm",
-        "b300-sxm": "b300_sxm",
-        "gb200-nvl72": "gb200",
-        "gb300-nvl72": "gb300",
-        "l40s": "l40s",
-    }
-)
+SYSTEMS: Mapping[str, str] = WORDS["aiconfigurator"]  # folder by chip
 """Folder of every chip that has one."""
 LIBRARIES = ("trtllm", "sglang", "vllm")  # whose figures are asked for first; vLLM's 16-bit products look unsustained
-FORMATS: Mapping[str, str] = MappingProxyType(
-    {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "half": "fp16"}
-)
-COLLECTIVES: Mapping[str, str] = MappingProxyType(
-    {
-        "all_gather": "all_gather",
-        "all_reduce": "all_reduce",
-        "alltoall": "all_to_all",
-        "reduce_scatter": "reduce_scatter",
-    }
-)
+FORMATS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "half": "fp16"}
+COLLECTIVES = {name: name for name in ("all_gather", "all_reduce", "reduce_scatter")} | {"alltoall": "all_to_all"}
 Columns = Mapping[str, NDArray[np.generic]]
 
 
@@ -180,10 +161,8 @@ def collectives(chip: str) -> Iterator[Measurement]:
 # sizes that are kept of tables with ten thousand shapes each: enough for efficiencies to be read between
 ROWS = frozenset({1, 16, 64, 128, 256, 512, 1024, 4096, 8192, 16384})
 SIDES = frozenset({1024, 2048, 4096, 8192, 16384})
-PRODUCTS: Mapping[str, str] = MappingProxyType(
-    {"bf16": "trtllm", "fp8": "trtllm", "fp8_block": "sglang", "nvfp4": "trtllm"}
-)
-"""Whose products are kept of each format."""
+# whose products are kept of each format
+PRODUCTS = {"bf16": "trtllm", "fp8": "trtllm", "fp8_block": "sglang", "nvfp4": "trtllm"}
 PROMPTS = frozenset({512, 1024, 2048, 4096, 8192, 16384})
 BATCHES = frozenset({1, 4, 32, 128})
 HEADS = frozenset({(32, 8), (32, 32), (64, 8)})
@@ -213,20 +192,16 @@ def is_kept(row: Measurement) -> bool:
 
 def import_profile(chip: str) -> Profile:
     """What a chip's tables hold on a coarse grid, and its collectives."""
+    from importlib.metadata import version
+
     rows = tuple(row for row in (*products(chip), *attention(chip), *collectives(chip)) if is_kept(row))
     return Profile(
         rows=rows,
         chip=chip,
         device=MappingProxyType({"type": "cuda", "name": chip, "count": 1}),
-        software=MappingProxyType({"aiconfigurator-core": _installed_version(), "license": "Apache-2.0"}),
+        software=MappingProxyType({"aiconfigurator-core": version("aiconfigurator-core"), "license": "Apache-2.0"}),
         source="aiconfigurator-core",
     )
-
-
-def _installed_version() -> str:
-    from importlib.metadata import version
-
-    return version("aiconfigurator-core")
 
 
 TABLES = "aiconfigurator:"
@@ -255,6 +230,5 @@ def refuse_other_chip(choice: Choice, chips: Sequence[Chip]) -> None:
     if profile.chip and profile.chip not in {chip.fitted_id for chip in chips}:
         chip_ids = " or ".join(dict.fromkeys(chip.fitted_id for chip in chips))
         todo = "take a profile of that chip, or --profile none"
-        raise InputError(
-            Problem(path="--profile", given=f"a profile of {profile.chip[:40]}", expected=chip_ids, todo=todo)
-        )
+        given_text = f"a profile of {profile.chip[:40]}"
+        raise InputError(Problem(path="--profile", given=given_text, expected=chip_ids, todo=todo))

@@ -3,8 +3,6 @@
 Steps are priced by the shipped parameters, which no such row took part in; the one number that rows gave is the time
 of the front end. Intervals are residuals of other configurations in the bundled table.
 
-Turn a measured row of a server under load into a serve scenario and what was measured of it.
-
 Columns of `serving.csv`: the `x_` columns tell chip, model, rate, lengths and knobs; what they leave blank is the
 engine's default. Arrivals are evenly spaced unless the row says otherwise; lengths are the means, or spread as its text
 tells. The shared-prefix workloads of `inference-perf` draw from few prompts, groups x users of them, which come again
@@ -16,22 +14,21 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import log, sqrt
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
-from ridgeline.calibrate.truth.csv_cells import Skipped
-from ridgeline.calibrate.truth.rows import TRUTH, Row
-from ridgeline.core.documents import JsonObject
+from ridgeline.calibrate.truth.rows import TRUTH, Row, Skipped
+from ridgeline.calibrate.validation import Validation, ValidationCase
+from ridgeline.core.documents import JsonObject, JsonValue
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.scenario_file import scenario as scenario_of
-from ridgeline.plan.workload import Poisson, Serve
+from ridgeline.plan.workload import Poisson
 from ridgeline.serving import (
     FRONT_END_S,
     Piece,
@@ -149,7 +146,7 @@ def _table(row: Row) -> JsonObject:
     }
 
 
-def _precision(row: Row) -> Any:
+def _precision(row: Row) -> JsonValue:
     precision_name = row["x_precision"].lower() or "bf16"
     narrow = precision_name in ("fp8", "int8", "int4", "nvfp4", "mxfp4")
     return {"name": precision_name, "weights": precision_name} if narrow else precision_name
@@ -170,9 +167,6 @@ def _vllm(row: Row) -> JsonObject:
     return knobs
 
 
-# ---- requests
-
-
 def _requests(row: Row, built: Scenario) -> tuple[Request, ...]:
     work = serving(built).workload
     rates = [_number(rate) or 1.0 for rate in row["x_rate"].split(";")]
@@ -181,19 +175,23 @@ def _requests(row: Row, built: Scenario) -> tuple[Request, ...]:
         count = min(int(stated_count or rates[0] * STAGE_S), MOST)
         times = [place / rates[0] for place in range(count)]
         if "session" in row["workload"]:
-            times = [request.arrival_s for request in load_of(_poisson(work, rates[0], count))]
+            poisson = replace(work, arrivals=Poisson(rate=rates[0]), requests=count)
+            times = [request.arrival_s for request in load_of(poisson)]
     else:
         times = list(_stages(rates))
     lengths = _lengths(row, len(times))
     distinct = _prompts(row) or len(times)
     return tuple(
-        _request(index, at, prompt, output, index % distinct)
+        Request(
+            id=f"r{index}",
+            arrival_s=at,
+            prompt=(Piece(seed=2 * (index % distinct), tokens=prompt),),
+            output_tokens=output,
+            max_new_tokens=output,
+            output_seed=2 * index + 1,
+        )
         for index, (at, (prompt, output)) in enumerate(zip(times, lengths, strict=True))
     )
-
-
-def _poisson(work: Serve, rate: float, count: int) -> Serve:
-    return replace(work, arrivals=Poisson(rate=rate), requests=count)
 
 
 def _stages(rates: list[float]) -> Iterator[float]:
@@ -228,18 +226,6 @@ def _prompts(row: Row) -> int:
     return PROMPTS.get(row["x_workload"].removesuffix("-lite"), 0) if "inference-perf" in row["workload"] else 0
 
 
-def _request(index: int, at: float, prompt: int, output: int, text: int) -> Request:
-    return Request(
-        id=f"r{index}",
-        arrival_s=at,
-        prompt=(Piece(seed=2 * text, tokens=prompt),),
-        output_tokens=output,
-        max_new_tokens=output,
-        output_seed=2 * index + 1,
-    )
-
-
-SERVING = "serving.csv"
 RESIDUALS = TRUTH / "serving_residuals.json"
 MILLI = 1e-3
 COVERED = (0.05, 0.95)
@@ -248,34 +234,19 @@ FEWEST = 4  # residuals of other configurations from which an interval is taken
 PERCENTILES = (50.0, 90.0, 99.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingCase:
-    """One metric of a row: measured and predicted in the column's unit, and where nine of ten are expected."""
-
-    row: Row
-    metric: str
-    measured: float
-    predicted: float
-    low: float
-    high: float
-    assumptions: tuple[str, ...]
-
-
-def serving_cases(
-    rows: Sequence[Row], priced: Priced | None = None
-) -> tuple[tuple[ServingCase, ...], tuple[Skipped, ...]]:
-    """The cases of a table, and the rows that are refused, each with its reason."""
-    cases: list[ServingCase] = []
+def validate_serving(rows: Iterable[Row], priced: Priced | None = None) -> Validation:
+    """The cases of a table of servers under load, one for every metric of a row; refused rows with their reasons."""
+    cases: list[ValidationCase] = []
     skipped_rows: list[Skipped] = []
     for row in rows:
         read = serving_row(row)
-        cases_or_skip = read if isinstance(read, Skipped) else predict_row(read, priced)
-        if isinstance(cases_or_skip, Skipped):
-            skipped_rows.append(cases_or_skip)
+        if isinstance(read, Skipped):
+            skipped_rows.append(read)
+        elif isinstance(predicted := predict_row(read, priced), Skipped):
+            skipped_rows.append(predicted)
         else:
-            assert isinstance(read, ServingRow)
-            cases += _cases(read, cases_or_skip)
-    return tuple(cases), tuple(skipped_rows)
+            cases += _cases(read, predicted)
+    return Validation(kind="serving", cases=tuple(cases), skipped=tuple(skipped_rows))
 
 
 def predict_row(read: ServingRow, priced: Priced | None = None) -> Mapping[str, float] | Skipped:
@@ -303,18 +274,22 @@ def _columns(read: ServingRow, told: ServingMetrics) -> Iterator[tuple[str, floa
     yield THROUGHPUT, told.requests_per_s * answer_tokens
 
 
-def _cases(read: ServingRow, predicted: Mapping[str, float]) -> Iterator[ServingCase]:
+def _cases(read: ServingRow, predicted: Mapping[str, float]) -> Iterator[ValidationCase]:
     for metric, measured_value in read.measured.items():
         value = predicted[metric]
         low, high = metric_interval(metric, read.row.group)
-        yield ServingCase(
+        yield ValidationCase(
             row=read.row,
-            metric=metric,
-            measured=measured_value,
-            predicted=value,
-            low=value * low,
-            high=value * high,
+            chip=read.row.chip,
+            engine=read.row["engine"],
+            measured_s=measured_value,
+            predicted_s=value,
+            low_s=value * low,
+            high_s=value * high,
+            cross_validated=False,
+            parts=MappingProxyType({metric: value}),
             assumptions=read.scenario.assumptions,
+            metric=metric,
         )
 
 
@@ -334,12 +309,3 @@ def _residuals() -> Mapping[str, list[tuple[str, float]]]:
         return {}
     table = json.loads(RESIDUALS.read_text(encoding="utf-8"))
     return {metric: [(str(group), float(ratio)) for group, ratio in rows] for metric, rows in table.items()}
-
-
-def residuals_text(figures: Iterable[tuple[Row, str, float]]) -> str:
-    """What intervals are taken from: measured / predicted by metric, of rows without a flag."""
-    table: dict[str, list[tuple[str, float]]] = {}
-    for row, metric, ratio in figures:
-        if not row["x_flag"]:
-            table.setdefault(metric, []).append((row.group, round(ratio, 4)))
-    return json.dumps(table, indent=1) + "\n"

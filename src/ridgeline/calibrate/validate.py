@@ -2,14 +2,10 @@
 
 validate()                             the bundled rows, each with parameters whose fit never saw its group
 validate("mine.csv")                   a table of your own, with the shipped parameters
-validate("collectives")                 the bundled measurements of collectives
-validate("published")                   runs that papers tell of, with the plans their authors ran
-validate("kernels")                     the bundled measurements of kernels
-validate("serving")                     the bundled measurements of servers under load
-validate("inference")                   the bundled measurements of serving: phases, static batches, maximum load
+validate("collectives")                the bundled measurements of collectives; so "kernels", "serving" (servers under
+                                       load) and "inference" (phases, static batches, maximum load)
+validate("published")                  runs that papers tell of, with the plans their authors ran
 validate(where=["x_chip=h100-sxm"])    some of the rows
-
-Turn the list of published runs into scenarios beside what their authors measured.
 
     published.toml   which runs: rows of the truth tables by id, with what a row leaves blank and its source settles
     published.csv    rows that no fitted table has; they take part in no fit
@@ -20,10 +16,9 @@ table, a run is what its authors tell of it: where that is more than the row's c
 
 from __future__ import annotations
 
-import json
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -31,42 +26,39 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.calibrate.collective_times import timed_of
-from ridgeline.calibrate.collectives import MeasuredCollective, measured_of
+from ridgeline.calibrate.collectives import validate_collectives
 from ridgeline.calibrate.folds import (
     OPENED,
     Dataset,
-    Folds,
+    FittedParameters,
     bundled_rows,
     dataset_of,
     is_bundled,
     is_frozen,
     shipped_folds,
+    shipped_parameters,
 )
-from ridgeline.calibrate.inference import INFERENCE, inference_answers
-from ridgeline.calibrate.kernels import KERNELS, is_priceable, kernel_interval, price_kernels, unpriceable
+from ridgeline.calibrate.inference import validate_inference
+from ridgeline.calibrate.kernels import validate_kernels
 from ridgeline.calibrate.profile_sources import profiles_of
-from ridgeline.calibrate.serving import SERVING, serving_cases
-from ridgeline.calibrate.truth.csv_cells import Skipped
-from ridgeline.calibrate.truth.kernel_rows import kernel_of
-from ridgeline.calibrate.truth.row_scenario import measured_step_s, to_scenario
-from ridgeline.calibrate.truth.rows import COLLECTIVES, TRUTH, Kind, Row, read_rows, read_table
+from ridgeline.calibrate.serving import validate_serving
+from ridgeline.calibrate.truth.row_scenario import to_scenario
+from ridgeline.calibrate.truth.rows import TRUTH, Kind, Row, Skipped, read_rows, read_table
 from ridgeline.calibrate.truth.rows import where as pick
 from ridgeline.calibrate.validation import Validation, ValidationCase, peak_of
 from ridgeline.core.arrays import Array
 from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.core.table import decode
-from ridgeline.cost import Calibration, Choice, Profile, owners, parameter_columns, shipped_profiles
-from ridgeline.cost.fitting import shipped_calibration as shipped_calibration
+from ridgeline.cost import Calibration, Choice, owners, parameter_columns
+from ridgeline.cost.fitting import shipped_calibration
 from ridgeline.plan.check import check
 from ridgeline.plan.plan import Plan, plan_table
 from ridgeline.plan.scenario import Scenario
 from ridgeline.serving import Priced
-from ridgeline.sim import SHIPPED_RESIDUALS, Residual, StepBatch, interval, new_source_interval, read_residuals
+from ridgeline.sim import Residual, interval, new_source_interval
 
 LIST, ROWS = TRUTH / "published.toml", TRUTH / "published.csv"
-NO_PLAN: JsonMapping = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +71,7 @@ class PublishedRun:
     """
 
     row: Row
-    plan: JsonMapping = field(default_factory=lambda: NO_PLAN)
+    plan: JsonMapping = field(default_factory=lambda: MappingProxyType({}))
     why: str = ""
 
     @property
@@ -128,74 +120,10 @@ def _run(entry: JsonMapping, rows: Mapping[str, Row]) -> PublishedRun:
     )
 
 
-def published_table(
-    runs: Sequence[PublishedRun], profiles: Mapping[str, Profile] | None = None
-) -> tuple[Dataset, list[bool]]:
-    """Runs as a table to predict, and whether each took part in the fit."""
-    usable: list[tuple[PublishedRun, Scenario, float]] = []
-    skipped_rows: list[Skipped] = []
-    for run in runs:
-        scenario = run.scenario
-        measured_s = scenario if isinstance(scenario, Skipped) else measured_step_s(run.row, scenario)
-        if isinstance(scenario, Skipped) or isinstance(measured_s, Skipped):
-            skipped_rows += [skip for skip in (scenario, measured_s) if isinstance(skip, Skipped)][:1]
-        else:
-            usable.append((run, scenario, measured_s))
-    scenarios = tuple(scenario for _, scenario, _ in usable)
-    table = Dataset(
-        rows=tuple(run.row for run, _, _ in usable),
-        scenarios=scenarios,
-        measured_s=np.array([measured_s for _, _, measured_s in usable]),
-        batch=StepBatch.of(scenarios, shipped_profiles() if profiles is None else profiles),
-        skipped=tuple(skipped_rows),
-    )
-    return table, [run.is_fitted for run, _, _ in usable]
-
-
 PUBLISHED = "published"  # name of the table of published runs
-PREDICTED: tuple[Kind, ...] = (
-    "training",
-    "collectives",
-    "kernels",
-    "serving",
-    "inference",
-)  # kinds of tables that predictions exist for
-BUNDLED_TABLES: Mapping[str, str] = MappingProxyType(
-    {"collectives": COLLECTIVES, "kernels": KERNELS, "serving": SERVING, "inference": INFERENCE}
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedParameters:
-    """All that a prediction is made with: the full fit, the folds, and residuals beside the group each belongs to."""
-
-    full: Calibration
-    folds: Folds = Folds()
-    residuals: tuple[tuple[str, Residual], ...] = ()
-
-
-def shipped_parameters(profiles: Mapping[str, Profile] | None = None) -> FittedParameters:
-    """What comes with Ridgeline; with other profiles than those that do."""
-    parameters = _read_parameters()
-    if profiles is None:
-        return parameters
-    folds = replace(
-        parameters.folds,
-        calibrations=tuple(replace(calibration, profiles=profiles) for calibration in parameters.folds.calibrations),
-    )
-    return replace(parameters, full=replace(parameters.full, profiles=profiles), folds=folds)
-
-
-@cache
-def _read_parameters() -> FittedParameters:
-    rows = json.loads(SHIPPED_RESIDUALS.read_text(encoding="utf-8"))["rows"]
-    rows_by_id = bundled_rows()
-    groups = [rows_by_id[row["id"]].group if row["id"] in rows_by_id else row["id"] for row in rows]
-    return FittedParameters(
-        full=shipped_calibration(),
-        folds=shipped_folds(),
-        residuals=tuple(zip(groups, read_residuals(rows), strict=True)),
-    )
+# kinds of tables that predictions exist for; all but training are one bundled file each
+PREDICTED: tuple[Kind, ...] = ("training", "collectives", "kernels", "serving", "inference")
+Span = tuple[float, float]
 
 
 def validate(
@@ -214,133 +142,37 @@ def validate(
     if path is None:
         rows = tuple(row for row in read_rows() if is_frozen(row) == frozen)
         if frozen and not rows:
-            raise InputError(_all_opened())
+            opened_text = (
+                f"no source left: {', '.join(OPENED)} were opened on {max(OPENED.values())} and are fitted since"
+            )
+            raise InputError(
+                Problem(path="--frozen", given=opened_text, expected="a frozen source", todo="leave --frozen out")
+            )
         table = dataset_of(pick(rows, where), profiles)
         strangers = [False] * len(table.rows) if frozen else None  # no fit has seen anything of their sources
         return validation_of(table, shipped_parameters(profiles), own=strangers)
     if frozen:
         raise InputError(Problem(path="--frozen", given=str(path), expected="no FILE: frozen sources are bundled rows"))
     if str(path) == PUBLISHED and not Path(path).exists():
-        runs = published_runs()
-        selected_ids = {row.id for row in pick([run.row for run in runs], where)}
-        table, fitted_ids = published_table([run for run in runs if run.row.id in selected_ids], profiles)
-        return validation_of(table, shipped_parameters(profiles), own=fitted_ids)
-    bundled_table = None if Path(path).exists() else BUNDLED_TABLES.get(str(path))
-    kind, rows = read_table(TRUTH / bundled_table if bundled_table else path, PREDICTED)
-    if kind == "collectives":
-        return collectives_of(pick(rows, where))
-    if kind == "kernels":
-        return kernels_of(pick(rows, where), profiles)
-    if kind == "serving":
-        return serving_of(pick(rows, where), profiles if profile is not None else None)
-    if kind == "inference":
-        return serving_runs_of(pick(rows, where), profiles)
-    return validation_of(dataset_of(pick(rows, where), profiles), shipped_parameters(profiles))
-
-
-def _all_opened() -> Problem:
-    given_text = f"no source left: {', '.join(OPENED)} were opened on {max(OPENED.values())} and are fitted since"
-    return Problem(path="--frozen", given=given_text, expected="a frozen source", todo="leave --frozen out")
-
-
-def serving_of(rows: Sequence[Row], profiles: Mapping[str, Profile] | None) -> Validation:
-    """The cases of a table of servers under load, one for every metric of a row."""
-    prices = Priced(calibration=shipped_parameters(profiles).full) if profiles is not None else None
-    cases, skipped_rows = serving_cases(rows, prices)
-    return Validation(
-        kind="serving",
-        cases=tuple(
-            ValidationCase(
-                row=case.row,
-                chip=case.row.chip,
-                engine=case.row["engine"],
-                measured_s=case.measured,
-                predicted_s=case.predicted,
-                low_s=case.low,
-                high_s=case.high,
-                cross_validated=False,
-                parts=MappingProxyType({case.metric: case.predicted}),
-                assumptions=case.assumptions,
-                metric=case.metric,
-            )
-            for case in cases
-        ),
-        skipped=skipped_rows,
-    )
-
-
-def kernels_of(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Validation:
-    """The cases of a table of kernels; a published row's own figure is left out of what prices it."""
-    read = [kernel_of(row) for row in rows]
-    priceable = [item for item in read if not isinstance(item, Skipped) and is_priceable(item)]
-    cases = [
-        ValidationCase(
-            row=item.row,
-            chip=item.chip,
-            engine=item.kernel.impl,
-            measured_s=item.kernel.seconds,
-            predicted_s=price.seconds,
-            low_s=price.seconds * low,
-            high_s=price.seconds * high,
-            cross_validated=price.how.startswith("library"),
-            parts=MappingProxyType({item.kernel.op: price.seconds}),
-            assumptions=(price.how, *item.notes),
-        )
-        for item, price in zip(priceable, price_kernels(priceable, profiles), strict=True)
-        for low, high in (kernel_interval(item, price),)
-    ]
-    skipped_rows = tuple(
-        item if isinstance(item, Skipped) else Skipped(id=item.row.id, reason=unpriceable(item))
-        for item in read
-        if isinstance(item, Skipped) or not is_priceable(item)
-    )
-    return Validation(kind="kernels", cases=tuple(cases), skipped=skipped_rows)
-
-
-def serving_runs_of(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Validation:
-    """The cases of a table of serving runs, each in its metric's own unit."""
-    answers, skipped_rows = inference_answers(rows, replace(shipped_calibration(), profiles=profiles))
-    cases = [
-        ValidationCase(
-            row=answer.item.row,
-            chip=answer.item.scenario.system.chip.id,
-            engine=answer.item.scenario.engine.id,
-            measured_s=answer.item.measured,
-            predicted_s=answer.predicted,
-            low_s=answer.low,
-            high_s=answer.high,
-            cross_validated=answer.cross_validated,
-            parts=MappingProxyType({answer.item.kind: answer.predicted}),
-            assumptions=answer.item.notes,
-            metric=answer.item.row["metric"],
-        )
-        for answer in answers
-    ]
-    return Validation(kind="inference", cases=tuple(cases), skipped=tuple(skipped_rows))
-
-
-def collectives_of(rows: Sequence[Row]) -> Validation:
-    """The cases of a table of collectives; a bundled row is predicted by numbers whose fit never saw its system."""
-    read = [measured_of(row) for row in rows]
-    answers, refusals = timed_of([item for item in read if isinstance(item, MeasuredCollective)])
-    cases = tuple(
-        ValidationCase(
-            row=item.measured.row,
-            chip=item.measured.system.chip.id,
-            engine=item.measured.question.software,
-            measured_s=item.measured.seconds,
-            predicted_s=item.seconds,
-            low_s=item.low,
-            high_s=item.high,
-            cross_validated=item.left_out,
-            parts=MappingProxyType({item.measured.kind: item.seconds}),
-            assumptions=item.measured.notes,
-            size=item.measured.size,
-        )
-        for item in answers
-    )
-    skipped_rows = tuple(item for item in read if isinstance(item, Skipped))
-    return Validation(kind="collectives", cases=cases, skipped=(*skipped_rows, *refusals))
+        runs = {run.row.id: run for run in published_runs()}
+        selected_rows = pick([run.row for run in runs.values()], where)
+        table = dataset_of(selected_rows, profiles, lambda row: runs[row.id].scenario)
+        return validation_of(table, shipped_parameters(profiles), own=[runs[row.id].is_fitted for row in table.rows])
+    is_bundled_table = str(path) in PREDICTED[1:] and not Path(path).exists()
+    kind, rows = read_table(TRUTH / f"{path}.csv" if is_bundled_table else path, PREDICTED)
+    selected_rows = pick(rows, where)
+    match kind:
+        case "collectives":
+            return validate_collectives(selected_rows)
+        case "kernels":
+            return validate_kernels(selected_rows, profiles)
+        case "serving":
+            prices = None if profile is None else Priced(calibration=shipped_parameters(profiles).full)
+            return validate_serving(selected_rows, prices)
+        case "inference":
+            return validate_inference(selected_rows, replace(shipped_calibration(), profiles=profiles))
+        case "training":
+            return validation_of(dataset_of(selected_rows, profiles), shipped_parameters(profiles))
 
 
 def validation_of(table: Dataset, parameters: FittedParameters, own: Sequence[bool] | None = None) -> Validation:
@@ -349,38 +181,36 @@ def validation_of(table: Dataset, parameters: FittedParameters, own: Sequence[bo
     own = whether each row is a bundled one, where that is known better than from its cells.
     """
     own = [is_bundled(row) for row in table.rows] if own is None else own
-    fold_calibrations = [
-        parameters.folds.without(row.group) if is_own else None for row, is_own in zip(table.rows, own, strict=True)
-    ]
-    predicted_s, parts = _predict_steps(table, [calibration or parameters.full for calibration in fold_calibrations])
-    intervals = _StepIntervals(parameters.residuals)
+    folds = [parameters.folds.without(row.group) if own[index] else None for index, row in enumerate(table.rows)]
+    predicted_s, parts = _predict_steps(table, [calibration or parameters.full for calibration in folds])
+    known_span, stranger_span = _step_spans(parameters.residuals)
     cases: list[ValidationCase] = []
     skipped_rows = list(table.skipped)
-    for index, (row, chip, engine) in enumerate(zip(table.rows, table.chips, table.engines, strict=True)):
-        seconds = float(predicted_s[index])
+    columns = zip(table.rows, table.scenarios, table.chips, table.engines, predicted_s.tolist(), own, strict=True)
+    for index, (row, scenario, chip, engine, seconds, is_own) in enumerate(columns):
+        precision = scenario.plan.precision.compute.id
         if not math.isfinite(seconds) or seconds <= 0:
-            precision = table.scenarios[index].plan.precision.compute.id
             reason = f"precision: {chip} has no published rate for {precision}, or a size is beyond reason"
             skipped_rows.append(Skipped(id=row.id, reason=reason))
             continue
-        if own[index]:
-            low, high = intervals.interval_of(chip, engine, row.group)
+        if is_own:
+            low, high = known_span(chip, engine, row.group)
         else:
-            low, high = intervals.stranger_interval(chip, engine, table.scenarios[index])
+            low, high = stranger_span(chip, engine, scenario.system.chip.family, precision, scenario.workload.seq)
         cases.append(
             ValidationCase(
                 row=row,
                 chip=chip,
                 engine=engine,
-                known_as=owners(table.scenarios[index].system.chip, table.scenarios[index].engine),
+                known_as=owners(scenario.system.chip, scenario.engine),
                 measured_s=float(table.measured_s[index]),
                 predicted_s=seconds,
                 low_s=seconds * low,
                 high_s=seconds * high,
-                cross_validated=own[index],
+                cross_validated=is_own,
                 parts=MappingProxyType({name: float(column[index]) for name, column in parts.items()}),
-                assumptions=table.scenarios[index].assumptions,
-                peak=peak_of(row, table.scenarios[index]),
+                assumptions=scenario.assumptions,
+                peak=peak_of(row, scenario),
             )
         )
     return Validation(kind="training", cases=tuple(cases), skipped=tuple(skipped_rows))
@@ -401,29 +231,18 @@ def _predict_steps(table: Dataset, used: Sequence[Calibration]) -> tuple[Array, 
     return predicted_s, parts
 
 
-class _StepIntervals:
-    """Intervals around one second, remembered by what they depend on."""
+def _step_spans(residuals: Sequence[tuple[str, Residual]]) -> tuple[Callable[..., Span], Callable[..., Span]]:
+    """Low and high around one second: of a known source by residuals of other groups, and of one that nothing saw."""
 
-    def __init__(self, residuals: Sequence[tuple[str, Residual]]) -> None:
-        self._all = residuals
-        self._groups = {group for group, _ in residuals}
-        self._known: dict[tuple[str, str, str | None], tuple[float, float]] = {}
+    @cache
+    def known_span(chip: str, engine: str, group: str) -> Span:
+        span = interval(1.0, chip, engine, [item for owner, item in residuals if owner != group])
+        return span.low, span.high
 
-    def interval_of(self, chip: str, engine: str, group: str) -> tuple[float, float]:
-        """Low and high for a prediction of 1 s of a known source, from residuals of other groups than this one."""
-        key = (chip, engine, group if group in self._groups else None)
-        if key not in self._known:
-            other_runs = [item for owner, item in self._all if owner != key[2]]
-            span = interval(1.0, chip, engine, other_runs)
-            self._known[key] = (span.low, span.high)
-        return self._known[key]
+    @cache
+    def stranger_span(chip: str, engine: str, family: str, precision: str, seq: int) -> Span:
+        runs = [item for _, item in residuals]
+        span = new_source_interval(1.0, chip, engine, runs, family=family, precision=precision, seq=seq)
+        return span.low, span.high
 
-    def stranger_interval(self, chip: str, engine: str, scenario: Scenario) -> tuple[float, float]:
-        """The same for a source that took no part in the fit."""
-        precision, seq, family = scenario.plan.precision.compute.id, scenario.workload.seq, scenario.system.chip.family
-        key = (chip, engine, f"{family}, {precision}, {seq}")
-        if key not in self._known:
-            all_runs = [item for _, item in self._all]
-            span = new_source_interval(1.0, chip, engine, all_runs, family=family, precision=precision, seq=seq)
-            self._known[key] = (span.low, span.high)
-        return self._known[key]
+    return known_span, stranger_span

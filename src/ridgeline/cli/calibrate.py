@@ -56,7 +56,7 @@ def validate(
 
         write_text(html, validation_page(validation, table.name if table else "the bundled rows"))
     if json:
-        from ridgeline.calibrate.accuracy import ValidationReport
+        from ridgeline.calibrate.validation import ValidationReport
 
         print_json(ValidationReport(validation=validation))
         return
@@ -155,7 +155,7 @@ def _fit_own(runs: Sequence[str], output: Path | None, json: bool) -> None:
 def _fit_collectives(json: bool, *, write: bool) -> None:
     """Fit the numbers of library times, with and without each system; write them unless told otherwise."""
     _need_scipy()
-    from ridgeline.calibrate.collective_times import fit_collectives, in_sample, write_collectives
+    from ridgeline.calibrate.collectives import fit_collectives, in_sample, write_collectives
     from ridgeline.cost import SHIPPED_LIBRARY_TIMES as SHIPPED
 
     with _progress() as tell:

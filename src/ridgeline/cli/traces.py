@@ -186,7 +186,7 @@ def _explain_bench(
     path: Path, results: list[Path], settings: Sequence[str], priced: Priced, anchor: Path | None, json: bool
 ) -> None:
     """A serve scenario beside what a load generator measured of it."""
-    from ridgeline.calibrate.explain_bench import explain_bench
+    from ridgeline.calibrate.request_log import explain_bench
     from ridgeline.serving import read_bench_runs
 
     runs = [run for result in results for run in read_bench_runs(result)]

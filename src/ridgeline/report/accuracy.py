@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from ridgeline.calibrate.accuracy import accuracy_of, differences
-from ridgeline.calibrate.validate import shipped_parameters, validate
-from ridgeline.calibrate.validation import Validation
+from ridgeline.calibrate.folds import shipped_parameters
+from ridgeline.calibrate.validate import validate
+from ridgeline.calibrate.validation import Validation, accuracy_of, differences
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_text, write_text

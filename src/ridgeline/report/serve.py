@@ -10,9 +10,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ridgeline.calibrate.explain_bench import METRICS as EXPLAINED_METRICS
-from ridgeline.calibrate.explain_bench import BenchExplanation, BenchLoad
-from ridgeline.calibrate.request_log import LogFit
+from ridgeline.calibrate.request_log import METRICS as EXPLAINED_METRICS
+from ridgeline.calibrate.request_log import BenchExplanation, BenchLoad, LogFit
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_gib, format_quantity, signed_quantity, signed_share
 from ridgeline.report import html

@@ -10,11 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ridgeline.calibrate.accuracy import errors_by_set, likely, runs_known
 from ridgeline.calibrate.cross_validate import OwnFit
+from ridgeline.calibrate.folds import shipped_parameters
 from ridgeline.calibrate.next_measurement import NextMeasurements
-from ridgeline.calibrate.validate import shipped_parameters
-from ridgeline.calibrate.validation import Validation, ValidationCase
+from ridgeline.calibrate.validation import Validation, ValidationCase, errors_by_set, likely, runs_known
 from ridgeline.core.units import HOUR, format_quantity, signed_share
 from ridgeline.report.cells import DASH, clean, header_table, percent
 from ridgeline.report.html import Scale, document, dot, escape_text, facts, label, page_style, rule, svg, table
@@ -328,10 +327,7 @@ def _power_of_ten_label(power: int) -> str:
 
 def _strips(found: Validation, grouping: str) -> str:
     """One strip of dots per group: where its residuals lie, and their mean size."""
-    groups = found.by(grouping)
-    members: dict[str, list[ValidationCase]] = {name: [] for name in groups}
-    for case in found.cases:
-        members[found.groupings[grouping](case)].append(case)
+    groups, members = found.by(grouping), found.cases_by(grouping)
     end, bottom = WIDE - 70, TALL * len(groups) + 6
     place = Scale(low=-BOUND, high=BOUND, start=NAMES, end=end)
     marks = []

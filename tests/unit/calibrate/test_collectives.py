@@ -11,14 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ridgeline.calibrate import collective_times as module
-from ridgeline.calibrate.accuracy import ValidationReport, errors_by_set
-from ridgeline.calibrate.collective_times import _fit_values, _without, predictions, timed_of
-from ridgeline.calibrate.collectives import MeasuredCollective, bundled_collectives, measured_of
-from ridgeline.calibrate.truth.csv_cells import Skipped
-from ridgeline.calibrate.truth.rows import Row
+from ridgeline.calibrate import collectives as module
+from ridgeline.calibrate.collectives import (
+    MeasuredCollective,
+    _fit_values,
+    _without,
+    bundled_collectives,
+    collective_cases,
+    measured_of,
+    predictions,
+)
+from ridgeline.calibrate.truth.rows import Row, Skipped
 from ridgeline.calibrate.validate import validate
-from ridgeline.calibrate.validation import Validation
+from ridgeline.calibrate.validation import Validation, ValidationReport, errors_by_set
 from ridgeline.comm.libraries.tuners import communicator, nccl_options
 from ridgeline.core.encode import to_json
 from ridgeline.cost.library_times.formulas import library_seconds, ring_is_simple
@@ -70,8 +75,8 @@ class TestMachine:
         assert [tier.chips for tier in found.system.tiers] == [72, 144]
 
     def test_one_rank_on_each_node(self) -> None:
-        assert usable(ranks="2", nodes="2").stride == 8
-        assert usable(ranks="16", nodes="2").stride == 1
+        assert usable(ranks="2", nodes="2").question.stride == 8
+        assert usable(ranks="16", nodes="2").question.stride == 1
 
     def test_a_site_with_slower_ports(self) -> None:
         found = usable(x_chip="gb200-nvl72", ranks="144", nodes="36", system="GB200 NVL72 2 racks (CoreWeave)")
@@ -176,9 +181,9 @@ class TestLaw:
             assert new < old
 
     def test_meshes_and_tori_take_the_formulas_of_links(self) -> None:
-        (found,), _ = timed_of([mine(x_chip="mi300x")])
-        assert 0 < found.low < found.seconds < found.high
-        assert not found.left_out
+        (found,), _ = collective_cases([mine(x_chip="mi300x")])
+        assert 0 < found.low_s < found.predicted_s < found.high_s
+        assert not found.cross_validated
 
     def test_two_chips_of_a_full_mesh_share_one_link(self) -> None:
         """Seven links of a MI300X carry 448 GB/s, the one between two chips 64."""
@@ -187,12 +192,12 @@ class TestLaw:
 
     def test_a_run_that_warms_up_is_refused_by_name(self) -> None:
         cold, warm = mine(size_bytes="65536", latency_us="9000"), mine(size_bytes="1048576", latency_us="50")
-        timed, refused = timed_of([cold, warm])
-        assert [item.measured.row.id for item in timed] == [warm.row.id]
+        timed, refused = collective_cases([cold, warm])
+        assert [case.row.id for case in timed] == [warm.row.id]
         assert "9000 us, and 50 us for 16 times the bytes" in refused[0].reason
 
     def test_a_profiler_that_sees_its_own_launches(self) -> None:
-        _, refused = timed_of([mine(source="microsoft/vidur data", size_bytes="2048", latency_us="38")])
+        _, refused = collective_cases([mine(source="microsoft/vidur data", size_bytes="2048", latency_us="38")])
         assert "profiler" in refused[0].reason
 
 

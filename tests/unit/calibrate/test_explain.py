@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import ridgeline
 from ridgeline.calibrate.anchor import write_residuals
 from ridgeline.calibrate.explain import MACHINE, MODEL, Explanation, explain
-from ridgeline.calibrate.truth.residual_table import COLUMNS
+from ridgeline.calibrate.truth.rows import RESIDUAL_COLUMNS
 from ridgeline.cli.main import command_line
 from ridgeline.core.errors import InputError
 from ridgeline.trace import write_chrome
@@ -68,7 +68,7 @@ def test_residuals_have_the_stated_columns(scenario: Path, tmp_path: Path) -> No
     write_residuals(done, tmp_path / "residuals.csv")
     with (tmp_path / "residuals.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert tuple(rows[0]) == COLUMNS
+    assert tuple(rows[0]) == RESIDUAL_COLUMNS
     assert len(rows) == len(done.parts)
     assert sum(float(row["measured_s"]) for row in rows) == pytest.approx(done.measured_ns / 1e9, abs=1e-6)
     for row in rows:

@@ -11,7 +11,7 @@ import pytest
 from command import run
 
 import ridgeline
-from ridgeline.calibrate.explain_bench import METRICS, explain_bench
+from ridgeline.calibrate.request_log import METRICS, explain_bench
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
 from ridgeline.serving.bench_result import BenchRun

@@ -14,11 +14,11 @@ from command import run
 
 from ridgeline.calibrate import cross_validate as refitting
 from ridgeline.calibrate import fit as fitting
-from ridgeline.calibrate.accuracy import differences
 from ridgeline.calibrate.cross_validate import Refit, refit
 from ridgeline.calibrate.fit import Array, OffsetLayout, calibration_of, fit, fold_of, layout_of
 from ridgeline.calibrate.folds import Dataset, bundled_rows, dataset_of, shipped_folds
 from ridgeline.calibrate.truth.rows import Row
+from ridgeline.calibrate.validation import differences
 from ridgeline.cost.calibration import PARAMETERS, SHIPPED_CALIBRATION, Calibration, known_share, owners
 from ridgeline.report import accuracy as tables
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from ridgeline.calibrate.inference import fit_serving, price_run, run_columns, run_values
-from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.inference_rows import InferenceRow, inference_of
-from ridgeline.calibrate.truth.rows import Row
+from ridgeline.calibrate.truth.rows import Row, Skipped
 from ridgeline.calibrate.validate import validate
 from ridgeline.cost.calibration import SERVING_PARAMETERS, ServingCalibration, default_calibration, shipped_serving
 

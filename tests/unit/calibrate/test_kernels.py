@@ -8,14 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.calibrate.accuracy import ValidationReport
-from ridgeline.calibrate.kernels import bundled_kernels, group_of, is_own, price_kernels
+from ridgeline.calibrate.kernels import (
+    PublishedKernel,
+    bundled_kernels,
+    group_of,
+    is_own,
+    kernel_of,
+    price_kernels,
+    validate_kernels,
+)
 from ridgeline.calibrate.profile_sources import folder_of, is_kept, refuse_other_chip
-from ridgeline.calibrate.truth.csv_cells import Skipped
-from ridgeline.calibrate.truth.kernel_rows import PublishedKernel, kernel_of
-from ridgeline.calibrate.truth.rows import Row
-from ridgeline.calibrate.validate import kernels_of, validate
-from ridgeline.calibrate.validation import Validation, errors_of
+from ridgeline.calibrate.truth.rows import Row, Skipped
+from ridgeline.calibrate.validate import validate
+from ridgeline.calibrate.validation import Validation, ValidationReport, errors_of
 from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
 from ridgeline.cost.profile import Measurement, Profile
@@ -142,7 +147,7 @@ class TestBundled:
             for dtype in ("bf16", "fp8", "nvfp4", "int8")
             for kernel, shape in shapes.items()
         ]
-        found = kernels_of(rows, {})
+        found = validate_kernels(rows, {})
         assert len(found.cases) + len(found.skipped) == len(rows)
         assert all(0 < case.predicted_s < 1 for case in found.cases)
 

@@ -9,14 +9,12 @@ from types import MappingProxyType
 import pytest
 
 from ridgeline.calibrate import validate as published
-from ridgeline.calibrate.folds import bundled_rows, is_frozen, shipped_folds
-from ridgeline.calibrate.truth.csv_cells import Skipped
-from ridgeline.calibrate.truth.rows import read_rows
+from ridgeline.calibrate.folds import bundled_rows, dataset_of, is_frozen, shipped_folds
+from ridgeline.calibrate.truth.rows import Skipped, read_rows
 from ridgeline.calibrate.validate import (
     ROWS,
     PublishedRun,
     published_runs,
-    published_table,
     shipped_parameters,
     validate,
 )
@@ -64,8 +62,8 @@ def test_a_run_of_the_fit_is_predicted_by_the_fold_that_left_it_out(checked: Val
     one = run("paper-0006")
     held = shipped_folds().without(one.row.group)
     assert held is not None
-    table, fitted = published_table([one])
-    assert fitted == [True]
+    table = dataset_of([one.row], scenario_of=lambda _: one.scenario)
+    assert one.is_fitted
     assert cases["paper-0006"].predicted_s == pytest.approx(float(table.predict(held)[0]), rel=1e-4)
     assert cases["paper-0006"].predicted_s != pytest.approx(
         float(table.predict(shipped_parameters().full)[0]), rel=1e-4
@@ -100,7 +98,7 @@ def test_some_of_the_runs() -> None:
 def test_a_plan_that_cannot_run_is_told() -> None:
     wrong = replace(run("misc-0226"), plan=MappingProxyType({"schedule": {"name": "interleaved", "chunks": 80}}))
     assert isinstance(wrong.scenario, Skipped)
-    assert published_table([wrong])[0].skipped[0].id == "misc-0226"
+    assert dataset_of([wrong.row], scenario_of=lambda _: wrong.scenario).skipped[0].id == "misc-0226"
 
 
 def test_an_unknown_row_names_its_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

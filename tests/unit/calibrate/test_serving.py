@@ -7,20 +7,18 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from ridgeline.calibrate.accuracy import ValidationReport
 from ridgeline.calibrate.serving import (
     RESIDUALS,
     ServingRow,
     metric_interval,
-    residuals_text,
-    serving_cases,
     serving_row,
+    validate_serving,
 )
-from ridgeline.calibrate.truth.csv_cells import Skipped
-from ridgeline.calibrate.truth.rows import TRUTH, Row, kind_of, read_table
+from ridgeline.calibrate.truth.rows import TRUTH, Row, Skipped, kind_of, read_table
 from ridgeline.calibrate.validate import validate
-from ridgeline.calibrate.validation import Validation
+from ridgeline.calibrate.validation import Validation, ValidationReport
 from ridgeline.core.encode import to_json
+from tools.figures.serving import residuals_text
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +85,9 @@ def changed(**cells: str) -> Row:
     ],
 )  # fmt: skip
 def test_rows_of_strangers_never_end_in_a_traceback(cells: dict[str, str]) -> None:
-    cases, skipped = serving_cases([changed(**cells)])
-    assert bool(cases) != bool(skipped)
-    assert all(item.reason for item in skipped)
+    found = validate_serving([changed(**cells)])
+    assert bool(found.cases) != bool(found.skipped)
+    assert all(item.reason for item in found.skipped)
 
 
 def test_prompts_that_come_again_are_found_in_the_cache() -> None:

@@ -18,12 +18,20 @@ import pytest
 from command import run
 
 import ridgeline
-from ridgeline.calibrate import accuracy, folds
+from ridgeline.calibrate import folds, validation
 from ridgeline.calibrate import validate as module
-from ridgeline.calibrate.accuracy import ValidationReport, likely, runs_known
-from ridgeline.calibrate.folds import Folds, bundled_rows, dataset_of, folds_from, is_bundled
+from ridgeline.calibrate.folds import (
+    FittedParameters,
+    Folds,
+    bundled_rows,
+    dataset_of,
+    folds_from,
+    is_bundled,
+    shipped_parameters,
+)
 from ridgeline.calibrate.truth.rows import Row
-from ridgeline.calibrate.validate import FittedParameters, shipped_parameters, validate, validation_of
+from ridgeline.calibrate.validate import validate, validation_of
+from ridgeline.calibrate.validation import ValidationReport, likely, runs_known
 from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
 from ridgeline.cost.calibration import Calibration
@@ -55,7 +63,7 @@ def cells(**changes: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "tested",
-    [folds, module, accuracy, tables, sheets, validate_html],
+    [folds, module, validation, tables, sheets, validate_html],
     ids=lambda tested: tested.__name__,
 )
 def test_doctests(tested: object) -> None:
@@ -213,7 +221,7 @@ class TestSheet:
         assert likely(told["ep"], many) == "expert dispatch is 90% of the prediction"
         assert "host-bound small model" in likely(told["kernel"], many)
         assert "bubble" in likely(told["bubble"], many)
-        assert "few measured runs" in likely(case, known) or known[case.chip] >= accuracy.FEW
+        assert "few measured runs" in likely(case, known) or known[case.chip] >= validation.FEW
         assert "no measured runs" in likely(case, Counter())
         assumed = replace(case, assumptions=("recompute = none: unknown in the table",))
         assert likely(assumed, many).startswith("recompute was assumed")

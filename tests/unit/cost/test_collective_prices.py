@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ridgeline
-from ridgeline.calibrate.collective_times import expected_seconds
+from ridgeline.calibrate.collectives import expected_seconds
 from ridgeline.comm.answer import LayerPrice
 from ridgeline.cost.calibration import default_calibration, owners
 from ridgeline.cost.collectives import ALL_REDUCE, collective_seconds, links_of

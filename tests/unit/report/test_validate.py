@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ridgeline.calibrate.accuracy import ValidationReport
 from ridgeline.calibrate.validate import validate
-from ridgeline.calibrate.validation import Validation
+from ridgeline.calibrate.validation import Validation, ValidationReport
 from ridgeline.core.encode import to_json
 from ridgeline.report.accuracy import beside_table, stale_tables, write_current
 from ridgeline.report.validate import draw_validation

@@ -12,13 +12,12 @@ A row that leaves open what its answer hangs on (lengths, workers of a disaggreg
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from ridgeline.calibrate.truth.csv_cells import RowCells, Skipped, Unusable
-from ridgeline.calibrate.truth.rows import Row
+from ridgeline.calibrate.truth.rows import WORDS, Row, RowCells, Skipped, Unusable, read_or_skip
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import InputError
@@ -30,29 +29,9 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 
 Asked = Literal["seconds", "step", "ttft", "tpot", "throughput"]
-METRICS: Mapping[str, tuple[Asked, float, str]] = MappingProxyType(
-    {
-        "prefill_ms": ("ttft", 1e3, ""),
-        "first_token_latency_ms": ("ttft", 1e3, ""),
-        "decode_step_ms": ("step", 1e3, ""),
-        "ttft_ms": ("ttft", 1e3, ""),
-        "ttft_mean_ms": ("ttft", 1e3, ""),
-        "ttft_p50_ms": ("ttft", 1e3, ""),
-        "ttft_s": ("ttft", 1.0, ""),
-        "tpot_ms": ("tpot", 1e3, ""),
-        "tpot_mean_ms": ("tpot", 1e3, ""),
-        "tpot_p50_ms": ("tpot", 1e3, ""),
-        "output_tokens_per_s_total": ("throughput", 1.0, "total"),
-        "output_tokens_per_s_per_gpu": ("throughput", 1.0, "chip"),
-        "output_tokens_per_s_per_chip": ("throughput", 1.0, "chip"),
-        "tokens_per_s_total": ("throughput", 1.0, "total"),
-    }
-)
+METRICS: Mapping[str, tuple[Asked, float, str]] = WORDS["inference_metrics"]
 """What a metric asks, its unit against seconds, and what a throughput is counted over."""
-ENGINES = (
-    ("tensorrt", "tensorrt-llm"), ("trtllm", "tensorrt-llm"), ("vllm", "vllm"), ("sglang", "sglang"),
-    ("torch-compiled", "torch-compile"), ("neuron", "neuronx"),
-)  # fmt: skip
+ENGINES: Sequence[tuple[str, str]] = WORDS["serving_engines"]
 """The engine's catalog id by a word of `engine_version`."""
 CORES_OF = "neuronx"  # engine whose tensor ranks are cores, two of a chip
 SUFFIXES = re.compile(r"(-(nv)?fp[48]|-bf16|-instruct|-hf|[ -]0528|-99\.9| \(profile\))+$", re.IGNORECASE)
@@ -60,14 +39,7 @@ NAMES = MappingProxyType({"deepseek-v3/r1": "deepseek-v3", "deepseek-r1/v3": "de
 # TensorRT-LLM attends to all tokens unless it is told a window
 UNWINDOWED = MappingProxyType({"mistral-7b": "mistral-7b-v0.3"})
 FP4_CHIPS = ("blackwell",)
-# requests of a run at infinite rate by prompt and output, as the source prints them; other lengths: MANY
-REQUESTS: Mapping[tuple[int, int], int] = MappingProxyType(
-    {
-        (128, 128): 30000, (128, 2048): 3000, (128, 4096): 1500, (1000, 2000): 1500, (2048, 128): 3000,
-        (2048, 2048): 1500, (5000, 500): 1500, (1000, 1000): 3000, (500, 2000): 3000, (20000, 2000): 1000,
-    }
-)  # fmt: skip
-MANY = 1500
+MANY = 1500  # requests of a run at infinite rate, of lengths for which the source prints none
 # mean prompt and output of MLPerf Inference's data sets (OpenOrca, LongBench and others, CNN/DailyMail); assumed
 DATASETS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {"llama2-70b": (294.0, 294.0), "llama3.1-405b": (9428.0, 684.0), "llama3.1-8b": (778.0, 73.0)}
@@ -131,11 +103,7 @@ class InferenceRow:
 
 def inference_of(row: Row) -> InferenceRow | Skipped:
     """What a row measured, or why it cannot be predicted."""
-    cells = RowCells(row=row)
-    try:
-        return _inference(cells)
-    except Unusable as wrong:
-        return Skipped(id=row.id, reason=str(wrong))
+    return read_or_skip(row, _inference)
 
 
 def _inference(cells: RowCells) -> InferenceRow:
@@ -270,12 +238,10 @@ def _precision(cells: RowCells, engine: str, chip: str, model: str) -> dict[str,
     if model.startswith("gpt-oss"):  # published in mxfp4, whatever its cache and products are
         return {"compute": "fp8" if blackwell else "bf16", "weights": "mxfp4", "kv": kv}
     if "fp4" in text:
-        wide = "nvfp4" if blackwell else "bf16"
-        return {"compute": wide, "weights": "nvfp4", "kv": kv}
-    if "int4" in text:
-        return {"compute": "bf16", "weights": "int4"}
-    if "int8" in text:
-        return {"compute": "bf16", "weights": "int8"}
+        return {"compute": "nvfp4" if blackwell else "bf16", "weights": "nvfp4", "kv": kv}
+    for integer in ("int4", "int8"):
+        if integer in text:
+            return {"compute": "bf16", "weights": integer}
     if "fp8" in text:
         return {"compute": "fp8", "weights": "fp8", "kv": kv}
     if any(word in text for word in ("bf16", "fp16", "mixed")):
@@ -292,10 +258,8 @@ XQA_GROUPS = [8]
 def _generation(written: str, engine: str) -> str:
     """What calibrations know a version by, where kernels changed between: TensorRT-LLM's static batches of 2023, and
     its built engines before the PyTorch backend."""
-    if engine != "tensorrt-llm" or "PyTorch" in written:
-        return ""
     minor = _minor(written)
-    if minor < 0:
+    if engine != "tensorrt-llm" or "PyTorch" in written or minor < 0:
         return ""
     return STATIC if minor < 12 else "tensorrt-llm-engine"
 
@@ -345,17 +309,14 @@ def _load(
 ) -> JsonObject:  # fmt: skip
     """Requests, lengths and how many are in flight, of one scheduler: a replica's, or one attention rank's."""
     written, many = cells.text("concurrency_batch").strip(), degrees.replicas * degrees.dp
-    if asked == "step":
-        batch = _batch(written)
-        return {"requests": batch, "isl": isl, "osl": 1, "in_flight": batch, "static": True}
-    if metric in ("prefill_ms", "first_token_latency_ms"):
+    if asked == "step" or metric in ("prefill_ms", "first_token_latency_ms"):
         batch = _batch(written)
         return {"requests": batch, "isl": isl, "osl": 1, "in_flight": batch, "static": True}
     if written == OFFLINE:
         return {"requests": max(1, WAVES * MANY // (many * 4)), "isl": isl, "osl": osl}
     if "max-load" in written:
-        total = REQUESTS.get((isl, osl), MANY)
-        if (isl, osl) not in REQUESTS:
+        total = WORDS["requests"].get(f"{isl}x{osl}", MANY)
+        if f"{isl}x{osl}" not in WORDS["requests"]:
             cells.note(f"{MANY} requests: not stated for these lengths")
         return {"requests": max(1, total // many), "isl": isl, "osl": osl}
     batch = max(1, round(_batch(written) / many))

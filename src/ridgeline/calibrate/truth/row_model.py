@@ -2,14 +2,6 @@
 
 The columns define the model. The name, where the catalog knows it, supplies what they leave open: latent-attention
 sizes, head size, layer pattern, biases, norms, positions. Only what differs from the catalog is written down.
-
-Turn a model's width and parameters into the heads, feed-forward width and layers that its row leaves blank.
-
-    heads   h / 128, or h / 64 where 128 does not divide h
-    ffn     4 h; with a gate 8/3 h, rounded up to a multiple of 256
-    layers  (P - v h) / (4 h^2 + m h f)       m = 2 matrices of the feed-forward part, 3 with a gate
-
-h = hidden, v = vocabulary, f = ffn, P = parameters. What most models do; every use is noted.
 """
 
 from __future__ import annotations
@@ -18,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from ridgeline.calibrate.truth.csv_cells import RowCells, Unusable
+from ridgeline.calibrate.truth.rows import RowCells, Unusable
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError
 from ridgeline.core.units import DECIMAL
@@ -27,7 +19,14 @@ from ridgeline.models.params import count
 
 
 def assumed_sizes(cells: RowCells, gated: bool) -> RowCells:
-    """The row with heads, ffn_hidden and layers filled in where they are blank; notes are shared with the given one."""
+    """The row with what its width and parameters suggest where it is blank; notes are shared with the given one.
+
+        heads   h / 128, or h / 64 where 128 does not divide h
+        ffn     4 h; with a gate 8/3 h, rounded up to a multiple of 256
+        layers  (P - v h) / (4 h^2 + m h f)       m = 2 matrices of the feed-forward part, 3 with a gate
+
+    h = hidden, v = vocabulary, f = ffn, P = parameters. What most models do; every use is noted.
+    """
     hidden, sizes = cells.need("hidden"), {}
     if cells.count("heads") is None:
         sizes["heads"] = hidden // (64 if hidden % 128 else 128) or 1
@@ -65,9 +64,8 @@ def model_table(cells: RowCells, engine: str) -> Table:
         base = {**MODELS.table(catalog_name[0]), **catalog_name[1]}
         if _fits(base, cells):
             return {"base": catalog_name[0], **catalog_name[1], **_differences(base, cells, engine)}
-        cells.note(
-            f"model_name: {catalog_name[0]} of the catalog is another architecture than the columns say; not used"
-        )
+        other = f"{catalog_name[0]} of the catalog is another architecture than the columns say"
+        cells.note(f"model_name: {other}; not used")
     return _plain(cells)
 
 
@@ -179,9 +177,8 @@ def _plain(cells: RowCells) -> Table:
     """A table of dimensions from the columns alone, for a model the catalog does not know."""
     name, arch = cells.text("model_name")[:60], cells.text("arch")
     if arch == "hybrid":
-        raise Unusable(
-            "model_name", f"got {name!r}, expected a catalog model: no column holds a hybrid's layer pattern"
-        )
+        expected_text = "expected a catalog model: no column holds a hybrid's layer pattern"
+        raise Unusable("model_name", f"got {name!r}, {expected_text}")
     for column in ("hidden", "vocab"):
         if cells.count(column) is None:
             raise Unusable(column, f"blank, and model_name {name!r} is not in the catalog to supply it; fill it in")
@@ -191,9 +188,8 @@ def _plain(cells: RowCells) -> Table:
         cells.note("gated_mlp = 1: blank in the table")
     experts = _experts(cells)
     older = not is_gated and not experts  # GPT-2 and its descendants
-    style = (
-        "layer norms, biases and learned positions, as in GPT" if older else "rms norms, no biases, rotary positions"
-    )
+    gpt_style = "layer norms, biases and learned positions, as in GPT"
+    style = gpt_style if older else "rms norms, no biases, rotary positions"
     cells.note(f"model {name!r} is not in the catalog: {style} assumed")
     tied = cells.flag("x_tied")
     cells = assumed_sizes(cells, is_gated)
@@ -201,7 +197,10 @@ def _plain(cells: RowCells) -> Table:
     table |= {"name": name or "given", "tied": older if tied is None else tied, "mtp": cells.size("x_mtp") or 0}
     table["attention"] = _plain_attention(cells, arch, older)
     if experts:
-        table["moe"] = _needed_experts(experts) | {"gated": is_gated}
+        for key, column in (("topk", "topk"), ("hidden", "expert_ffn")):
+            if key not in experts:
+                raise Unusable(column, f"blank, with {experts['experts']} experts")
+        table["moe"] = experts | {"gated": is_gated}
         return _match_parameters(table, cells)
     width = cells.count("ffn_hidden")
     if width is None:
@@ -233,13 +232,6 @@ def _match_parameters(table: Table, cells: RowCells) -> Table:
         cells.note(f"tied = {not tied}: closer to params_b")
         return table | {"tied": not tied}
     return table
-
-
-def _needed_experts(experts: Table) -> Table:
-    for key, column in (("topk", "topk"), ("hidden", "expert_ffn")):
-        if key not in experts:
-            raise Unusable(column, f"blank, with {experts['experts']} experts")
-    return experts
 
 
 def _plain_attention(cells: RowCells, arch: str, older: bool) -> Table:

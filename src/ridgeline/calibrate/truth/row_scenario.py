@@ -1,24 +1,21 @@
-"""Turn a measured Row into the Scenario that a user would have written, or into the reason why that cannot be done.
-
-Turn whatever a row reports (seconds, tokens/s, TFLOP/s, MFU) into the seconds of one step.
-
-Turn a row's columns into the `plan` and `workload` tables of a scenario file.
+"""Turn a measured Row into the Scenario that a user would have written, or into the reason why that cannot be done;
+and whatever it reports (seconds, tokens/s, TFLOP/s, MFU) into the seconds of one step.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-from ridgeline.calibrate.truth.csv_cells import RowCells, Skipped, Unusable
 from ridgeline.calibrate.truth.row_habits import (
     dispatches,
     engine_habits,
+    fitting,
+    memory_table,
     usual_attention,
     usual_dispatch,
     usual_exchange,
@@ -29,9 +26,8 @@ from ridgeline.calibrate.truth.row_habits import (
     usual_stages,
 )
 from ridgeline.calibrate.truth.row_model import model_table
-from ridgeline.calibrate.truth.row_recompute import fitting, memory_table
-from ridgeline.calibrate.truth.rows import TRUTH, Row
-from ridgeline.core.documents import JsonObject
+from ridgeline.calibrate.truth.rows import TRUTH, WORDS, Row, RowCells, Skipped, Unusable
+from ridgeline.core.documents import JsonObject, JsonValue
 from ridgeline.core.errors import MissingNumber, Problem, RidgelineError, near
 from ridgeline.core.files import parse_table
 from ridgeline.core.units import DECIMAL
@@ -50,6 +46,7 @@ SHORTEST, LONGEST = 1e-6, 1e6  # seconds; no step of a training run is outside
 HALVED_SINCE: Mapping[str, int] = MappingProxyType(
     dict.fromkeys(("megatron-core", "megatron-bridge", "nemo", "nemo-automodel", "maxtext", "primus"), 2025)
 )
+METRICS = ("step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct")
 _STATED_PEAK = re.compile(r"(\d+(?:\.\d+)?) ?TF\b")
 
 
@@ -90,43 +87,19 @@ def _from_metric(cells: RowCells, scenario: Scenario) -> float:
         raise Unusable("measured_value", "blank")
     if not isinstance(scenario.workload, Train):
         raise Unusable("x_task", "not a training step")
-    return METRICS[metric](cells, scenario, value)
-
-
-def _from_seconds(cells: RowCells, scenario: Scenario, value: float) -> float:  # noqa: ARG001
-    return value
-
-
-def _from_rate(cells: RowCells, scenario: Scenario, value: float) -> float:  # noqa: ARG001
-    return scenario.workload.tokens / (value * scenario.system.chips)
-
-
-def _from_tflops(cells: RowCells, scenario: Scenario, value: float) -> float:
-    return _flops_per_chip(cells, scenario) / (value * TERA)
-
-
-def _from_mfu(cells: RowCells, scenario: Scenario, value: float) -> float:
+    if metric == "step_time_s":
+        return value
+    if metric == "tokens_per_s_per_gpu":
+        return scenario.workload.tokens / (value * scenario.system.chips)
+    flops_per_chip = counted_flops_per_token(cells.row, scenario) * scenario.workload.tokens / scenario.system.chips
+    if metric == "tflops_per_gpu":
+        return flops_per_chip / (value * TERA)
     if value > 100:
         raise Unusable("measured_value", f"got {value:g}, expected a share of the peak up to 100 %")
     match = _STATED_PEAK.search(cells.text("flops_convention"))
     chip, compute = scenario.system.chip, scenario.plan.precision.compute
     peak = float(match[1]) * TERA if match else chip.peak_flops_per_s(compute).value
-    return _flops_per_chip(cells, scenario) / (value / 100 * peak)
-
-
-METRICS: Mapping[str, Callable[[RowCells, Scenario, float], float]] = MappingProxyType(
-    {
-        "step_time_s": _from_seconds,
-        "tokens_per_s_per_gpu": _from_rate,
-        "tflops_per_gpu": _from_tflops,
-        "mfu_pct": _from_mfu,
-    }
-)
-
-
-def _flops_per_chip(cells: RowCells, scenario: Scenario) -> float:
-    flops = counted_flops_per_token(cells.row, scenario)
-    return flops * scenario.workload.tokens / scenario.system.chips
+    return flops_per_chip / (value / 100 * peak)
 
 
 def counted_flops_per_token(row: Row, scenario: Scenario) -> float:
@@ -164,54 +137,15 @@ def _counts_all_pairs(cells: RowCells, engine: str) -> bool:
 
 PRECISIONS = {name: name for name in ("bf16", "fp16", "fp32", "tf32", "fp8", "mxfp8", "nvfp4", "mxfp4", "int8", "int4")}
 SHARDS = {name: name for name in ("none", "zero1", "zero2", "zero3")}
-TASKS = MappingProxyType({"pretrain": "pretrain", "sft": "finetune", "finetune": "finetune", "lora": "lora"})
+TASKS = {"pretrain": "pretrain", "sft": "finetune", "finetune": "finetune", "lora": "lora"}
 GRAPHS = {name: name for name in ("none", "partial", "full")}
-DISPATCHES = MappingProxyType(
-    {"alltoall": "all-to-all", "all-to-all": "all-to-all", "deepep": "deepep", "hybridep": "hybridep"}
-)
-OVERLAPS = MappingProxyType({"x_tp_overlap": "tp", "x_grad_overlap": "grad-reduce", "x_moe_overlap": "moe"})
-HABANA = "habana|gaudi|optimum-hpu"
-# words of the free-text framework column, first match wins
-FRAMEWORKS: tuple[tuple[str, str], ...] = (
-    (HABANA, "habana-megatron-deepspeed"),
-    ("bridge", "megatron-bridge"),
-    ("automodel", "nemo-automodel"),
-    ("mindspeed|modellink", "mindspeed"),
-    ("maxtext", "maxtext"),
-    ("paxml|^pax$", "paxml"),
-    ("levanter", "levanter"),
-    ("foundry|composer|mosaic", "llm-foundry"),
-    ("torchtitan", "torchtitan"),
-    ("fms", "fms-fsdp"),
-    ("primus", "primus"),
-    ("llmboost", "llmboost"),
-    ("megascale", "megascale"),
-    ("megatron-deepspeed|neox", "megatron-deepspeed"),
-    ("paddle", "paddlenlp"),
-    ("hai-llm", "hai-llm"),
-    ("t5x|pathways", "t5x"),
-    ("deepspeed", "deepspeed"),
-    ("megatron", "megatron-core"),
-    ("nemo", "nemo"),
-    ("rocm", "rocm-mlperf"),
-    ("nvidia release|ngc|mxnet", "mlperf-nvidia"),
-    ("jax|xla", "maxtext"),
-    ("compile", "torch-compile"),
-    ("eager", "torch-eager"),
-)
+DISPATCHES = {"alltoall": "all-to-all", "all-to-all": "all-to-all", "deepep": "deepep", "hybridep": "hybridep"}
+OVERLAPS = {"x_tp_overlap": "tp", "x_grad_overlap": "grad-reduce", "x_moe_overlap": "moe"}
+HABANA = "habana|gaudi|optimum-hpu"  # a port to Gaudi, whose graph compiler makes another software of it
+FRAMEWORKS: Sequence[tuple[str, str]] = WORDS["frameworks"]  # patterns; the first match wins
 GENERIC = "generic"
 ROUNDED = 0.005  # a global batch this close to a possible one is a rounded figure
-SHARD_WORDS: tuple[tuple[str, str], ...] = (
-    (r"zero-?3|full_shard|fsdp", "zero3"),
-    (r"zero-?2|shard_grad_op|hybrid_shard", "zero2"),
-    (r"zero-?1|distributed optimizer", "zero1"),
-    (r"none|n/a|ddp", "none"),
-)
-
-
-SCALINGS = MappingProxyType(
-    {"tensorwise": "tensor", "current": "tensor", "delayed": "tensor", "rowwise": "row", "blockwise": "block"}
-)
+SCALINGS = {"tensorwise": "tensor", "current": "tensor", "delayed": "tensor", "rowwise": "row", "blockwise": "block"}
 
 
 def engine_of(cells: RowCells) -> str:
@@ -220,29 +154,18 @@ def engine_of(cells: RowCells) -> str:
     A stranger's software is never taken for the best-tuned one: that made unknown sources a fifth too fast.
     """
     engine_name, framework = cells.text("x_engine"), cells.text("framework")
-    if (
-        engine_name
-        and engine_name in ENGINES
-        and not (ENGINES[engine_name].id == "megatron-deepspeed" and _for_gaudi(framework))
-    ):
+    is_known, for_gaudi = bool(engine_name) and engine_name in ENGINES, re.search(HABANA, framework.lower())
+    if is_known and not (ENGINES[engine_name].id == "megatron-deepspeed" and for_gaudi):
         return ENGINES[engine_name].id
     for pattern, id in FRAMEWORKS:
         if re.search(pattern, f"{engine_name} {framework}".lower()):
-            unknown = (
-                f"; x_engine {engine_name[:40]!r} is not an engine Ridgeline knows"
-                if engine_name and engine_name not in ENGINES
-                else ""
-            )
+            is_unknown = engine_name and not is_known
+            unknown = f"; x_engine {engine_name[:40]!r} is not an engine Ridgeline knows" if is_unknown else ""
             cells.note(f"engine = {id}: from framework {(engine_name or framework)[:40]!r}{unknown}")
             return id
     reason = f"{(engine_name or framework)[:40]!r} is not in the catalog" if engine_name or framework else "not stated"
     cells.note(f"engine = {GENERIC}: {reason}; write an engine file for what it fuses and overlaps")
     return GENERIC
-
-
-def _for_gaudi(framework: str) -> bool:
-    """Whether a framework's text names a port to Gaudi, whose graph compiler makes another software of it."""
-    return re.search(HABANA, framework.lower()) is not None
 
 
 def plan_table(cells: RowCells, engine: str, chip: Chip) -> JsonObject:
@@ -253,7 +176,7 @@ def plan_table(cells: RowCells, engine: str, chip: Chip) -> JsonObject:
     chunks = cells.assume("vpp", 1) if plan["pp"] > 1 and "schedule" not in plan else 1
     if chunks > 1:
         plan["schedule"] = {"name": "interleaved", "chunks": chunks}
-    precision: Any = cells.word("precision", PRECISIONS)
+    precision: JsonValue = cells.word("precision", PRECISIONS)
     if precision is None:
         precision = usual_precision(cells, engine, chip)
     scaling = cells.hint("x_fp8_recipe", SCALINGS)
@@ -287,21 +210,19 @@ def _microbatch(cells: RowCells, dp: int) -> int:
     """Sequences a data-parallel rank handles at a time.
 
     A blank is certain where each rank has one sequence, and most likely one in a pipeline, which more and smaller ones
-    fill; without stages `infer_recompute` makes it the largest that fits.
+    fill; without stages `fitting` makes it the largest that fits.
     """
     stated_size = cells.count("micro_batch")
-    if stated_size is not None:
-        return stated_size
-    if cells.need("global_batch") != dp:
+    if stated_size is None and cells.need("global_batch") != dp:
         cells.note("micro_batch = 1: blank in the table; what most large runs use")
-    return 1
+    return stated_size or 1
 
 
 def _sharding(cells: RowCells, ranks: int) -> JsonObject:
     shard = cells.hint("x_shard", SHARDS)
     text = cells.text("zero_or_fsdp").lower()
     if shard is None:
-        shard = next((kind for words, kind in SHARD_WORDS if re.search(words, text)), "none")
+        shard = next((kind for words, kind in WORDS["sharding"] if re.search(words, text)), "none")
         cells.note(f"shard = {shard}: " + (f"from {text[:40]!r}" if text else "blank in the table"))
     degree = cells.count("x_shard_degree")
     if degree == 2 * ranks and cells.text("x_chip").startswith("tpu"):
@@ -356,11 +277,9 @@ def workload_table(cells: RowCells, engine: str) -> JsonObject:
     if task is None:
         task = "pretrain"
         cells.note("task = pretrain: blank in the table")
-    table["task"] = task
     if task == "lora":
         cells.note("lora: rank 16 on the attention's projections, as MLPerf asks; no column holds it")
-    table |= _optimizer(cells) or usual_optimizer(cells, engine)
-    return table
+    return table | {"task": task} | (_optimizer(cells) or usual_optimizer(cells, engine))
 
 
 def _optimizer(cells: RowCells) -> JsonObject:
@@ -385,45 +304,8 @@ def _sequences(cells: RowCells) -> int:
 
 
 # where in a scenario a problem lies -> the columns it comes from
-COLUMNS: Mapping[str, str] = MappingProxyType(
-    {
-        "plan.tp": "tp",
-        "plan.pp": "pp, vpp",
-        "plan.dp": "dp",
-        "plan.cp": "cp",
-        "plan.ep": "ep",
-        "plan.microbatch": "micro_batch, global_batch",
-        "plan.schedule": "vpp, micro_batch, global_batch",
-        "plan.shard_degree": "x_shard_degree",
-        "plan.precision": "precision",
-        "plan.engine": "x_engine",
-        "plan.recompute": "recompute",
-        "plan.offload": "x_offload",
-        "system": "x_chip, gpus",
-        "chip": "x_chip",
-        "workload.seq": "seq_len",
-        "workload.global_batch": "global_batch",
-        "workload": "x_task",
-        "model.hidden": "hidden",
-        "model.layers": "layers",
-        "model.vocab": "vocab",
-        "model.attention": "heads, kv_heads, x_head_dim",
-        "model.kv_heads": "heads, kv_heads",
-        "model.mlp": "ffn_hidden",
-        "model.moe": "experts, topk, expert_ffn",
-        "model.topk": "experts, topk",
-        "model": "model_name",
-    }
-)
+COLUMNS: Mapping[str, str] = WORDS["columns"]  # by place in a scenario
 _NODES = re.compile(r"(\d{1,6})x(\d{1,4})")
-# scale-out rates as interconnects state them: of a chip, or of a node whose chips share it
-_FABRICS = (
-    (re.compile(r"(\d{2,4}) ?Gb(?:/s)?(?: [\w-]+)?(?: per |/)(?:GPU|NPU)"), False),
-    (re.compile(r"(\d{2,5}) ?Gbps/node"), True),
-    (re.compile(r"Compute: (\d{1,2})x [^,]*?(\d{2,4}) ?Gb"), True),
-    (re.compile(r"(\d{1,2}) ?x (?:ConnectX|MT|BF)[^,]*?(\d{3,4}) ?Gb"), True),
-    (re.compile(r"(\d{1,2})x(\d{2,4}) ?Gb"), True),
-)
 # accelerators that tables list under a relative: an A800 has slower links than an A100, a GCD is half of an MI250X
 RELATIVES = (("A800", "a100-80-sxm", "a800-80-sxm"), (r"per GCD", "mi250x", "mi250x-gcd"))
 _SLICES = re.compile(r"(\d{1,5}) slices?(?:\(s\))? x (\d{1,6}) chips.*")
@@ -440,10 +322,11 @@ def to_scenario(row: Row) -> Scenario | Skipped:
     """
     cells = RowCells(row=row)
     try:
-        scenario_text = row["x_scenario"]
-        built, problems = (
-            assemble(_told_scenario(scenario_text), folder=TRUTH) if scenario_text else assemble(scenario_table(cells))
-        )
+        if row["x_scenario"]:  # as JSON; paths in it are refused, for a table may come from anybody
+            table = parse_table(Path("x_scenario.json"), row["x_scenario"]).data
+            built, problems = assemble(dict(table), folder=TRUTH)
+        else:
+            built, problems = assemble(scenario_table(cells))
     except Unusable as wrong:
         return Skipped(id=row.id, reason=str(wrong))
     except RidgelineError as wrong:
@@ -451,11 +334,6 @@ def to_scenario(row: Row) -> Scenario | Skipped:
     if built is None or problems:
         return Skipped(id=row.id, reason="; ".join(_problem_text(problem) for problem in problems))
     return fitting(replace(built, assumptions=(*cells.notes, *built.assumptions)))
-
-
-def _told_scenario(text: str) -> JsonObject:
-    """The scenario a row carries as JSON; paths in it are refused, for a table may come from anybody."""
-    return dict(parse_table(Path("x_scenario.json"), text).data)
 
 
 def scenario_table(cells: RowCells) -> JsonObject:
@@ -533,11 +411,11 @@ def _system(cells: RowCells, chip: str) -> str | JsonObject:
 def _fabric(cells: RowCells, per_node: int) -> float:
     """Scale-out Gbit/s of one chip where the row's interconnect states it; 0 where it does not."""
     text = cells.text("interconnect")
-    for pattern, shared in _FABRICS:
-        match = pattern.search(text)
+    for pattern, owner in WORDS["fabrics"]:
+        match = re.search(pattern, text)
         if match:
-            rate = float(match[1]) * (float(match[2]) if pattern.groups > 1 else 1.0)
-            return rate / per_node if shared else rate
+            rate = math.prod(float(number) for number in match.groups())
+            return rate / per_node if owner == "node" else rate
     return 0.0
 
 

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.calibrate.truth import csv_cells, row_model, row_recompute, row_scenario, rows
-from ridgeline.calibrate.truth.csv_cells import Skipped
-from ridgeline.calibrate.truth.row_recompute import STEPS
+from ridgeline.calibrate.truth import row_habits, row_model, row_scenario, rows
+from ridgeline.calibrate.truth.row_habits import STEPS
 from ridgeline.calibrate.truth.row_scenario import measured_step_s, to_scenario
-from ridgeline.calibrate.truth.rows import Row, headline, kind_of, read_rows, where
+from ridgeline.calibrate.truth.rows import Row, Skipped, headline, kind_of, read_rows, where
 from ridgeline.core.errors import InputError
 from ridgeline.lowering.program import lower
 from ridgeline.models.params import count
@@ -48,7 +47,7 @@ def skipped(id: str, **changes: str) -> str:
 
 @pytest.mark.parametrize(
     "module",
-    [csv_cells, row_model, row_recompute, row_scenario, rows],
+    [row_habits, row_model, row_scenario, rows],
     ids=lambda module: module.__name__,
 )
 def test_doctests(module: object) -> None:
