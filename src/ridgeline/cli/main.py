@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.cli.refuse import DONE, STOPPED, refuse
+from ridgeline.cli.refuse import DONE, STOPPED, refuse, refuse_unwritable
 from ridgeline.cli.streams import finish, prepare, say, silence
 from ridgeline.cli.verbs import VERBS
 from ridgeline.version import __version__
@@ -70,6 +70,7 @@ def main() -> None:
 def _run(arguments: list[str], interrupted: threading.Event) -> int:
     """The exit code of a command line."""
     try:
+        refuse_unwritable(arguments)
         code = command_line(next(iter(arguments), ""))(args=arguments, prog_name="ridgeline", standalone_mode=False)
     except BrokenPipeError:
         silence()

@@ -40,6 +40,18 @@ def wants_json(arguments: Sequence[str]) -> bool:
     return "--json" in options
 
 
+def refuse_unwritable(arguments: Sequence[str]) -> None:
+    """Refuse arguments that the name of no file can hold, before anything looks for a file of that name."""
+    for argument in arguments:
+        try:
+            is_name = b"\0" not in os.fsencode(argument)
+        except UnicodeEncodeError:
+            is_name = False
+        if not is_name:
+            expectation = "characters that a file's name can hold"
+            raise InputError(Problem(path="argument", given=ascii(argument)[:200], expected=expectation))
+
+
 def refuse(wrong: BaseException, arguments: Sequence[str]) -> int:
     """Tell what went wrong on the right stream, in the right form; the exit code."""
     code = UNUSABLE if isinstance(wrong, (RidgelineError, USAGE, OSError, MemoryError)) else OUR_MISTAKE
