@@ -127,7 +127,7 @@ def test_an_execution_trace_of_torch(records: Path) -> None:
     found = read_timeline(records / "et.json")
     assert found.about.format == "PyTorch execution trace"
     assert [one for one in found.about.warnings if "unproven" in one] == []
-    rows = np.flatnonzero(found.named(re.compile("^aten::addmm$")))
+    rows = np.flatnonzero(found.match_names(re.compile("^aten::addmm$")))
     assert len(rows) == 2
     shape = found.detail.shapes[int(found.detail.shape.at(rows)[0])]
     assert shape.dims[:3] == ((32,), (16, 64), (64, 32))

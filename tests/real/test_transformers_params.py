@@ -515,6 +515,8 @@ def test_defaults_are_those_of_transformers() -> None:
     with (Path(hf.__file__).parent / "defaults.toml").open("rb") as stream:
         ours = tomllib.load(stream)
     for kind, table in ours.items():
+        if kind[0].isupper():
+            continue  # diffusers names a config by its class
         theirs = {field.name: field.default for field in dataclasses.fields(_config_class(kind))}
         for key, value in table.items():
             default = theirs[key]
