@@ -7,6 +7,9 @@
 Weights, master copies and the optimizer's moments are stored under the names of the model's parameters as DTensors, so
 that a run resumes with other degrees, stages or sharding. What is written is copied first: the run goes on meanwhile. A
 folder without `sound.json`, or with a file that is not as it says, is passed over for the one before it.
+
+torch's `.metadata` is a pickle, and a pickle can call any function. A checkpoint may come from somebody else, so it is
+read by an unpickler that knows the classes such a file consists of and refuses every other.
 """
 
 from __future__ import annotations
@@ -14,14 +17,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pickle
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
@@ -30,7 +37,21 @@ from ridgeline.runtime.train.assemble import Assembly
 from ridgeline.runtime.train.update import MOMENTS, Update
 
 SOUND = "sound.json"
+METADATA = ".metadata"
 KEPT = 2  # checkpoints: the newest, and the one before it should that be damaged
+METADATA_CLASSES = {
+    "torch.distributed.checkpoint.metadata": (
+        *("Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", "TensorStorageMetadata"),
+        *("ChunkStorageMetadata", "_MEM_FORMAT_ENCODING"),
+    ),
+    "torch.distributed.checkpoint.filesystem": ("_StorageInfo", "_StoragePrefix"),
+    "torch.serialization": ("_get_layout",),
+    "pathlib": ("Path", "PosixPath", "WindowsPath", "PurePosixPath"),
+    "pathlib._local": ("Path", "PosixPath", "WindowsPath", "PurePosixPath"),
+    "collections": ("OrderedDict",),
+}
+"""Module -> what a checkpoint's metadata consists of, beside torch's own sizes and dtypes. Tensors alone are stored, so
+that bytes, which torch would unpickle, are not among them."""
 
 
 def part(folder: Path, step: int) -> Path:
@@ -106,6 +127,42 @@ def _seal(path: Path) -> JsonObject:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
 
 
+class MetadataUnpickler(pickle.Unpickler):
+    """Reads a checkpoint's metadata and calls nothing but the classes that it consists of."""
+
+    def find_class(self, module: str, name: str) -> object:
+        is_torch_value = module == "torch" and (name == "Size" or isinstance(getattr(torch, name, None), torch.dtype))
+        if is_torch_value or name in METADATA_CLASSES.get(module, ()):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name}, which no metadata of a checkpoint holds")
+
+
+class MetadataReader(FileSystemReader):  # type: ignore[misc]
+    """Reads a checkpoint's files without running code that somebody put into them."""
+
+    def read_metadata(self, *_: object, **__: object) -> Metadata:
+        """Where every tensor lies; an `InputError` where the file holds anything else."""
+        path = Path(self.path) / METADATA
+        try:
+            with path.open("rb") as stream:
+                metadata = MetadataUnpickler(stream).load()
+            names = [info.relative_path for info in metadata.storage_data.values()]
+        except Exception as wrong:  # whatever a damaged pickle makes of itself
+            raise _refuse_metadata(path, f"{type(wrong).__name__}: {wrong}") from None
+        outside = [name for name in names if not isinstance(name, str) or Path(name).name != name]
+        if not isinstance(metadata, Metadata) or outside:
+            raise _refuse_metadata(path, f"a file elsewhere, {outside[0]!r}" if outside else type(metadata).__name__)
+        metadata.storage_meta = metadata.storage_meta or StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        return metadata
+
+
+def _refuse_metadata(path: Path, given: str) -> InputError:
+    todo = "resume only from checkpoints that a run of yours wrote"
+    expectation = "the metadata of a checkpoint of tensors"
+    return InputError(Problem(path=str(path), given=given[:300], expected=expectation, todo=todo))
+
+
 class Checkpoints:
     """The checkpoints of one run; at most one is being written at a time.
 
@@ -164,7 +221,7 @@ class Checkpoints:
 
     def load(self, facts: JsonObject) -> tuple[int, list[str]]:
         """Go on from the newest sound checkpoint: the step it was taken behind, and what was passed over or differs."""
-        from torch.distributed.checkpoint import FileSystemReader, load
+        from torch.distributed.checkpoint import load
 
         newest = [_newest(self.folder, facts) if self.assembly.layout.rank == 0 else (None, 0, [])]
         if self.group is not None:
@@ -177,8 +234,9 @@ class Checkpoints:
             )
         if path is None:
             return 0, []
-        state = self._state()
-        load(state, storage_reader=FileSystemReader(path), **self.group_options)
+        state, reader = self._state(), MetadataReader(path)
+        reader.read_metadata()  # a refusal is told as it is, not as a failure of some ranks
+        load(state, storage_reader=reader, **self.group_options)
         self._restore(step)
         return step, skipped_steps
 
