@@ -157,7 +157,7 @@ class TestCommand:
     def test_check_tells_what_is_stale(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tables, "stale_tables", lambda: ["sets[0].reached: 0.1 is now 0.2"])
+        monkeypatch.setattr("ridgeline.report.stale_tables", lambda: ["sets[0].reached: 0.1 is now 0.2"])
         code, _, err = run(capsys, monkeypatch, "fit", "--check")
         assert code == 1
         assert "0.1 is now 0.2" in err
