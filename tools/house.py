@@ -133,7 +133,7 @@ def count_house(*, walk: bool = True) -> House:
 
 def _pages() -> Iterator[Path]:
     for page in ROOT.rglob("*.md"):
-        if not {".venv", "build"} & set(page.parts):
+        if not {".venv", ".pytest_cache", "build"} & set(page.parts):
             yield page
 
 
