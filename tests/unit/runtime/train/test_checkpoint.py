@@ -20,7 +20,7 @@ from ridgeline.runtime.train.checkpoint import METADATA, MetadataReader  # noqa:
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     state = {"weight.a": torch.arange(12.0).reshape(3, 4), "moment.a": torch.ones(3, dtype=torch.bfloat16)}
-    save(state, storage_writer=FileSystemWriter(tmp_path / "step"), no_dist=True)
+    save(state, storage_writer=FileSystemWriter(tmp_path / "step", per_thread_copy_ahead=0), no_dist=True)
     return tmp_path / "step"
 
 
