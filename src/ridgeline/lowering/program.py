@@ -40,7 +40,7 @@ def lower_encoder(ctx: LoweringContext, encoder: Encoder) -> tuple[Section, Sect
         keys=ctx.encoder_tokens,
         causal=False,
         document=0,
-        forward=_begun(ctx),
+        forward=_source_work(ctx),
     )
     layer = replace(lower_block(inner, encoder.block, ctx.recompute.kind), key=SectionKey(SectionRole.ENCODER))
     ends = _encoder_ends(inner, encoder)
@@ -66,17 +66,18 @@ def _where_begun(inner: LoweringContext, section: Section) -> Section:
     return replace(section, forward=tuple(ops))
 
 
-def _begun(ctx: LoweringContext) -> ForwardWork | None:
-    """Steps whose prompts are the sources of requests that begin; their pairs are half of all, as a chunk's are."""
+def _source_work(ctx: LoweringContext) -> ForwardWork | None:
+    """Steps whose prompts are the sources of requests that begin."""
     if ctx.forward is None:
         return None
-    steps = ctx.forward.steps
-    tokens = steps.prefills * ctx.encoder_tokens
-    none = 0.0 * tokens
-    source_steps = replace(
-        steps, prefill_tokens=tokens, prefill_pairs=tokens * ctx.encoder_tokens / 2, decodes=none, kv_tokens=none
-    )  # fmt: skip
-    return ForwardWork(steps=source_steps, tokens=tokens, dp=ctx.forward.dp)
+    return _prompt_work(ctx.forward, ctx.forward.steps.prefills * ctx.encoder_tokens, ctx.encoder_tokens)
+
+
+def _prompt_work(work: ForwardWork, tokens: Array, positions: float) -> ForwardWork:
+    """Steps of so many prompt tokens that see so many positions; their pairs are half of all, as a chunk's are."""
+    none, pairs = 0.0 * tokens, tokens * positions / 2
+    steps = replace(work.steps, prefill_tokens=tokens, prefill_pairs=pairs, decodes=none, kv_tokens=none)
+    return ForwardWork(steps=steps, tokens=tokens, dp=work.dp)
 
 
 def _encoder_ends(inner: LoweringContext, encoder: Encoder) -> Section:
@@ -153,13 +154,8 @@ def _encoder_work(ctx: LoweringContext, read: EncoderInput) -> ForwardWork | Non
     """Steps whose prompts are the positions that an encoder reads, which come with the prompts' tokens."""
     if ctx.forward is None:
         return None
-    steps = ctx.forward.steps
-    tokens = steps.prefill_tokens * read.total
-    none = 0.0 * tokens
-    encoder_steps = replace(
-        steps, prefill_tokens=tokens, prefill_pairs=tokens * read.positions / 2, decodes=none, kv_tokens=none
-    )  # fmt: skip
-    return ForwardWork(steps=encoder_steps, tokens=np.maximum(tokens, 1.0), dp=ctx.forward.dp)
+    work = _prompt_work(ctx.forward, ctx.forward.steps.prefill_tokens * read.total, read.positions)
+    return replace(work, tokens=np.maximum(work.tokens, 1.0))
 
 
 def _both_ways(block: Block) -> Block:
