@@ -13,6 +13,7 @@ Turn a priced table of ops back into the ops: each with its seconds, what bounds
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from typing import Protocol, assert_never
 
 import numpy as np
@@ -282,6 +283,10 @@ class SectionPrices:
     offloadable: Array
     seconds: Array
     issue_s: Array
+
+    def sections(self, places: slice) -> SectionPrices:
+        """Some of the sections."""
+        return SectionPrices(**{item.name: getattr(self, item.name)[..., places] for item in fields(self)})
 
 
 def price_sections(

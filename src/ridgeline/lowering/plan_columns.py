@@ -80,7 +80,7 @@ class PlanColumns:
 
     def at(self, rows: Index | slice) -> PlanColumns:
         """These rows, in this order; a column of one entry stays as it is."""
-        return PlanColumns(**{field.name: at(getattr(self, field.name), rows) for field in fields(self)})
+        return PlanColumns(**{name: at(getattr(self, name), rows) for name in PlanColumns.__slots__})
 
 
 def facts_of(schedule: Array, fact: str) -> Mask:

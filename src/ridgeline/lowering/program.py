@@ -6,7 +6,8 @@ Engine steps of a serving instance are the forward of the same sections, with co
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from ridgeline.lowering.ends import lower_embedding, lower_head
 from ridgeline.lowering.op_builders import input_gradient, plain_matmul, stream, weight_gradient
 from ridgeline.lowering.placements import data_parallel_split, section_tensors
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
-from ridgeline.lowering.sections import lower_block, lower_prediction
+from ridgeline.lowering.sections import LayerOps, lower_block, lower_layer, lower_prediction, with_recompute
 from ridgeline.lowering.step_ops import step_ops
 from ridgeline.models.sizing import EncoderInput
 from ridgeline.models.spec import Attention, Audio, Block, Encoder, Moe, Vision
@@ -255,12 +256,51 @@ def section_keys(ctx: LoweringContext) -> tuple[SectionKey, ...]:
     return (EMBEDDING, HEAD, *blocks, *ahead, *(ENCODER if model.encoder else ()), *towers)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _StructureOps:
+    """The layers and ends of a structure before anything is recomputed."""
+
+    context: LoweringContext
+    embedding: Section
+    head: Section
+    layers: tuple[LayerOps, ...]
+
+    def serves(self, ctx: LoweringContext) -> bool:
+        """Whether another structure differs in recompute alone; arrays of sizes are the same where they are one."""
+        degrees = ctx.degrees is self.context.degrees or (
+            isinstance(ctx.degrees.tp, int)
+            and isinstance(self.context.degrees.tp, int)
+            and ctx.degrees == self.context.degrees
+        )
+        return degrees and all(getattr(ctx, name) == getattr(self.context, name) for name in _DECIDING)
+
+
+_DECIDING = tuple(item.name for item in fields(LoweringContext) if item.name not in ("degrees", "recompute"))
+REMEMBERED = 16  # structures; plans of a search differ in recompute, schedule and sharding more often than in layers
+_RECENT: list[_StructureOps] = []
+
+
+def _structure_ops(ctx: LoweringContext) -> _StructureOps:
+    """The ops of a structure; those of the last few are remembered, but for engine steps, whose sizes are their own."""
+    known = next((ops for ops in _RECENT if ops.serves(ctx)), None) if ctx.forward is None else None
+    ops = known or _StructureOps(
+        context=ctx,
+        embedding=lower_embedding(ctx),
+        head=lower_head(ctx),
+        layers=tuple(lower_layer(ctx, block) for block in ctx.model.blocks),
+    )
+    if ctx.forward is None:
+        _RECENT[:] = [ops, *(other for other in _RECENT if other is not ops)][:REMEMBERED]
+    return ops
+
+
 def sections_of(ctx: LoweringContext) -> tuple[Section, ...]:
     """The sections of a structure, in the order of `section_keys`."""
-    sections: dict[SectionKey, Section] = {EMBEDDING: lower_embedding(ctx), HEAD: lower_head(ctx)}
+    ops = _structure_ops(ctx)
+    sections: dict[SectionKey, Section] = {EMBEDDING: ops.embedding, HEAD: ops.head}
     for key in section_keys(ctx):
         if key.role is SectionRole.BLOCK:
-            sections[key] = replace(lower_block(ctx, ctx.model.blocks[key.block], _kind(ctx, key)), key=key)
+            sections[key] = replace(with_recompute(ctx, ops.layers[key.block], _kind(ctx, key)), key=key)
     sections.update(_prediction(ctx, sections))
     if ctx.model.encoder is not None:
         sections.update(zip(ENCODER, lower_encoder(ctx, ctx.model.encoder), strict=True))
@@ -308,23 +348,39 @@ def _hears(ctx: LoweringContext) -> bool:
 def stages_of(ctx: LoweringContext, placement: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """How often each section stands in each virtual stage, for layers placed so many to a stage."""
     place = {key: index for index, key in enumerate(section_keys(ctx))}
-    recompute_places, remaining_places = (
-        [place.get(SectionKey(SectionRole.BLOCK, block, beyond), -1) for block in range(len(ctx.model.blocks))]
+    recomputed, others = (
+        tuple(place.get(SectionKey(SectionRole.BLOCK, block, beyond), -1) for block in range(len(ctx.model.blocks)))
         for beyond in (False, True)
     )
-    stages, order, layer = [], ctx.model.order, 0
-    for stage, layers in enumerate(placement):
-        counts = [0] * len(place)
-        middle, end = layer + ctx.recompute.layers_of(stage, layers), layer + layers
-        for block in order[layer:middle]:
-            counts[recompute_places[block]] += 1
-        for block in order[middle:end]:
-            counts[remaining_places[block]] += 1
-        layer = end
-        for key, count in (_before(ctx) if stage == 0 else {}).items():
-            counts[place[key]] += count
-        for key, count in (_behind(ctx) if stage == len(placement) - 1 else {}).items():
-            counts[place[key]] += count
+    before, behind = (
+        tuple((place[key], count) for key, count in counts.items()) for counts in (_before(ctx), _behind(ctx))
+    )
+    layers = tuple((ctx.recompute.layers_of(stage, layers), layers) for stage, layers in enumerate(placement))
+    return _stages(layers, tuple(ctx.model.order), (recomputed, others), (before, behind), len(place))
+
+
+Places = tuple[int, ...]
+Counts = tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=4096)
+def _stages(
+    layers: Counts, order: Places, blocks: tuple[Places, Places], ends: tuple[Counts, Counts], sections: int
+) -> tuple[Places, ...]:
+    """Counts of sections by stage, from the layers of each: those that recompute, and all of them.
+
+    blocks   the section of each block where it recomputes, and of one of the rest
+    ends     sections before the layers of the first stage and behind those of the last, each with its count
+    """
+    stages, layer = [], 0
+    for stage, (recompute, held) in enumerate(layers):
+        counts = [0] * sections
+        for place, block in enumerate(order[layer : layer + held]):
+            counts[blocks[place >= recompute][block]] += 1
+        layer += held
+        at_ends = (*(ends[0] if stage == 0 else ()), *(ends[1] if stage == len(layers) - 1 else ()))
+        for section, count in at_ends:
+            counts[section] += count
         stages.append(tuple(counts))
     return tuple(stages)
 

@@ -156,8 +156,23 @@ def _exchanges_latents(block: Block) -> bool:
     return block.mixer is not None and mixer_parts(block.mixer, 1).entering > 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerOps:
+    """A layer before anything is recomputed: its section, and the ops of its two parts."""
+
+    section: Section
+    mixer: SublayerOps
+    ffn: SublayerOps
+    experts: bool
+
+
 def lower_block(ctx: LoweringContext, block: Block, kind: RecomputeKind) -> Section:
     """One layer with its norms and residuals, under one kind of recompute."""
+    return with_recompute(ctx, lower_layer(ctx, block), kind)
+
+
+def lower_layer(ctx: LoweringContext, block: Block) -> LayerOps:
+    """One layer with its norms and residuals, whatever of it is recomputed."""
     borders = _shared_borders(block)
     mixer = _mixers(ctx, block, Sides(exit=not borders.exit))
     ffn = lower_ffn(ctx, block.ffn, Sides(entry=not borders.entry)) if block.ffn else SublayerOps()
@@ -182,7 +197,7 @@ def lower_block(ctx: LoweringContext, block: Block, kind: RecomputeKind) -> Sect
         saved=saved_bytes,
         saved_without_recompute=saved_bytes,
     )
-    return _with_recompute(ctx, section, mixer, ffn, kind, isinstance(block.ffn, Moe))
+    return LayerOps(section=section, mixer=mixer, ffn=ffn, experts=isinstance(block.ffn, Moe))
 
 
 def _mixers(ctx: LoweringContext, block: Block, sides: Sides) -> SublayerOps:
@@ -254,10 +269,9 @@ def _parts(block: Block) -> int:
     return bool(block.mixers) + (block.cross is not None) + (block.ffn is not None)
 
 
-def _with_recompute(
-    ctx: LoweringContext, section: Section, mixer: SublayerOps, ffn: SublayerOps, kind: RecomputeKind, experts: bool
-) -> Section:
-    """What runs again before the backward, and what is kept instead."""
+def with_recompute(ctx: LoweringContext, layer: LayerOps, kind: RecomputeKind) -> Section:
+    """The section of a layer with what runs again before the backward, and what is kept instead."""
+    section, mixer, ffn, experts = layer.section, layer.mixer, layer.ffn, layer.experts
     if kind == "full":
         whole_layer = section.forward
         if ctx.resolved.launch == "xla" and not experts:

@@ -27,6 +27,7 @@ from ridgeline.core.documents import JsonObject
 from ridgeline.core.records import dataclass
 from ridgeline.cost import Calibration, Profile, machines_of, parameter_columns, sustained_rates
 from ridgeline.cost.pricing import (
+    ParameterColumns,
     SectionPrices,
     SustainedRates,
     measured_ops,
@@ -34,7 +35,7 @@ from ridgeline.cost.pricing import (
     price_sections,
     tabulate_ops,
 )
-from ridgeline.ir.program import Program, Section, SectionKey, SectionRole
+from ridgeline.ir.program import Program, SectionKey, SectionRole
 from ridgeline.lowering.context import LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import section_keys, sections_of, stages_of
@@ -123,25 +124,29 @@ class PlanModel:
     @classmethod
     def of(
         cls,
-        scenario: Scenario,
-        context: LoweringContext,
-        sections: Sequence[Section],
+        structures: Sequence[tuple[Scenario, LoweringContext]],
         rates: SustainedRates,
         cells: int,
         profiles: Mapping[str, Profile],
-    ) -> PlanModel:
-        """One structure whose sections have sizes over so many cells."""
-        table = op_table_over(sections, cells)
-        measured = measured_ops(table, rates.machines, [scenario], profiles)
-        return cls(
-            prices=price_sections(table, rates, measured=measured),
-            rates=rates,
-            kinds=len(sections),
-            footprint=section_footprint(context, sections, cells),
-            per_param=_by_structure([bytes_per_param(context, scenario)]),
-            structure=np.zeros(cells, dtype=np.int64),
-            host=host_share(scenario),
-        )
+    ) -> list[PlanModel]:
+        """Structures whose sections have sizes over so many cells, priced at the same rates; a model for each."""
+        lowered = [sections_of(context) for _, context in structures]
+        table = op_table_over([section for sections in lowered for section in sections], cells)
+        measured = measured_ops(table, rates.machines, [structures[0][0]], profiles)
+        prices = price_sections(table, rates, measured=measured)
+        ends = np.cumsum([len(sections) * cells for sections in lowered]).tolist()
+        return [
+            cls(
+                prices=prices.sections(slice(end - len(sections) * cells, end)),
+                rates=rates,
+                kinds=len(sections),
+                footprint=section_footprint(context, sections, cells),
+                per_param=_by_structure([bytes_per_param(context, scenario)]),
+                structure=np.zeros(cells, dtype=np.int64),
+                host=host_share(scenario),
+            )
+            for (scenario, context), sections, end in zip(structures, lowered, ends, strict=True)
+        ]
 
     @property
     def cells(self) -> int:
@@ -167,14 +172,8 @@ class PlanModel:
         return least_s
 
     def least_step_s(self, busy_s: Array, plans: PlanColumns) -> Array:
-        """Seconds that no step takes less than whose ranks are busy for so long: waiting and fixed costs come on top.
-
-        What differs between cells counts as in the least of them.
-        """
-        rates = self.rates.rates
-        lost = np.min(rates["jitter"]) * np.log2(np.min(plans.nodes)) + np.min(rates["slack"])
-        least_s: Array = busy_s * (1 + lost) + np.min(rates["fixed"])
-        return least_s if rates.pace is None else least_s * np.min(rates.pace)
+        """Seconds that no step takes less than whose ranks are busy for so long."""
+        return _least_step_s(busy_s, plans, self.rates.rates)
 
     def rows(
         self, sections: SectionTimes, cell: Index, plans: PlanColumns, groups: Index, *, apart: bool = True
@@ -184,7 +183,8 @@ class PlanModel:
         apart   whether some schedule will run weight gradients apart from input gradients
         """
         _, firsts, group = np.unique(groups, return_index=True, return_inverse=True)
-        times = self._times(sections, cell, plans, (firsts, group))
+        group_plans = plans.at(firsts)
+        times = self._times(sections, cell, plans, (firsts, group, group_plans))
         same = not apart or not (plans.shard[0] == 3 or plans.offload.any())
         return RowModel(
             model=self,
@@ -192,22 +192,24 @@ class PlanModel:
             plans=plans,
             group=group,
             firsts=firsts,
+            group_plans=group_plans,
             times=times,
-            apart=times if same else self._times(sections, cell, plans, (firsts, group), apart=True),
+            apart=times if same else self._times(sections, cell, plans, (firsts, group, group_plans), apart=True),
             footprint=self.footprint.at(cell),
             group_footprint=self.footprint.at(cell[firsts]),
             per_param=_at(self.per_param, self.structure[cell[firsts]]),
         )
 
     def _times(
-        self, sections: SectionTimes, cell: Index, plans: PlanColumns, groups: tuple[Index, Index], apart: bool = False
-    ) -> StageTimes:
+        self, sections: SectionTimes, cell: Index, plans: PlanColumns, groups: tuple[Index, Index, PlanColumns],
+        apart: bool = False,
+    ) -> StageTimes:  # fmt: skip
         """What sections take in rows of these cells; weights that zero3 shards are gathered at each row's degree."""
-        (firsts, group), split = groups, np.array([apart])
+        (firsts, group, group_plans), split = groups, np.array([apart])
         if plans.shard[0] < 3:
             return StageTimes(rows=self.taken(stage_times(sections, np.zeros((3, 1)), split)[0].rows, cell))
         rates, params = self.rates.rates, self.taken(self.prices.params[:2], cell[firsts])
-        spent = gather_seconds(params, plans.at(firsts), self.rates.links).take(group, axis=-1)
+        spent = gather_seconds(params, group_plans, self.rates.links).take(group, axis=-1)
         taken = SectionTimes(
             **{item.name: self.taken(getattr(sections, item.name), cell) for item in fields(SectionTimes)}
         )
@@ -233,7 +235,7 @@ class ScheduledRows:
 class RowModel:
     """Cells on a pipeline: what is the same for all schedules of it.
 
-    group, firsts   the weight group of every row, and the first row of each group
+    group, firsts   the weight group of every row, and the first row of each group; `group_plans` the columns of these
     times, apart    what sections take, sections x rows: in general, and where weight gradients run apart
     footprint       what sections need by row, and by weight group; `per_param` by weight group
     """
@@ -243,6 +245,7 @@ class RowModel:
     plans: PlanColumns
     group: Index
     firsts: Index
+    group_plans: PlanColumns
     times: StageTimes
     apart: StageTimes
     footprint: SectionFootprint
@@ -283,7 +286,9 @@ class RowModel:
 
     def transient(self, placement: Placement, plans: PlanColumns, own: slice) -> Transient:
         """What comes and goes in some rows under the schedule that `plans` says, in bytes."""
-        return transient(rank_footprint(self.footprint.at(own), placement.ranks), plans, self.model.per_param)
+        every = own.stop - own.start == len(self.cell)
+        footprint = self.footprint if every else self.footprint.at(own)
+        return transient(rank_footprint(footprint, placement.ranks), plans, self.model.per_param)
 
     def scheduled(self, placement: Placement, plans: PlanColumns, sends: Sends, own: slice) -> ScheduledRows:
         """Some rows under the schedule that `plans` says; those are the columns of these rows alone."""
@@ -299,6 +304,16 @@ class RowModel:
     def peak_bytes(self, moving: Transient, state: ModelState, own: slice) -> Array:
         """The fullest rank of every plan; infinite where more is offloaded than a chip's share of its host."""
         return peak_bytes(state.at(self.group[own]), moving, self.model.per_param, self.model.host)
+
+
+def _least_step_s(busy_s: Array, plans: PlanColumns, rates: ParameterColumns) -> Array:
+    """Seconds that no step takes less than whose ranks are busy for so long: waiting and fixed costs come on top.
+
+    What differs between cells counts as in the least of them.
+    """
+    lost = np.min(rates["jitter"]) * np.log2(np.min(plans.nodes)) + np.min(rates["slack"])
+    least_s: Array = busy_s * (1 + lost) + np.min(rates["fixed"])
+    return least_s if rates.pace is None else least_s * np.min(rates.pace)
 
 
 _BY_SECTION = ("params", "offloadable", "seconds", "issue_s")
@@ -426,6 +441,18 @@ class LayoutModel:
         pipeline = pipeline_time([mix], self.sections.times, sends, self.plans)
         ends = end_of_step(most_trained([mix], self.sections.trained), self.plans, self.rates)
         return step_times(pipeline, ends, self.plans, self.rates).step_s
+
+    def quickest_s(self, policies: Index | slice = slice(None)) -> Array:
+        """Seconds of a microbatch by policy that no layout takes less than on all ranks together."""
+        busy = self.sections.times.busy.reshape(-1, self.sections.many)[policies]
+        quick = np.minimum(busy[:, self.blocks.recomputed], busy[:, self.blocks.rest])
+        quickest_s: Array = quick @ self.blocks.before[-1] + busy @ self.fixed.sum(0)
+        return quickest_s
+
+    def least_step_s(self, ranks: int) -> float:
+        """Seconds that no layout's step takes less than."""
+        busy_s = self.plans.microbatches * self.quickest_s().min() / ranks
+        return float(_least_step_s(busy_s, self.plans, self.rates.rates)[0])
 
     def busy_s(self, counts: Array, policy: Index) -> Array:
         """Seconds of a microbatch by rank and layout, waiting for the host left out."""

@@ -156,7 +156,7 @@ def bound(table: LayoutTable, policies: Index, budget_bytes: float, known: Layou
     seconds = np.inf
     if len(known):
         current = table.busy_s(known)[:, 0]
-        spare = current.sum() - (quick @ table.model.blocks.before[-1] + busy @ table.model.fixed.sum(0)).min()
+        spare = current.sum() - table.model.quickest_s(policies).min()
         seconds = (
             current.max()
             + (table.ranks - 1) / table.virtual_stages * max(spare, 0.0) / table.model.plans.microbatches[0]

@@ -109,7 +109,7 @@ def refine(
     """
     used = calibration or default_calibration()
     first = (event_step_s(scenario, used) if event_s is None else event_s) if event_driven else None
-    return _refine_layout(scenario, used, budget_bytes, first, (_choose_recompute, _choose_placement, _choose_offload))
+    return _refined_scenario(scenario, used, budget_bytes, FREE_STEPS, first)
 
 
 def even(
@@ -122,7 +122,7 @@ def even(
     >>> found.fits, found.saved_s >= 0, found.scenario.plan.recompute.layers is None
     (True, True, True)
     """
-    return _refine_layout(scenario, calibration or default_calibration(), budget_bytes, None, (_even_layout,))
+    return _refined_scenario(scenario, calibration or default_calibration(), budget_bytes, EVEN_STEPS)
 
 
 def event_step_s(scenario: Scenario, calibration: Calibration | None = None) -> float | None:
@@ -168,15 +168,28 @@ def _even_layout(search: LayoutSearch, now: Layouts) -> RankedLayouts | None:
 _Step = Callable[[LayoutSearch, Layouts], RankedLayouts | None]
 
 
-def _refine_layout(
-    scenario: Scenario, used: Calibration, budget_bytes: float | None, first: float | None, steps: Sequence[_Step]
+FREE_STEPS: tuple[_Step, ...] = (_choose_recompute, _choose_placement, _choose_offload)
+EVEN_STEPS: tuple[_Step, ...] = (_even_layout,)
+
+
+def _refined_scenario(
+    scenario: Scenario, used: Calibration, budget_bytes: float | None, steps: Sequence[_Step],
+    first: float | None = None,
 ) -> Refined | Impossible:  # fmt: skip
-    """The steps one after the other, each kept where `predict` calls it better."""
+    """A plan that nothing is known of yet, refined by these steps."""
     start = predict(scenario, used)
     if isinstance(start, Impossible):
         return start
     budget = capacity_of(scenario) if budget_bytes is None else budget_bytes
-    table = layout_table(scenario, used)
+    return _refine_layout(start, layout_table(scenario, used), used, budget, steps, first)
+
+
+def _refine_layout(
+    start: Prediction, table: LayoutTable, used: Calibration, budget: float, steps: Sequence[_Step],
+    first: float | None = None,
+) -> Refined:  # fmt: skip
+    """The steps one after the other, each kept where `predict` calls it better."""
+    scenario = start.scenario
     share = scenario.plan.offload.activations
     policies = np.array([place for place, policy in enumerate(table.policies) if policy.offload == share])
     search = LayoutSearch(table=table, budget_bytes=budget * (1 + ROUNDING), policies=policies)
@@ -307,32 +320,46 @@ class Refinement:
 
 def refinement(
     plans: Sequence[Prediction], winner_event_s: float | None, budget_bytes: float, go_on: GoOn = always,
-    calibration: Calibration | None = None, target: ExportTarget | None = None,
+    calibration: Calibration | None = None, target: ExportTarget | None = None, *, faster: bool = False,
 ) -> Refinement | None:  # fmt: skip
     """What to recommend of good plans, the winner first; its step event by event is given where that is known.
 
+    faster   only plans whose layouts may be recommended are refined; otherwise all, for `Refinement.refined`
+
     None where `go_on` answered False before all was tried.
     """
-    winner = plans[0]
+    winner, used = plans[0], calibration or default_calibration()
+    tables: dict[int, LayoutTable] = {}
+    finalists = 1 if winner_event_s is None else FINALISTS
+    bars = [winner.step_time_s * (1 - GAINS)] * finalists  # steps of the finalists so far, rising
+    unable: set[int] = set()
 
-    def refined_plans(
-        plans: Iterable[Prediction], refined: Callable[..., Refined | Impossible], what: str
-    ) -> Iterator[Refined]:
-        for plan in plans:
+    def refined_plans(places: Iterable[int], steps: Sequence[_Step], what: str) -> Iterator[Refined]:
+        for place in places:
             if not go_on(what):
                 return
-            result = refined(plan.scenario, calibration, budget_bytes=budget_bytes)
-            if isinstance(result, Refined) and result.fits and result.changes:
+            plan = plans[place]
+            if place not in tables:
+                tables[place] = layout_table(plan.scenario, used)
+            if faster and tables[place].least_step_s >= bars[-1]:
+                continue
+            result = _refine_layout(plan, tables[place], used, budget_bytes, steps)
+            if result.fits and result.changes:
+                if lacking(result, target):
+                    unable.add(id(result))
+                else:
+                    bars[:] = sorted((*bars, _step(result)))[:finalists]
                 yield result
 
     free: list[Refined] = []
-    for plan in refined_plans(plans[:REFINED], refine, "stage boundaries, recompute by stage and offload"):
+    firsts, every = range(len(plans))[:REFINED], range(len(plans))
+    for plan in refined_plans(firsts, FREE_STEPS, "stage boundaries, recompute by stage and offload"):
         if all(plan.scenario.plan != other.scenario.plan for other in free):
             free.append(plan)
     free.sort(key=_step)
-    even_plans = refined_plans(plans, even, "stage boundaries that the engine can be told")
-    able = [plan for plan in (*even_plans, *free) if not lacking(plan, target)]
-    better = sorted((plan for plan in able if _step(plan) < winner.step_time_s * (1 - GAINS)), key=_step)
+    even_plans = [*refined_plans(every, EVEN_STEPS, "stage boundaries that the engine can be told")]
+    gaining = (plan for plan in (*even_plans, *free) if _step(plan) < winner.step_time_s * (1 - GAINS))
+    better = sorted((plan for plan in gaining if id(plan) not in unable), key=_step)
     if not go_on("refined plans, event by event"):
         return None
     best, event_s = _finalist(better[:FINALISTS], winner_event_s, calibration)

@@ -212,13 +212,13 @@ def find_plan(
             result = normalize_result(result, expressible) if expressible else result
     except MissingNumber as missing:
         problems = (missing_number_problem(missing),)
-    best = [entry for entry in distinct(result.best) if entry.step_s < below_s]
+    best = islice((entry for entry in distinct(result.best) if entry.step_s < below_s), most)
     return Search(
         scenario=scenario,
         pins=pin_values,
         space=space,
         swept=result,
-        plans=reorder_ranks(predict_entries(scenario, best[:most], used), pin_values, used, target),
+        plans=reorder_ranks(predict_entries(scenario, best, used), pin_values, used, target),
         headroom=free,
         capacity_bytes=capacity,
         problems=problems,
@@ -290,7 +290,7 @@ def supported_chunks(
                 yield chunk if mask.all() else chunk.taken(np.flatnonzero(mask))
 
 
-def distinct(entries: Iterable[PricedEntry]) -> tuple[PricedEntry, ...]:
+def distinct(entries: Iterable[PricedEntry]) -> Iterator[PricedEntry]:
     """The entries without those that take the same time and memory as an earlier one: a switch without effect."""
 
     def same(first: float, second: float) -> bool:
@@ -302,7 +302,7 @@ def distinct(entries: Iterable[PricedEntry]) -> tuple[PricedEntry, ...]:
             same(entry.step_s, item.step_s) and same(entry.peak_bytes, item.peak_bytes) for item in distinct_entries
         ):
             distinct_entries.append(entry)
-    return tuple(distinct_entries)
+            yield entry
 
 
 def predict_entries(
@@ -376,7 +376,7 @@ def kinds(swept: SweepResult, most: int) -> tuple[PricedEntry, ...]:
     best: dict[Hashable, PricedEntry] = {}
     for entry in in_order((*swept.best, *(entry for entries in swept.by_choice.values() for entry in entries))):
         best.setdefault(kind_of(entry.plan), entry)
-    return distinct(best.values())[:most]
+    return tuple(islice(distinct(best.values()), most))
 
 
 TRIED = 6  # numbers of chips

@@ -210,7 +210,9 @@ def _reasons(best: PlanOutcome, request: PlanRequest, watch: Watch | None, *, fa
     if free and go_on("stage boundaries and recompute by stage"):
         listed = [plan.scenario.plan for plan in plans]
         candidates = (*plans, *(plan for plan in some if plan.scenario.plan not in listed))
-        refined = refinement(candidates, events[0], search.capacity_bytes, go_on, search.calibration, search.target)
+        refined = refinement(
+            candidates, events[0], search.capacity_bytes, go_on, search.calibration, search.target, faster=faster
+        )  # fmt: skip
     return Reasons(
         plans=plans,
         kinds=some,

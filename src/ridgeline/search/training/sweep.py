@@ -13,8 +13,8 @@ arrays for sizes. Each level is priced once; plans share what their rows and cel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import field, fields, replace
 from itertools import pairwise, product
 from typing import Any
 
@@ -26,7 +26,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.cost import Calibration, machines_of, parameter_columns, sustained_rates
 from ridgeline.lowering.context import Degrees, LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import NAMES, SHARDS, PlanColumns, degree_columns, plan_columns
-from ridgeline.lowering.program import sections_of, stages_of
+from ridgeline.lowering.program import stages_of
 from ridgeline.plan.capability import tells_expert_overlap
 from ridgeline.plan.check import blocks, context, experts, precision, tensor
 from ridgeline.plan.engine import Shard
@@ -72,48 +72,80 @@ class DegreeGrid:
 
 
 RULES = (precision, blocks, not_predictable)  # what a structure alone can get wrong
+DEGREE_NAMES = ("tp", "cp", "ep", "etp", "microbatch")
+BATCH = 1024  # cells of structures that are priced at once, so that their columns stay in the cache
 
 
 def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list[DegreeGrid]:
     """The cells of a space, one value for all structures that stand in stages alike and run at the same rates."""
-    groups: dict[tuple[int, object, str | None], list[_Structure]] = {}
-    structure_prices: dict[tuple[str, bytes], _Structure] = {}
     machines, parameters = machines_of([base.system]), parameter_columns(calibration, [base])
-
-    def price(scenario: Scenario, context: LoweringContext, plans: PlanColumns, cells: int) -> PlanModel:
-        sections, rates = sections_of(context), sustained_rates(machines, parameters, plans=plans)
-        return PlanModel.of(scenario, context, sections, rates, cells, calibration.profiles)
-
-    degrees_by_switches = [
-        _degrees(replace(base, plan=replace(base.plan, switches=item)), space) for item in space.switches
-    ]
-    for recompute, formats, switches in space.structures:
-        plan = replace(base.plan, recompute=recompute, precision=formats, switches=switches)
-        scenario = replace(base, plan=plan)
-        degrees = degrees_by_switches[space.switches.index(switches)]
-        possible = not any(problem for rule in RULES for problem in rule(scenario))
-        if recompute.kind == "full" and len(space.recompute) > 1 and "moe" in base.engine.supports.features.overlaps:
-            possible &= not tells_expert_overlap(scenario)  # backward cannot begin with a forward then
-        if possible and len(degrees):
-            # what overlaps changes no op
-            same = str(replace(plan, switches=replace(switches, overlap={}))), degrees.tobytes()
-            if same not in structure_prices:
-                structure_prices[same] = _structure(scenario, degrees, price)
-            structure = replace(
-                structure_prices[same], scenario=scenario, degrees=degrees, plans=plan_columns([_with(scenario)])
-            )
-            key = (structure.model.kinds, recompute.layers, switches.graph)
-            groups.setdefault(key, []).append(structure)
-    return [_join_structures(structures) for structures in groups.values()]
+    structures = [*_structures(base, space)]
+    first_alike = {structure.alike: structure for structure in reversed(structures)}
+    models: dict[_Alike, PlanModel] = {}
+    for same_rates in _batches([*first_alike.values()][::-1], 1 if calibration.profiles else BATCH):
+        rates = sustained_rates(machines, parameters, plans=same_rates[0].plans)
+        priced = PlanModel.of(
+            [(item.scenario, item.context) for item in same_rates], rates, len(same_rates[0].degrees),
+            calibration.profiles,
+        )  # fmt: skip
+        models |= {item.alike: model for item, model in zip(same_rates, priced, strict=True)}
+    groups: dict[tuple[int, object, str | None], list[tuple[_Structure, PlanModel]]] = {}
+    for structure in structures:
+        plan, model = structure.scenario.plan, models[structure.alike]
+        groups.setdefault((model.kinds, plan.recompute.layers, plan.switches.graph), []).append((structure, model))
+    return [_join_structures(group) for group in groups.values()]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_Alike = tuple[str, int]  # a plan without its overlaps, which change no op, and whose degrees
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Structure:
+    """A structure to be priced at every choice of its degrees; those that are `alike` have the same ops."""
+
     scenario: Scenario
     context: LoweringContext
     degrees: Array
     plans: PlanColumns
-    model: PlanModel
+    alike: _Alike
+
+
+def _structures(base: Scenario, space: Space) -> Iterator[_Structure]:
+    """The structures of a space that can run somewhere, sizes as arrays over cells."""
+    bases = [replace(base, plan=replace(base.plan, switches=switches)) for switches in space.switches]
+    tables = [_degrees(scenario, space) for scenario in bases]
+    first_equal = [
+        next(place for place, other in enumerate(tables) if np.array_equal(table, other)) for table in tables
+    ]
+    sizes = [Degrees(**dict(zip(DEGREE_NAMES, table.T, strict=True))) for table in tables]
+    for recompute, formats, switches in space.structures:
+        place = first_equal[space.switches.index(switches)]
+        plan = replace(base.plan, recompute=recompute, precision=formats, switches=switches)
+        scenario = replace(base, plan=plan)
+        possible = len(tables[place]) and not any(problem for rule in RULES for problem in rule(scenario))
+        if recompute.kind == "full" and len(space.recompute) > 1 and "moe" in base.engine.supports.features.overlaps:
+            possible = possible and not tells_expert_overlap(scenario)  # backward cannot begin with a forward then
+        if possible:
+            context = lowering_context(scenario)
+            split = replace(context.resolved, sequence_parallel=switches.sequence_parallel is not False)
+            yield _Structure(
+                scenario=scenario,
+                context=replace(context, degrees=sizes[place], resolved=split),
+                degrees=tables[place],
+                plans=plan_columns([_with(scenario)]),
+                alike=(str(replace(plan, switches=replace(switches, overlap={}))), place),
+            )
+
+
+def _batches(structures: Sequence[_Structure], most: int) -> Iterator[list[_Structure]]:
+    """Structures of the same cells that run at the same rates, of at most so many cells where they are several."""
+    groups: dict[object, list[_Structure]] = {}
+    for item in structures:
+        plans = item.plans
+        groups.setdefault((item.alike[1], *plans.graph, *plans.xla, *plans.attention), []).append(item)
+    for group in groups.values():
+        few = max(1, most // len(group[0].degrees))
+        yield from (group[start : start + few] for start in range(0, len(group), few))
 
 
 def _degrees(scenario: Scenario, space: Space) -> Array:
@@ -162,34 +194,15 @@ def _with(scenario: Scenario, **degrees: Any) -> Scenario:
     return replace(scenario, plan=replace(scenario.plan, mesh=Mesh(**degrees)))
 
 
-def _structure(scenario: Scenario, degrees: Array, price: Callable[..., PlanModel]) -> _Structure:
-    """One structure lowered with arrays for sizes, and priced."""
-    tp, cp, ep, etp, microbatch = degrees.T
-    context_of_scenario, plans = lowering_context(scenario), plan_columns([_with(scenario)])
-    split = scenario.plan.switches.sequence_parallel is not False
-    context = replace(
-        context_of_scenario,
-        degrees=Degrees(tp=tp, cp=cp, ep=ep, etp=etp, microbatch=microbatch),
-        resolved=replace(context_of_scenario.resolved, sequence_parallel=split),
-    )
-    return _Structure(
-        scenario=scenario,
-        context=context,
-        degrees=degrees,
-        plans=plans,
-        model=price(scenario, context, plans, len(degrees)),
-    )
-
-
-def _join_structures(parts: Sequence[_Structure]) -> DegreeGrid:
+def _join_structures(group: Sequence[tuple[_Structure, PlanModel]]) -> DegreeGrid:
     """Structures side by side, their sections in one table, sorted by how many microbatches they make."""
+    parts = [structure for structure, _ in group]
     degrees = np.concatenate([part.degrees for part in parts])
     tp, cp, _, _, microbatch = degrees.T
     base = parts[0].scenario
     microbatches = base.workload.sequences * tp * cp / (base.system.chips * microbatch)  # microbatches for a stage
     order = np.lexsort((microbatches, microbatches % 1 > 0))  # loops take whole numbers of them
-    tp, cp, ep, etp, microbatch = degrees[order].T
-    model = join_models([part.model for part in parts], order)
+    model = join_models([part_model for _, part_model in group], order)
     columns = {item.name: [getattr(part.plans, item.name) for part in parts] for item in fields(PlanColumns)}
     precisions = [part.scenario.plan.precision for part in parts]
     formats = np.array([precisions.index(precision) for precision in precisions])[model.structure]
@@ -198,7 +211,7 @@ def _join_structures(parts: Sequence[_Structure]) -> DegreeGrid:
         scenarios=tuple(part.scenario for part in parts),
         context=parts[0].context,
         structure=model.structure,
-        degrees=Degrees(tp=tp, cp=cp, ep=ep, etp=etp, microbatch=microbatch),
+        degrees=Degrees(**dict(zip(DEGREE_NAMES, degrees[order].T, strict=True))),
         weight_group=np.unique(groups, axis=0, return_inverse=True)[1].ravel(),
         plans=PlanColumns(**{name: _column(values, model.structure) for name, values in columns.items()}),
         model=model,
@@ -244,9 +257,7 @@ class PlanChunk:
         """One of the plans."""
         cell = int(self.cell[index])
         base, sizes = self.grid.scenarios[int(self.grid.structure[cell])].plan, self.grid.degrees
-        tp, cp, ep, etp, microbatch = (
-            int(np.asarray(getattr(sizes, name))[cell]) for name in ("tp", "cp", "ep", "etp", "microbatch")
-        )
+        tp, cp, ep, etp, microbatch = (int(np.asarray(getattr(sizes, name))[cell]) for name in DEGREE_NAMES)
         degree, dp = int(self.degree[index]), int(self.dp[index])
         total = self.shard == "none" or degree == dp * cp
         return replace(
@@ -263,7 +274,8 @@ class PlanChunk:
 class _Rows:
     """Cells on a pipeline: what is the same for all schedules of it.
 
-    degree   ranks that zero3 shards weights over; 1 where weights are whole
+    degree    ranks that zero3 shards weights over; 1 where weights are whole
+    choices   ways of sharding by what ranks hold: the same under schedules that give every rank the same layers
     """
 
     grid: DegreeGrid
@@ -274,6 +286,7 @@ class _Rows:
     zero3: bool
     degree: Array
     model: RowModel
+    choices: dict[bytes, _ShardingChoices] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -417,7 +430,7 @@ def _row(
     zero3 = degree is not None
     sizes = replace(
         grid.degrees,
-        **{name: np.asarray(getattr(grid.degrees, name))[cell] for name in ("tp", "cp", "ep", "etp", "microbatch")},
+        **{name: np.asarray(getattr(grid.degrees, name))[cell] for name in DEGREE_NAMES},
     )
     columns = degree_columns(grid.scenarios[0], sizes, pp, dp)
     columns["boundary_bytes"] = columns["boundary_bytes"] * _stored_bytes_ratio(grid)[cell]
@@ -448,6 +461,14 @@ def _stored_bytes_ratio(grid: DegreeGrid) -> Array:
     return (np.array(widths) / widths[0])[grid.structure]
 
 
+@dataclass(slots=True, kw_only=True)
+class _ShardingChoices:
+    """Every way of sharding what ranks hold, and what ends a step under each as soon as that is asked for."""
+
+    ways: list[_ShardingChoice]
+    ends: dict[bytes, list[EndOfStep]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ShardingChoice:
     """A way of sharding state, by weight group; `degree` is not a number where it cannot be.
@@ -476,22 +497,25 @@ def _schedule_rows(
         schedule=np.array([float(NAMES.index(schedule.name))]),
         overlap_pp=at(pipeline.sends_overlap, rows.grid.structure[rows.cell]),
     )
-    choices = _sharding_choices(rows, space, placement)
-    ends: list[EndOfStep] = []
+    sharding = _sharding_choices(rows, space, placement)
+    choices, ends = sharding.ways, sharding.ends
+    trained = placement.mix.counts[placement.mix.roles.ranks].tobytes()
     sends = None
     for rows_of_chunk in able:
-        columns = plans.at(rows_of_chunk)
+        columns = plans if rows_of_chunk == slice(0, len(rows.cell)) else plans.at(rows_of_chunk)
         moving = model.transient(placement, columns, rows_of_chunk)
         peaks = [round_digits(model.peak_bytes(moving, choice.state, rows_of_chunk)) for choice in choices]
         if incumbent is not None and least_s is not None:
             fits = np.minimum.reduce(peaks) <= incumbent.capacity_bytes
             if not (fits & (least_s[rows_of_chunk] < incumbent.step_s)).any():
                 continue
-        ends = ends or model.ends(placement, [choice.plans for choice in choices], [choice.same for choice in choices])
+        if trained not in ends:
+            same = [choice.same for choice in choices]
+            ends[trained] = model.ends(placement, [choice.plans for choice in choices], same)
         sends = sends or model.sends(plans)
         scheduled = model.scheduled(placement, columns, sends, rows_of_chunk)
         steps: dict[int, Array] = {}
-        for choice, end, peak in zip(choices, ends, peaks, strict=True):
+        for choice, end, peak in zip(choices, ends[trained], peaks, strict=True):
             degree = choice.degree.take(scheduled.group)
             fits = np.isfinite(degree)
             if not fits.any():
@@ -531,21 +555,27 @@ def _cut(start: int, end: int) -> Iterator[slice]:
         yield slice(start + (end - start) * place // many, start + (end - start) * (place + 1) // many)
 
 
-def _sharding_choices(rows: _Rows, space: Space, placement: Placement) -> list[_ShardingChoice]:
+def _sharding_choices(rows: _Rows, space: Space, placement: Placement) -> _ShardingChoices:
     """All ways of sharding, with what they do to the weights of every group."""
-    plans = rows.model.plans.at(rows.model.firsts)
+    ranks = placement.ranks
+    held = b"".join(column.tobytes() for column in (ranks.counts, ranks.first, ranks.last))
+    if held in rows.choices:
+        return rows.choices[held]
     attempt = [(shard, size, _degree(rows, space, (shard, size))) for shard, size in _shardings(rows, space)]
     attempt = [way for way in attempt if np.isfinite(way[2]).any()]
     keys = [(shard == "none", size) for shard, size, _ in attempt]  # sharded gradients sync like sharded states alone
     columns = [
-        replace(plans, shard=np.array([float(SHARDS.index(shard))]), shard_degree=degree)
+        replace(rows.model.group_plans, shard=np.array([float(SHARDS.index(shard))]), shard_degree=degree)
         for shard, _, degree in attempt
     ]
     states = rows.model.states(placement, columns)
-    return [
-        _ShardingChoice(shard=shard, degree=degree, plans=plans, state=state, same=keys.index(key))
-        for (shard, _, degree), plans, state, key in zip(attempt, columns, states, keys, strict=True)
-    ]
+    rows.choices[held] = _ShardingChoices(
+        ways=[
+            _ShardingChoice(shard=shard, degree=degree, plans=plans, state=state, same=keys.index(key))
+            for (shard, _, degree), plans, state, key in zip(attempt, columns, states, keys, strict=True)
+        ]
+    )
+    return rows.choices[held]
 
 
 def round_digits(values: Array) -> Array:

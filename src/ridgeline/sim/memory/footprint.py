@@ -8,7 +8,7 @@ Nothing here knows a schedule or how state is sharded: ``peak`` makes moments an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -151,8 +151,8 @@ class SectionFootprint:
 
     def at(self, cells: Index | slice) -> SectionFootprint:
         """These cells, in this order."""
-        taken = {item.name: getattr(self, item.name)[..., cells] for item in fields(self) if item.name != "norm"}
-        return SectionFootprint(norm=self.norm, **taken)
+        names = (name for name in SectionFootprint.__slots__ if name != "norm")
+        return SectionFootprint(norm=self.norm, **{name: getattr(self, name)[..., cells] for name in names})
 
 
 def section_footprint(ctx: LoweringContext, sections: Sequence[Section], cells: int) -> SectionFootprint:

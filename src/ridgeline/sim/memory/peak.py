@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from math import isfinite
 from pathlib import Path
@@ -195,7 +195,7 @@ class ModelState:
 
     def at(self, rows: Index) -> ModelState:
         """These rows, in this order."""
-        taken = {item.name: getattr(self, item.name) for item in fields(self)}
+        taken = {name: getattr(self, name) for name in ModelState.__slots__}
         return ModelState(**{name: own if own.shape[-1] == 1 else own.take(rows, -1) for name, own in taken.items()})
 
 
