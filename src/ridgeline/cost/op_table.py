@@ -61,7 +61,7 @@ def tabulate_ops(programs: Sequence[Program]) -> OpTable:
 
 def op_table_over(sections: Sequence[Section], cells: int) -> OpTable:
     """Columns of sections whose sizes are numbers or arrays over cells; section s of cell c stands at s cells + c."""
-    return _gather_columns(sections, cells, np.tile(np.arange(cells), len(sections)), partial(_columns, many=cells))
+    return _gather_columns(sections, cells, np.tile(np.arange(cells), len(sections)), columns_over(cells))
 
 
 def _gather_columns(sections: Sequence[Section], many: int, cell: Index, table: Table) -> OpTable:
@@ -81,7 +81,7 @@ def _gather_columns(sections: Sequence[Section], many: int, cell: Index, table: 
                     peaks.append(PEAKS.index(op.peak))
     copies = np.arange(many) * PHASES  # of an op, a section apart
     slots_of = {kind: (np.array(slots, np.int64)[:, None] + copies).ravel() for kind, (_, slots) in ops.items()}
-    dense, expert, trained = table([(item.params, item.expert_params, item.trained) for item in sections], 3)
+    params, offloadable = section_columns(sections, table)
     return OpTable(
         matmuls=table(ops[MatMul][0], 10),
         matmul_peak=np.repeat(np.array(peaks, dtype=np.int64), many),
@@ -93,10 +93,22 @@ def _gather_columns(sections: Sequence[Section], many: int, cell: Index, table: 
         collectives=table(ops[Collective][0], 8),
         collective_slot=slots_of[Collective],
         cell=cell,
-        params=np.stack([dense, expert, trained, np.where(trained >= dense, expert, 0.0)]),  # where all is trained
-        offloadable=table([(item.offloadable,) for item in sections], 1)[0],
+        params=params,
+        offloadable=offloadable,
         cells=int(cell.max(initial=-1)) + 1,
     )
+
+
+def section_columns(sections: Sequence[Section], table: Table) -> tuple[Array, Array]:
+    """Parameters and bytes that can travel to the host, by section, as `OpTable` has them."""
+    dense, expert, trained = table([(item.params, item.expert_params, item.trained) for item in sections], 3)
+    params = np.stack([dense, expert, trained, np.where(trained >= dense, expert, 0.0)])  # where all is trained
+    return params, table([(item.offloadable,) for item in sections], 1)[0]
+
+
+def columns_over(cells: int) -> Table:
+    """The maker of columns for sizes that are numbers or arrays over cells."""
+    return partial(_columns, many=cells)
 
 
 def _numbers(values: Fields, width: int) -> Array:

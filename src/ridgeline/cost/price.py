@@ -12,8 +12,10 @@ Turn a priced table of ops back into the ops: each with its seconds, what bounds
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from itertools import pairwise
 from typing import Protocol, assert_never
 
 import numpy as np
@@ -25,7 +27,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.cost.collectives import KINDS, collective_seconds, links_of
 from ridgeline.cost.kernels import ALIGNED, TILES, flash_seconds, padded_flops, unaligned_rate
 from ridgeline.cost.machine import PEAKS, SHARE, Machines, ParameterColumns
-from ridgeline.cost.op_table import PHASES, OpTable
+from ridgeline.cost.op_table import PHASES, OpTable, columns_over, op_table_over, section_columns
 from ridgeline.cost.profile_prices import MeasuredOps
 from ridgeline.cost.step_part import AXES, COMPUTE, SECTION_PARTS, Bound
 from ridgeline.ir.kernel import product_bytes
@@ -324,3 +326,54 @@ def sum_sections(table: OpTable, rates: SustainedRates, prices: OpPrices) -> Sec
         seconds=np.ascontiguousarray(seconds.reshape(len(SECTION_PARTS), -1, PHASES).swapaxes(1, 2)),
         issue_s=np.stack([forward, inputs + recompute, weights]),
     )
+
+
+def price_shared_ops(structures: Sequence[Sequence[Section]], cells: int, rates: SustainedRates) -> list[SectionPrices]:
+    """Sections of structures with sizes over cells; an op is priced once, however many sections and phases it is in.
+
+    Ways to recompute run the same ops again: structures that differ in nothing else share all of them. The rates are
+    those of one machine.
+    """
+    sections = [section for structure in structures for section in structure]
+    passes: list[tuple[Op, ...]] = [getattr(section, phase) for section in sections for phase in PASSES]
+    distinct = {id(op): op for ops in passes for op in ops}
+    once = Section(key=sections[0].key, forward=tuple(distinct.values()), backward_input=(), backward_weight=())
+    table = op_table_over([once], cells)
+    prices = price_ops(table, rates)
+    row: dict[int, int] = {}
+    rows: Counter[type] = Counter()
+    for place, op in distinct.items():
+        row[place] = rows[type(op)]
+        rows[type(op)] += 1
+    often = {kind: np.zeros((len(passes), number)) for kind, number in rows.items()}
+    for slot, ops in enumerate(passes):
+        for op in ops:
+            often[type(op)][slot, row[id(op)]] += 1
+
+    def summed(kind: type, values: Array) -> Array:
+        """Values of the ops of a kind, added up by slot: slots x cells."""
+        return often[kind] @ values.reshape(-1, cells) if kind in often else np.zeros((len(passes), cells))
+
+    seconds = np.empty((len(SECTION_PARTS), len(passes), cells))
+    seconds[0] = summed(MatMul, prices.matmul_s)
+    seconds[1] = summed(Attend, prices.attend_s)
+    seconds[2] = summed(Stream, prices.stream_s)
+    kernels = summed(MatMul, table.matmuls[7]) + summed(Stream, table.streams[1]) + summed(Attend, table.attends[5])
+    seconds[3] = kernels * rates.kernel + summed(Stream, table.streams[2] * rates.wait)
+    for place in range(len(AXES)):
+        on_axis = np.where(table.collectives[4] == place, prices.collective_s, 0.0)
+        seconds[len(COMPUTE) + place] = summed(Collective, on_axis)
+    forward, inputs, weights, recompute = (kernels * rates.host).reshape(-1, PHASES, cells).swapaxes(0, 1)
+    params, offloadable = section_columns(sections, columns_over(cells))
+    every = SectionPrices(
+        cell=np.tile(np.arange(cells), len(sections)),
+        params=params,
+        offloadable=offloadable,
+        seconds=seconds.reshape(len(SECTION_PARTS), -1, PHASES, cells).swapaxes(1, 2).reshape(*_FLAT),
+        issue_s=np.stack([forward, inputs + recompute, weights]).reshape(3, -1),
+    )
+    ends = np.cumsum([len(structure) * cells for structure in structures]).tolist()
+    return [every.sections(slice(start, end)) for start, end in pairwise([0, *ends])]
+
+
+_FLAT = (len(SECTION_PARTS), PHASES, -1)

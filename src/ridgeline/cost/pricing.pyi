@@ -27,6 +27,7 @@ from ridgeline.cost.price import estimates as estimates
 from ridgeline.cost.price import padded_products as padded_products
 from ridgeline.cost.price import price_ops as price_ops
 from ridgeline.cost.price import price_sections as price_sections
+from ridgeline.cost.price import price_shared_ops as price_shared_ops
 from ridgeline.cost.price import sum_sections as sum_sections
 from ridgeline.cost.profile_prices import SAME as SAME
 from ridgeline.cost.profile_prices import MeasuredOps as MeasuredOps

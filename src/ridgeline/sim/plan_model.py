@@ -17,7 +17,7 @@ sum of them, so that a thousand layouts cost little more than one prediction.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import field, fields, replace
 from itertools import product
 
 import numpy as np
@@ -25,7 +25,7 @@ import numpy as np
 from ridgeline.core.arrays import Array, Index
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.records import dataclass
-from ridgeline.cost import Calibration, Profile, machines_of, parameter_columns, sustained_rates
+from ridgeline.cost import Calibration, Profile, machines_of, parameter_columns, profile_for, sustained_rates
 from ridgeline.cost.pricing import (
     ParameterColumns,
     SectionPrices,
@@ -33,6 +33,7 @@ from ridgeline.cost.pricing import (
     measured_ops,
     op_table_over,
     price_sections,
+    price_shared_ops,
     tabulate_ops,
 )
 from ridgeline.ir.program import Program, SectionKey, SectionRole
@@ -131,13 +132,18 @@ class PlanModel:
     ) -> list[PlanModel]:
         """Structures whose sections have sizes over so many cells, priced at the same rates; a model for each."""
         lowered = [sections_of(context) for _, context in structures]
-        table = op_table_over([section for sections in lowered for section in sections], cells)
-        measured = measured_ops(table, rates.machines, [structures[0][0]], profiles)
-        prices = price_sections(table, rates, measured=measured)
-        ends = np.cumsum([len(sections) * cells for sections in lowered]).tolist()
+        if profile_for(profiles, structures[0][0].system.chip.fitted_id):
+            tables = [op_table_over(sections, cells) for sections in lowered]
+            measured = [
+                measured_ops(table, rates.machines, [scenario], profiles)
+                for table, (scenario, _) in zip(tables, structures, strict=True)
+            ]
+            prices = [price_sections(table, rates, measured=ops) for table, ops in zip(tables, measured, strict=True)]
+        else:
+            prices = price_shared_ops(lowered, cells, rates)
         return [
             cls(
-                prices=prices.sections(slice(end - len(sections) * cells, end)),
+                prices=priced,
                 rates=rates,
                 kinds=len(sections),
                 footprint=section_footprint(context, sections, cells),
@@ -145,7 +151,7 @@ class PlanModel:
                 structure=np.zeros(cells, dtype=np.int64),
                 host=host_share(scenario),
             )
-            for (scenario, context), sections, end in zip(structures, lowered, ends, strict=True)
+            for (scenario, context), sections, priced in zip(structures, lowered, prices, strict=True)
         ]
 
     @property
@@ -238,6 +244,7 @@ class RowModel:
     group, firsts   the weight group of every row, and the first row of each group; `group_plans` the columns of these
     times, apart    what sections take, sections x rows: in general, and where weight gradients run apart
     footprint       what sections need by row, and by weight group; `per_param` by weight group
+    sent            sends that were worked out, by where they overlap compute
     """
 
     model: PlanModel
@@ -251,6 +258,7 @@ class RowModel:
     footprint: SectionFootprint
     group_footprint: SectionFootprint
     per_param: BytesPerParam
+    sent: dict[bytes, Sends] = field(default_factory=dict)
 
     def least_step_s(self, placements: Sequence[Placement]) -> list[Array]:
         """Seconds that no plan of a row takes less than under each placement: its bottleneck rank is busy so long."""
@@ -281,8 +289,11 @@ class RowModel:
         return ends
 
     def sends(self, plans: PlanColumns) -> Sends:
-        """One send between stages."""
-        return send_seconds(plans, self.model.rates)
+        """One send between stages; schedules that overlap it alike share it."""
+        overlap = plans.overlap_pp.tobytes()
+        if overlap not in self.sent:
+            self.sent[overlap] = send_seconds(plans, self.model.rates)
+        return self.sent[overlap]
 
     def transient(self, placement: Placement, plans: PlanColumns, own: slice) -> Transient:
         """What comes and goes in some rows under the schedule that `plans` says, in bytes."""

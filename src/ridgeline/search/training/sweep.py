@@ -73,7 +73,7 @@ class DegreeGrid:
 
 RULES = (precision, blocks, not_predictable)  # what a structure alone can get wrong
 DEGREE_NAMES = ("tp", "cp", "ep", "etp", "microbatch")
-BATCH = 1024  # cells of structures that are priced at once, so that their columns stay in the cache
+BATCH = 4096  # cells of structures that are priced at once
 
 
 def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list[DegreeGrid]:
@@ -82,7 +82,7 @@ def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list
     structures = [*_structures(base, space)]
     first_alike = {structure.alike: structure for structure in reversed(structures)}
     models: dict[_Alike, PlanModel] = {}
-    for same_rates in _batches([*first_alike.values()][::-1], 1 if calibration.profiles else BATCH):
+    for same_rates in _batches(sorted(first_alike.values(), key=lambda structure: structure.layers)):
         rates = sustained_rates(machines, parameters, plans=same_rates[0].plans)
         priced = PlanModel.of(
             [(item.scenario, item.context) for item in same_rates], rates, len(same_rates[0].degrees),
@@ -101,13 +101,18 @@ _Alike = tuple[str, int]  # a plan without its overlaps, which change no op, and
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Structure:
-    """A structure to be priced at every choice of its degrees; those that are `alike` have the same ops."""
+    """A structure to be priced at every choice of its degrees.
+
+    alike    the same for structures that have the same ops
+    layers   places of its switches and formats: what is lowered alike whatever is recomputed
+    """
 
     scenario: Scenario
     context: LoweringContext
     degrees: Array
     plans: PlanColumns
     alike: _Alike
+    layers: tuple[int, int]
 
 
 def _structures(base: Scenario, space: Space) -> Iterator[_Structure]:
@@ -134,17 +139,18 @@ def _structures(base: Scenario, space: Space) -> Iterator[_Structure]:
                 degrees=tables[place],
                 plans=plan_columns([_with(scenario)]),
                 alike=(str(replace(plan, switches=replace(switches, overlap={}))), place),
+                layers=(space.switches.index(switches), space.precision.index(formats)),
             )
 
 
-def _batches(structures: Sequence[_Structure], most: int) -> Iterator[list[_Structure]]:
-    """Structures of the same cells that run at the same rates, of at most so many cells where they are several."""
+def _batches(structures: Sequence[_Structure]) -> Iterator[list[_Structure]]:
+    """Structures of the same cells that run at the same rates, so few that their columns stay in the cache."""
     groups: dict[object, list[_Structure]] = {}
     for item in structures:
         plans = item.plans
         groups.setdefault((item.alike[1], *plans.graph, *plans.xla, *plans.attention), []).append(item)
     for group in groups.values():
-        few = max(1, most // len(group[0].degrees))
+        few = max(1, BATCH // len(group[0].degrees))
         yield from (group[start : start + few] for start in range(0, len(group), few))
 
 
@@ -224,7 +230,7 @@ def _column(values: Sequence[Array], structure: Index) -> Array:
     return column[:1] if (column == column[0]).all() else column[structure]
 
 
-CHUNK = 4096  # rows worked on at once, so that their columns stay in the cache
+CHUNK = 16384  # rows worked on at once, so that their columns stay in the cache
 LAST_BITS = 12  # of a number's 52 that depend on where in a column it was worked out
 
 
@@ -500,7 +506,6 @@ def _schedule_rows(
     sharding = _sharding_choices(rows, space, placement)
     choices, ends = sharding.ways, sharding.ends
     trained = placement.mix.counts[placement.mix.roles.ranks].tobytes()
-    sends = None
     for rows_of_chunk in able:
         columns = plans if rows_of_chunk == slice(0, len(rows.cell)) else plans.at(rows_of_chunk)
         moving = model.transient(placement, columns, rows_of_chunk)
@@ -512,8 +517,7 @@ def _schedule_rows(
         if trained not in ends:
             same = [choice.same for choice in choices]
             ends[trained] = model.ends(placement, [choice.plans for choice in choices], same)
-        sends = sends or model.sends(plans)
-        scheduled = model.scheduled(placement, columns, sends, rows_of_chunk)
+        scheduled = model.scheduled(placement, columns, model.sends(plans), rows_of_chunk)
         steps: dict[int, Array] = {}
         for choice, end, peak in zip(choices, ends[trained], peaks, strict=True):
             degree = choice.degree.take(scheduled.group)
