@@ -453,17 +453,25 @@ class LayoutModel:
         ends = end_of_step(most_trained([mix], self.sections.trained), self.plans, self.rates)
         return step_times(pipeline, ends, self.plans, self.rates).step_s
 
-    def quickest_s(self, policies: Index | slice = slice(None)) -> Array:
-        """Seconds of a microbatch by policy that no layout takes less than on all ranks together."""
+    def quickest_s(self, policies: Index) -> Array:
+        """Seconds of a microbatch by policy and block that no layer of it takes less than."""
         busy = self.sections.times.busy.reshape(-1, self.sections.many)[policies]
-        quick = np.minimum(busy[:, self.blocks.recomputed], busy[:, self.blocks.rest])
-        quickest_s: Array = quick @ self.blocks.before[-1] + busy @ self.fixed.sum(0)
-        return quickest_s
+        return np.minimum(busy[:, self.blocks.recomputed], busy[:, self.blocks.rest])
 
-    def least_step_s(self, ranks: int) -> float:
-        """Seconds that no layout's step takes less than."""
-        busy_s = self.plans.microbatches * self.quickest_s().min() / ranks
-        return float(_least_step_s(busy_s, self.plans, self.rates.rates)[0])
+    @property
+    def least_step_s(self) -> float:
+        """Seconds that no layout's step takes less than: the quickest of all layers, dealt so that no rank has much.
+
+        A rank that holds k layers is busy for its ends and k times that: with L layers in all, some rank is busy as
+        long as the L-th shortest of these.
+        """
+        busy, layers = self.sections.times.busy.reshape(-1, self.sections.many), len(self.blocks.order)
+        layer_s = self.quickest_s(np.arange(len(busy))).min(1)
+        ends_s = self.adds @ self.fixed @ busy.T
+        held_s = ends_s[:, None] + np.arange(1, layers + 1)[:, None] * layer_s
+        shortest = np.partition(held_s.reshape(-1, len(busy)), layers - 1, axis=0)[layers - 1]
+        rank_s = np.maximum(shortest, ends_s.max(0)).min()
+        return float(_least_step_s(self.plans.microbatches * rank_s, self.plans, self.rates.rates)[0])
 
     def busy_s(self, counts: Array, policy: Index) -> Array:
         """Seconds of a microbatch by rank and layout, waiting for the host left out."""

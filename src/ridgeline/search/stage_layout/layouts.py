@@ -114,11 +114,6 @@ class LayoutTable:
         least[[0, -1]] = 0
         return least
 
-    @property
-    def least_step_s(self) -> float:
-        """Seconds that no layout takes less than: its layers under the quickest policy, dealt evenly over the ranks."""
-        return self.model.least_step_s(self.ranks)
-
     def _counts(self, layouts: Layouts) -> Array:
         """How often each section stands in each group of virtual stages: groups x sections x layouts."""
         model = self.model

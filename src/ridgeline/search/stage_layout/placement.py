@@ -152,11 +152,11 @@ def bound(table: LayoutTable, policies: Index, budget_bytes: float, known: Layou
     """From a layout that fits, if there is one, and the budget: were all layers quick and small, so many still are."""
     order, sections = _order(table), table.model.sections
     busy = sections.times.busy.reshape(-1, sections.many)[policies]
-    quick = np.minimum(busy[:, table.model.blocks.recomputed], busy[:, table.model.blocks.rest])
+    quick = table.model.quickest_s(policies)
     seconds = np.inf
     if len(known):
         current = table.busy_s(known)[:, 0]
-        spare = current.sum() - table.model.quickest_s(policies).min()
+        spare = current.sum() - (quick @ table.model.blocks.before[-1] + busy @ table.model.fixed.sum(0)).min()
         seconds = (
             current.max()
             + (table.ranks - 1) / table.virtual_stages * max(spare, 0.0) / table.model.plans.microbatches[0]

@@ -341,7 +341,7 @@ def refinement(
             plan = plans[place]
             if place not in tables:
                 tables[place] = layout_table(plan.scenario, used)
-            if faster and tables[place].least_step_s >= bars[-1]:
+            if faster and tables[place].model.least_step_s >= bars[-1]:
                 continue
             result = _refine_layout(plan, tables[place], used, budget_bytes, steps)
             if result.fits and result.changes:
@@ -351,13 +351,13 @@ def refinement(
                     bars[:] = sorted((*bars, _step(result)))[:finalists]
                 yield result
 
+    every = range(len(plans))
+    even_plans = [*refined_plans(every, EVEN_STEPS, "stage boundaries that the engine can be told")]
     free: list[Refined] = []
-    firsts, every = range(len(plans))[:REFINED], range(len(plans))
-    for plan in refined_plans(firsts, FREE_STEPS, "stage boundaries, recompute by stage and offload"):
+    for plan in refined_plans(every[:REFINED], FREE_STEPS, "stage boundaries, recompute by stage and offload"):
         if all(plan.scenario.plan != other.scenario.plan for other in free):
             free.append(plan)
     free.sort(key=_step)
-    even_plans = [*refined_plans(every, EVEN_STEPS, "stage boundaries that the engine can be told")]
     gaining = (plan for plan in (*even_plans, *free) if _step(plan) < winner.step_time_s * (1 - GAINS))
     better = sorted((plan for plan in gaining if id(plan) not in unable), key=_step)
     if not go_on("refined plans, event by event"):

@@ -173,9 +173,12 @@ def recommend(
     )
     if best is None:
         return result
+    reasons = replace(_first_reasons(best, request), complete=complete)
     if on_best is not None:
-        on_best(replace(result, reasons=replace(_reasons(best, request, None, faster=True), complete=complete)))
-    return replace(result, reasons=_reasons(best, request, watch if complete else None, faster=not all_gains))
+        on_best(replace(result, reasons=reasons))
+    if complete:
+        reasons = _all_reasons(reasons, best, request, Stoppable(watch), faster=not all_gains)
+    return replace(result, reasons=reasons)
 
 
 def _outcome(request: PlanRequest, watch: Watch, case: TrainingCase) -> PlanOutcome:
@@ -189,12 +192,23 @@ def _outcome(request: PlanRequest, watch: Watch, case: TrainingCase) -> PlanOutc
     return outcome(search, request.goal, table=case.table, given=case.given)
 
 
-def _reasons(best: PlanOutcome, request: PlanRequest, watch: Watch | None, *, faster: bool) -> Reasons:
-    """The reasons for a plan; without anybody to watch those that take no time."""
-    go_on = Stoppable(watch)
+def _first_reasons(best: PlanOutcome, request: PlanRequest) -> Reasons:
+    """The reasons for a plan that take no time."""
     search, small = best.search, request.goal.objective == "memory"
     plans = rank_plans(search, request.goal, request.top)
     some = plans if small else predict_entries(search.scenario, kinds(search.swept, request.top), search.calibration)
+    return Reasons(
+        plans=plans,
+        kinds=some,
+        why=explain(search, plans[0]),
+        assumptions=tuple(_assumption_notes(best, plans[0], given=request.headroom is not None)),
+        given=given_plan(search, search.scenario, plans[0]) if best.given else None,
+    )
+
+
+def _all_reasons(first: Reasons, best: PlanOutcome, request: PlanRequest, go_on: Stoppable, *, faster: bool) -> Reasons:
+    """The first reasons, and those that are searched for and simulated until `go_on` answers False."""
+    search, plans = best.search, first.plans
     changes = what_if(search, plans[0], go_on, faster=faster) if go_on("what would beat the best") else ()
     go_on_beside = go_on("what other software would gain")
     engines = other_engines(search, plans[0], go_on, faster=faster) if go_on_beside else ()
@@ -205,24 +219,21 @@ def _reasons(best: PlanOutcome, request: PlanRequest, watch: Watch | None, *, fa
             break
         compared = not faster or not events or events[0] is not None  # with the winner's
         events.append(simulated_step_s(plan, search.calibration) if compared else None)
+    small = request.goal.objective == "memory"
     free = request.refine and not small and not any(axis in search.pins.pinned for axis in REFINED_AXES)
     refined = None
     if free and go_on("stage boundaries and recompute by stage"):
         listed = [plan.scenario.plan for plan in plans]
-        candidates = (*plans, *(plan for plan in some if plan.scenario.plan not in listed))
+        candidates = (*plans, *(plan for plan in first.kinds if plan.scenario.plan not in listed))
         refined = refinement(
             candidates, events[0], search.capacity_bytes, go_on, search.calibration, search.target, faster=faster
         )  # fmt: skip
-    return Reasons(
-        plans=plans,
-        kinds=some,
-        why=explain(search, plans[0]),
-        assumptions=tuple(_assumption_notes(best, plans[0], given=request.headroom is not None)),
+    return replace(
+        first,
         simulated_s=tuple(events),
         what_if=changes,
         engines=engines,
         untold=beyond,
-        given=given_plan(search, search.scenario, plans[0]) if best.given else None,
         refinement=refined,
         complete=not go_on.stopped,
     )
