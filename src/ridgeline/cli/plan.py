@@ -20,7 +20,6 @@ import typer
 
 from ridgeline import api
 from ridgeline.cli.catalog import named_model
-from ridgeline.cli.export import lost_lines
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import answer, console, print_json, stderr_console
@@ -289,6 +288,7 @@ def _write_plan(out: PlanOut, scenario: Scenario, text: str) -> list[str]:
         if out.output is not None:
             write_text(out.output, text)
         return []
+    from ridgeline.cli.export import lost_lines
     from ridgeline.targets import check_lines, export
 
     exported = export(scenario, to=out.to)

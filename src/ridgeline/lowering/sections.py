@@ -14,7 +14,6 @@ from ridgeline.ir.ops import Attend, Collective, MatMul, Num, Op, Stream
 from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
 from ridgeline.lowering.context import LoweringContext
 from ridgeline.lowering.ffn import lower_ffn
-from ridgeline.lowering.latent_core import latent_ops, lower_indexer, pooled_ops
 from ridgeline.lowering.op_builders import (
     BOTH,
     Boundary,
@@ -39,7 +38,6 @@ from ridgeline.lowering.op_builders import (
     together,
     weight_gradient,
 )
-from ridgeline.lowering.scans import scan_ops
 from ridgeline.lowering.softmax_core import attention_scores, cross_ops, softmax_ops
 from ridgeline.models.facts import mean_visible
 from ridgeline.models.mixer_parts import cross_parts, mixer_parts
@@ -54,6 +52,8 @@ def lower_mixer(ctx: LoweringContext, mixer: Mixer, sides: Sides = BOTH) -> Subl
     parts = mixer_parts(mixer, ctx.model.hidden)
     attention = _assemble(ctx, parts, sides)
     if ctx.forward is None and isinstance(parts.core, LatentCore) and parts.core.indexer and parts.index:
+        from ridgeline.lowering.latent_core import lower_indexer
+
         return together(lower_indexer(ctx, parts, parts.core.indexer), attention)
     return attention
 
@@ -65,18 +65,21 @@ def lower_cross(ctx: LoweringContext, mixer: Attention) -> SublayerOps:
 
 
 def _mixer_core(ctx: LoweringContext, parts: MixerParts) -> CoreOps:
+    """The part between the projections; files of rarer ones are loaded where a model has them."""
     core = parts.core
     if parts.recurrent is not None:
+        from ridgeline.lowering.scans import scan_ops
+
         return scan_ops(ctx, parts, parts.recurrent)
+    if isinstance(core, (LatentCore, PooledCore)):
+        from ridgeline.lowering.latent_core import latent_ops, pooled_ops
+
+        return latent_ops(ctx, parts, core) if isinstance(core, LatentCore) else pooled_ops(ctx, parts, core)
     match core:
         case Attention():
             return softmax_ops(ctx, parts, core)
         case CrossCore():
             return cross_ops(ctx, parts, core)
-        case LatentCore():
-            return latent_ops(ctx, parts, core)
-        case PooledCore():
-            return pooled_ops(ctx, parts, core)
         case _:
             raise AssertionError(f"{parts.title} has no state and no scores")
 

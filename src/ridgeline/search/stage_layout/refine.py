@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ridgeline import sim  # its event loop is loaded where a plan is run event by event
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_quantity
 from ridgeline.cost import Calibration
@@ -26,7 +27,7 @@ from ridgeline.search.progress import GoOn, always
 from ridgeline.search.stage_layout.layouts import Layouts, LayoutTable, layout_table
 from ridgeline.search.stage_layout.placement import LayoutSearch, RankedLayouts, policy_names
 from ridgeline.search.target import ExportTarget
-from ridgeline.sim import Impossible, Prediction, Simulated, capacity_of, default_calibration, predict, simulate
+from ridgeline.sim import Impossible, Prediction, capacity_of, default_calibration, predict
 
 REFINED = 3  # plans of a shortlist that are refined
 MOST_ACTIONS = 40_000  # of a schedule's table, so that the best few are simulated within a second or two
@@ -127,7 +128,7 @@ def even(
 
 def event_step_s(scenario: Scenario, calibration: Calibration | None = None) -> float | None:
     """The step with the schedule run event by event; None where it cannot or would take too long."""
-    result = simulate(scenario, calibration)
+    result = sim.simulate(scenario, calibration)
     return None if isinstance(result, Impossible) else result.step_s
 
 
@@ -140,8 +141,7 @@ def simulated_step_s(prediction: Prediction, calibration: Calibration | None = N
     actions = 2 * scenario.microbatches * scenario.plan.mesh.pp * scenario.plan.schedule.chunks
     if actions > MOST_ACTIONS:
         return None
-    simulation = simulate(scenario, calibration)
-    return simulation.step_s if isinstance(simulation, Simulated) else None
+    return event_step_s(scenario, calibration)
 
 
 def _choose_recompute(search: LayoutSearch, now: Layouts) -> RankedLayouts | None:

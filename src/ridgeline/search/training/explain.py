@@ -26,7 +26,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.target import ExportTarget, inexpressible
 from ridgeline.search.training.objectives import Goal, PlanOutcome, systems_without_price
-from ridgeline.search.training.plan_search import SAME, Search, find_plan, kind_of, kinds, predict_entries
+from ridgeline.search.training.plan_search import SAME, Search, find_plan, kind_of, kinds
 from ridgeline.search.training.shortlist import PricedEntry
 from ridgeline.search.training.space import Pins, choice
 from ridgeline.sim import Prediction, capacity_of, predict
@@ -140,7 +140,7 @@ def _next_kind(search: Search, winner: Prediction) -> tuple[Prediction, ...]:
     """The best plan of another kind than the winner's; where all are of one kind, the next plan."""
     winner_kind = kind_of(winner.scenario.plan)
     other_kinds = [entry for entry in kinds(search.swept, 2) if kind_of(entry.plan) != winner_kind]
-    return predict_entries(search.scenario, other_kinds[:1], search.calibration) or search.plans[1:2]
+    return search.predictions(other_kinds[:1]) or search.plans[1:2]
 
 
 def _losses(search: Search, winner: Prediction) -> Iterator[Loss]:
@@ -161,7 +161,7 @@ def _losses(search: Search, winner: Prediction) -> Iterator[Loss]:
         else:
             same.append(axis)
     for best, axes in alternatives:
-        for prediction in predict_entries(search.scenario, [best], search.calibration):
+        for prediction in search.predictions([best]):
             what = ", ".join(choice_words(best.plan, axis, winner_plan) for axis in axes)
             yield Loss(axis=tuple(axes), choice=what, prediction=prediction, winner=winner)
 

@@ -37,7 +37,7 @@ from ridgeline.plan.workload import Train
 from ridgeline.search.choices import closest_chips, neighbours
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.target import ExportTarget
-from ridgeline.search.training.plan_search import Search, find_plan, kinds, predict_entries
+from ridgeline.search.training.plan_search import Search, find_plan, kinds
 from ridgeline.search.training.shortlist import PricedEntry
 from ridgeline.search.training.space import DEGREES, Pins, best_dispatch, space_of
 from ridgeline.sim import SHIPPED_RESIDUALS, Prediction, read_residuals
@@ -121,7 +121,7 @@ def what_if(search: Search, winner: Prediction, go_on: GoOn = always, *, faster:
     changes: list[WhatIf] = []
     for factor, entry in search.swept.with_more_memory.items():
         what = f"{factor:g} times the memory of a chip"
-        plans = predict_entries(search.scenario, [entry], search.calibration)
+        plans = search.predictions([entry])
         changes += [WhatIf(kind="memory", what=what, how="", prediction=plan, winner=winner) for plan in plans]
     for idea in _ideas(search, winner):
         work, chips = idea.scenario.workload, idea.scenario.system.chips
@@ -419,7 +419,7 @@ def target_gains(search: Search, winner: Prediction, go_on: GoOn = always) -> tu
     gains = [
         TargetGain(untold=untold, prediction=plan, winner=winner)
         for entry, untold in _inexpressible_plans(search, winner, free)
-        for plan in predict_entries(search.scenario, [entry], search.calibration)
+        for plan in search.predictions([entry])
     ]
     return most_first(gain for gain in gains if gain.gain >= WORTH)[:MOST]
 

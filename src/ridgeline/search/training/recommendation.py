@@ -49,7 +49,7 @@ from ridgeline.search.training.objectives import (
     scaling_efficiency,
     usual_axes,
 )
-from ridgeline.search.training.plan_search import find_plan, kind_words, kinds, predict_entries
+from ridgeline.search.training.plan_search import find_plan, kind_words, kinds
 from ridgeline.search.training.request import PlanRequest, TrainingCase, search_cases
 from ridgeline.sim import Prediction, capacity_of, scenario_headroom
 
@@ -196,7 +196,7 @@ def _first_reasons(best: PlanOutcome, request: PlanRequest) -> Reasons:
     """The reasons for a plan that take no time."""
     search, small = best.search, request.goal.objective == "memory"
     plans = rank_plans(search, request.goal, request.top)
-    some = plans if small else predict_entries(search.scenario, kinds(search.swept, request.top), search.calibration)
+    some = plans if small else search.predictions(kinds(search.swept, request.top))
     return Reasons(
         plans=plans,
         kinds=some,
