@@ -25,7 +25,7 @@ from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.encode import plain
 from ridgeline.core.units import format_gib as gib
 from ridgeline.plan.mesh import ORDERS
-from ridgeline.targets.options import Options, options
+from ridgeline.targets.options import DocumentedOptions, options
 from ridgeline.targets.tables import tables
 from ridgeline.targets.target import Export, ExportCheck, Figures, Files, Lost
 
@@ -190,7 +190,7 @@ def _account(
     )
 
 
-def admit_options(found: Iterable[Piece], known: Options) -> Iterator[Piece]:
+def admit_options(found: Iterable[Piece], known: DocumentedOptions) -> Iterator[Piece]:
     """The pieces whose options the target documents; what it does not take becomes a loss that says so."""
     for piece in found:
         if not isinstance(piece, Say) or not piece.option.startswith("--"):

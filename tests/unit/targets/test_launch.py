@@ -12,7 +12,7 @@ import pytest
 import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
-from ridgeline.targets.launchers.launch import Command, header, nodes_of, on_node, scripts, slurm, system_in
+from ridgeline.targets.launchers.launch import NodeCommand, header, nodes_of, on_node, scripts, slurm, system_in
 from ridgeline.targets.registry import IDS, SERVE, TARGETS, TRAIN
 from ridgeline.targets.vendors import refuse_other_chips, vendors
 
@@ -82,7 +82,7 @@ def test_a_command_without_rendezvous_asks_for_no_leader() -> None:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_hostile_words_stay_words(tmp_path: Path) -> None:
     words = ("train.py", "--name", "a b; touch owned", "$(touch owned)", "'`touch owned`")
-    command = Command(
+    command = NodeCommand(
         words=words, environment={"A": "x; touch owned"}, per_chip=False, tail='"${ARGS[@]}"', before="ARGS=(1 2)"
     )
     text = on_node(made(), command, "x").replace("    train.py", "    printf '%s\\n' train.py")
@@ -138,7 +138,7 @@ def test_the_system_is_read_back_from_a_written_file_only() -> None:
     assert system_in({"a": text}) == "64xh100-sxm"
     assert system_in({"a": "# system: 64xh100-sxm"}) is None
     evil = replace(scenario, system=replace(scenario.system, name="x\nrm -rf /"))
-    assert "\nrm" not in "".join(scripts(evil, Command(words=("a",)), "x").values())
+    assert "\nrm" not in "".join(scripts(evil, NodeCommand(words=("a",)), "x").values())
 
 
 def stub(folder: Path, name: str, text: str) -> None:
@@ -154,7 +154,11 @@ def test_several_nodes_start_from_any_folder(tmp_path: Path) -> None:
         folder.mkdir()
     for name, text in ridgeline.export(made(), to="megatron").files.items():
         (run / name).write_text(text)
-    stub(tools, "scontrol", f'[ "$2" = job ] && echo "   Command={run}/launch.sbatch --lr 1" || printf "one\\ntwo\\n"')
+    stub(
+        tools,
+        "scontrol",
+        f'[ "$2" = job ] && echo "   NodeCommand={run}/launch.sbatch --lr 1" || printf "one\\ntwo\\n"',
+    )
     stub(tools, "srun", 'while [[ "$1" == --* ]]; do echo "srun $1"; shift; done; SLURM_NODEID=1 exec "$@"')
     stub(tools, "torchrun", 'echo "in $PWD"; printf "%s\\n" "$@"')
     shutil.copy(run / "launch.sbatch", other / "slurm_script")

@@ -12,7 +12,7 @@ from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.dialects.maxtext.write import plain_sizes
 from ridgeline.targets.dialects.verl.names import weights_of
 from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nest_options, only, pick
-from ridgeline.targets.launchers.launch import Command, comment, header, scripts
+from ridgeline.targets.launchers.launch import NodeCommand, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose, media_of_the_data
 from ridgeline.targets.option_table import imported_run
 from ridgeline.targets.options import options
@@ -80,7 +80,7 @@ def write(scenario: Scenario) -> Export:
     on_host = vendor_of(scenario.system).device == "cpu"
     environment = ON_HOST if on_host else growing_segments(scenario.system, ALLOCATOR)
     program = ("train.py", "--deepspeed", "--deepspeed_config", FILE)
-    command = Command(words=program, before=WRITTEN if script else NOTE, environment=environment)
+    command = NodeCommand(words=program, before=WRITTEN if script else NOTE, environment=environment)
     files = {FILE: text, **scripts(scenario, command, title)}
     return export_of(ID, files | ({TRAIN: script} if script else {}), ledger)
 

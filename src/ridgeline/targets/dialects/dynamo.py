@@ -17,7 +17,7 @@ from ridgeline.targets.launchers.launch import ON_NODE, comment, header, nodes_o
 from ridgeline.targets.ledger import Lose, Piece, Say, admit_options, export_of, gather, lose
 from ridgeline.targets.options import options
 from ridgeline.targets.serving.engine import (
-    Replica,
+    EngineSplit,
     chips_taken,
     common_pieces,
     imported_server,
@@ -27,7 +27,7 @@ from ridgeline.targets.serving.engine import (
     reader_of,
     replica_of,
 )
-from ridgeline.targets.serving.scripts import BENCH, Launch, bench_script, commands_of, launch_script, replicas_in
+from ridgeline.targets.serving.scripts import BENCH, ServerLaunch, bench_script, commands_of, launch_script, replicas_in
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
 from ridgeline.targets.yaml_text import yaml_text
@@ -64,7 +64,7 @@ def write(scenario: Scenario) -> Export:
     arguments = {name: arguments_of(scenario, engine, name, worker) for name, worker in workers.items()}
     files = {FILE: comment(header(scenario, title)) + yaml_text(_deployment(scenario, router, workers, arguments))}
     program = 'exec python3 -m dynamo.frontend --http-host "$HOST" --http-port "$PORT"'
-    front = Launch(program=program, arguments=router, weights=model_path(scenario), replicas=1, chips=1)
+    front = ServerLaunch(program=program, arguments=router, weights=model_path(scenario), replicas=1, chips=1)
     files[ON_NODE] = launch_script(scenario, front, title)
     for name, worker in workers.items():
         files[f"{name}.sh"] = launch_script(scenario, _worker(scenario, engine, worker, arguments[name]), title)
@@ -72,23 +72,23 @@ def write(scenario: Scenario) -> Export:
     return export_of(ID, files, ledger)
 
 
-def workers_of(scenario: Scenario) -> Mapping[str, Replica]:
+def workers_of(scenario: Scenario) -> Mapping[str, EngineSplit]:
     """Every kind of worker by name."""
     pools, mesh = scenario.plan.serving.pools, scenario.plan.mesh
     if not pools:
         return {"worker": replica_of(scenario)}
-    workers: dict[str, Replica] = {}
+    workers: dict[str, EngineSplit] = {}
     chips_per_node = nodes_of(scenario.system)[1]
     for pool in pools:
         tp, pp, ep = pool.tp or mesh.tp, pool.pp or mesh.pp, pool.ep or mesh.ep
         name = KINDS[pool.role]
         name = name if name not in workers else f"{name}-{len(workers)}"
         nodes = -(-tp * pp * pool.dp // chips_per_node)
-        workers[name] = Replica(count=pool.replicas, tp=tp, pp=pp, ep=ep, dp=pool.dp, nodes=nodes)
+        workers[name] = EngineSplit(count=pool.replicas, tp=tp, pp=pp, ep=ep, dp=pool.dp, nodes=nodes)
     return workers
 
 
-def _engine(scenario: Scenario, engine: str, one: Replica) -> Iterator[Piece]:
+def _engine(scenario: Scenario, engine: str, one: EngineSplit) -> Iterator[Piece]:
     """What every worker is told; how each pool is split is said of the pool."""
     yield from admit_options(WRITERS[engine](scenario, one), options(engine))
     for number, worker in enumerate(workers_of(scenario).values() if scenario.plan.serving.pools else ()):
@@ -109,7 +109,7 @@ def _fleet(scenario: Scenario) -> Iterator[Piece]:
         yield chips_taken(scenario, chips)
 
 
-def arguments_of(scenario: Scenario, engine: str, name: str, worker: Replica) -> JsonObject:
+def arguments_of(scenario: Scenario, engine: str, name: str, worker: EngineSplit) -> JsonObject:
     """The options of a worker."""
     options_written = gather({}, admit_options(WRITERS[engine](scenario, worker), options(engine))).options
     arguments: JsonObject = dict(options_written)
@@ -125,8 +125,8 @@ def arguments_of(scenario: Scenario, engine: str, name: str, worker: Replica) ->
     return arguments
 
 
-def _worker(scenario: Scenario, engine: str, worker: Replica, arguments: JsonMapping) -> Launch:
-    return Launch(
+def _worker(scenario: Scenario, engine: str, worker: EngineSplit, arguments: JsonMapping) -> ServerLaunch:
+    return ServerLaunch(
         program=f'exec python3 -m {MODULES[engine]} {MODEL_OPTION[engine]} "$MODEL"',
         arguments=arguments,
         weights=model_path(scenario),
@@ -138,7 +138,7 @@ def _worker(scenario: Scenario, engine: str, worker: Replica, arguments: JsonMap
 
 
 def _deployment(
-    scenario: Scenario, router: JsonMapping, workers: Mapping[str, Replica], arguments: Mapping[str, JsonObject]
+    scenario: Scenario, router: JsonMapping, workers: Mapping[str, EngineSplit], arguments: Mapping[str, JsonObject]
 ) -> JsonObject:
     engine = scenario.plan.engine
     image = f"nvcr.io/nvidia/ai-dynamo/{RUNTIMES[engine]}:{options(ID).version}"

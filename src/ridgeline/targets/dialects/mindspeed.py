@@ -26,7 +26,7 @@ from ridgeline.targets.dialects.megatron.read import settings_of, with_model
 from ridgeline.targets.dialects.megatron.write import MODEL, arrays, precision, said_by, with_arguments
 from ridgeline.targets.dialects.megatron.write_model import Writer
 from ridgeline.targets.imports.model_names import known_as
-from ridgeline.targets.launchers.launch import Command
+from ridgeline.targets.launchers.launch import NodeCommand
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admit_options, gather, habits, lose
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import nearest, normal_recompute
@@ -311,7 +311,7 @@ def write(scenario: Scenario) -> Export:
     if any(not isinstance(block.mixer, (Attention, LatentAttention)) for block in scenario.model.blocks):
         model = [Lose("model.*", HYBRID)]
     decisions = gather(decisions_of(scenario), [engine, *model, *admit_options(spoken(scenario, PLAN), option_list)])
-    command = Command(
+    command = NodeCommand(
         words=(),
         environment=ENVIRONMENT | {name: value for name, value in decisions.options.items() if name.isupper()},
         before=CHECKOUT + "\n" + arrays(decisions.options, run_options(scenario), said_by(model)),

@@ -33,7 +33,7 @@ from ridgeline.targets.dialects.nemo import model_words, resolve_references, tok
 from ridgeline.targets.imports.model_names import known_as, named_by
 from ridgeline.targets.imports.option_reader import OptionReader, flatten, holds, model_in, nest_options, only, pick
 from ridgeline.targets.imports.run_files import checkout_of
-from ridgeline.targets.launchers.launch import TORCHRUN, Command, comment, header, nodes_of, scripts, system_in
+from ridgeline.targets.launchers.launch import TORCHRUN, NodeCommand, comment, header, nodes_of, scripts, system_in
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose
 from ridgeline.targets.option_table import imported_run, read_options, say_options
 from ridgeline.targets.options import options
@@ -253,7 +253,7 @@ def write(scenario: Scenario) -> Export:
     return export_of(ID, files, ledger)
 
 
-def _command(scenario: Scenario) -> Command:
+def _command(scenario: Scenario) -> NodeCommand:
     """torchrun with a process for each logical NeuronCore of the node."""
     (_, chips_per_node), (ranks, lnc) = nodes_of(scenario.system), cores_of(scenario.system)
     environment = dict(ENVIRONMENT)
@@ -267,7 +267,7 @@ def _command(scenario: Scenario) -> Command:
         f'--config-name={shlex.quote(FILE.removesuffix(".yaml"))} model.model_config="$PWD/{CONFIG}" '
         'trainer.num_nodes="$NNODES"'
     )
-    return Command(words=(), per_chip=False, environment=environment, before=NOTE, tail=words)
+    return NodeCommand(words=(), per_chip=False, environment=environment, before=NOTE, tail=words)
 
 
 def _model_pieces(scenario: Scenario) -> Iterator[Piece]:

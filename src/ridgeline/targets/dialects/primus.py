@@ -28,7 +28,7 @@ from ridgeline.targets.dialects.torchtitan.read import read_job
 from ridgeline.targets.imports.option_reader import tables
 from ridgeline.targets.imports.run_files import Checkout, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
-from ridgeline.targets.launchers.launch import Command, comment, header, nodes_of, scripts, system_in
+from ridgeline.targets.launchers.launch import NodeCommand, comment, header, nodes_of, scripts, system_in
 from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, admit_options, export_of, gather, lose
 from ridgeline.targets.options import options
 from ridgeline.targets.tables import names, values, words
@@ -84,7 +84,7 @@ def write(scenario: Scenario) -> Export:
     }
     title = options(ID).title
     _, chips_per_node = nodes_of(scenario.system)
-    command = Command(
+    command = NodeCommand(
         words=(),
         per_chip=False,
         environment={"GPUS_PER_NODE": str(chips_per_node)} | {key: str(value) for key, value in said if key.isupper()},

@@ -13,7 +13,7 @@ from ridgeline.targets.imports.option_reader import OptionReader
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
 from ridgeline.targets.options import options
 from ridgeline.targets.serving.engine import (
-    Replica,
+    EngineSplit,
     engine_words,
     first_server,
     fleet_pieces,
@@ -41,7 +41,7 @@ POLICIES = {"cache_aware": "prefix-aware", "round_robin": "round-robin", "power_
 APART = table_words("sglang", "apart")
 
 
-def engine_pieces(scenario: Scenario, one: Replica) -> Iterator[Piece]:
+def engine_pieces(scenario: Scenario, one: EngineSplit) -> Iterator[Piece]:
     """Everything that an SGLang engine is told."""
     yield from mesh(scenario, one)
     yield from ENGINE.pieces(scenario)
@@ -51,7 +51,7 @@ def engine_pieces(scenario: Scenario, one: Replica) -> Iterator[Piece]:
         yield from _speculation(scenario.plan.speculation)
 
 
-def mesh(scenario: Scenario, one: Replica) -> Iterator[Piece]:
+def mesh(scenario: Scenario, one: EngineSplit) -> Iterator[Piece]:
     """`--tp-size` counts all ranks of a stage; with DP attention they form dp groups for attention."""
     yield Say("--tp-size", one.tp * one.dp, "plan.tp")
     yield Say("--pp-size", one.pp, "plan.pp")

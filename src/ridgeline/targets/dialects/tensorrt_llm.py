@@ -20,7 +20,7 @@ from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, lose
 from ridgeline.targets.options import options
 from ridgeline.targets.serving.engine import (
     MODEL,
-    Replica,
+    EngineSplit,
     engine_words,
     fleet_pieces,
     graph_pieces,
@@ -47,7 +47,7 @@ PROGRAMS = (("trtllm-serve", "serve"), ("trtllm-serve",))
 APART = table_words("tensorrt-llm", "apart")
 
 
-def engine_pieces(scenario: Scenario, one: Replica) -> Iterator[Piece]:
+def engine_pieces(scenario: Scenario, one: EngineSplit) -> Iterator[Piece]:
     """Everything that a TensorRT-LLM engine is told."""
     yield from _mesh(scenario, one)
     yield from ENGINE.pieces(scenario)
@@ -63,7 +63,7 @@ def engine_pieces(scenario: Scenario, one: Replica) -> Iterator[Piece]:
         yield Lose("plan.speculation.draft", "its head is a checkpoint of its own: add speculative_model_dir")
 
 
-def _mesh(scenario: Scenario, one: Replica) -> Iterator[Piece]:
+def _mesh(scenario: Scenario, one: EngineSplit) -> Iterator[Piece]:
     """Tensor ranks count all ranks of a stage; with attention DP each of them handles requests of its own."""
     yield Say("tensor_parallel_size", one.tp * one.dp, "plan.tp")
     yield Say("pipeline_parallel_size", one.pp, "plan.pp")

@@ -13,7 +13,7 @@ from ridgeline.targets.dialects.torchtitan.read import functions as functions
 from ridgeline.targets.dialects.torchtitan.read import is_registry
 from ridgeline.targets.dialects.torchtitan.read import read as read_titan
 from ridgeline.targets.dialects.torchtitan.write import flavor_of, pieces
-from ridgeline.targets.launchers.launch import Command, comment, header, scripts
+from ridgeline.targets.launchers.launch import NodeCommand, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, export_of, gather, habits, lose
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
@@ -73,7 +73,7 @@ def write(scenario: Scenario) -> Export:
     title = options(ID).title
     name = f"{ledger.options[f'{REGISTRY}.family']}_plan"
     words = ("-m", "torchtitan.train", "--module", FILE.removesuffix(".py"), "--config", name, "--training.steps", "50")
-    command = Command(words=words, environment=growing_segments(scenario.system), before=NOTE, tail=TOKENIZER)
+    command = NodeCommand(words=words, environment=growing_segments(scenario.system), before=NOTE, tail=TOKENIZER)
     text = module(scenario, ledger.options, name, title)
     return export_of(ID, {FILE: text, **scripts(scenario, command, title)}, ledger)
 

@@ -16,7 +16,7 @@ from ridgeline.targets.imports.option_reader import Arguments, OptionReader, fla
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, lose
 from ridgeline.targets.options import options
 from ridgeline.targets.serving.engine import (
-    Replica,
+    EngineSplit,
     engine_words,
     fleet_pieces,
     imported_server,
@@ -43,7 +43,7 @@ MODES = {word: kind for kind, word in GRAPHS.items()} | {"FULL_DECODE_ONLY": "fu
 APART = table_words("vllm", "apart")
 
 
-def engine_pieces(scenario: Scenario, one: Replica) -> Iterator[Piece]:
+def engine_pieces(scenario: Scenario, one: EngineSplit) -> Iterator[Piece]:
     """Everything that a vLLM engine is told."""
     yield from mesh(scenario, one)
     yield from ENGINE.pieces(scenario)
@@ -55,7 +55,7 @@ def engine_pieces(scenario: Scenario, one: Replica) -> Iterator[Piece]:
         yield from _speculation(scenario.plan.speculation)
 
 
-def mesh(scenario: Scenario, one: Replica) -> Iterator[Piece]:
+def mesh(scenario: Scenario, one: EngineSplit) -> Iterator[Piece]:
     """Tensor, pipeline and data ranks; experts go over tensor and data ranks together, or are split like the rest."""
     yield Say("--tensor-parallel-size", one.tp, "plan.tp")
     yield Say("--pipeline-parallel-size", one.pp, "plan.pp")
@@ -125,7 +125,7 @@ def write(scenario: Scenario) -> Export:
     return server_export(ID, scenario, ledger, how)
 
 
-def has_own_balancer(scenario: Scenario, one: Replica) -> bool:
+def has_own_balancer(scenario: Scenario, one: EngineSplit) -> bool:
     """Whether replicas are ranks of one server, whose front end gives requests to the least loaded.
 
     Ranks of a mixture of experts would step together, and those of several nodes need a server on each.

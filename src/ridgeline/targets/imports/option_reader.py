@@ -23,7 +23,7 @@ from ridgeline.core.table import BIGGEST, given_text
 from ridgeline.models.load import MODELS
 from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.imports.shell_eval import SHELLS, read_script
-from ridgeline.targets.options import Options
+from ridgeline.targets.options import DocumentedOptions
 from ridgeline.targets.target import Files, Unread
 
 OPEN = ("auto", "null", "none", "")  # words that leave a number to the software
@@ -335,7 +335,7 @@ class Arguments:
     strange: list[Unread] = field(default_factory=list)
 
 
-def read_arguments(words: Iterable[str], *known: Options) -> Arguments:
+def read_arguments(words: Iterable[str], *known: DocumentedOptions) -> Arguments:
     """Every option of the words, by the lists of the programs that share them.
 
     >>> from ridgeline.targets.options import options
@@ -380,7 +380,7 @@ def _is_option(word: str) -> bool:
     return len(word) > 1 and word.startswith("-") and NUMBER.fullmatch(word) is None
 
 
-def _option_name(text: str, known: Iterable[Options]) -> str | None:
+def _option_name(text: str, known: Iterable[DocumentedOptions]) -> str | None:
     """The documented name that a text means; what stands behind a dot is part of a value that is an object."""
     stem, dot, inner = text.replace("_", "-").partition(".")
     for option_list in known:
@@ -393,7 +393,7 @@ def _option_name(text: str, known: Iterable[Options]) -> str | None:
     return next(iter(meanings)) if len(meanings) == 1 else None
 
 
-def _strange_option(word: str, text: str, known: Iterable[Options]) -> Unread:
+def _strange_option(word: str, text: str, known: Iterable[DocumentedOptions]) -> Unread:
     names = sorted({name for option_list in known for name in (*option_list.values, *option_list.flags)})
     near = get_close_matches(text.replace("_", "-"), names, n=3, cutoff=0.6)
     titles = " or ".join(option_list.title for option_list in known)

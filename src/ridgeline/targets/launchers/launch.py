@@ -95,7 +95,7 @@ MANY = "{} nodes: sbatch launch.sbatch, or on each node NODE_RANK=0... MASTER_AD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class NodeCommand:
     """What runs on every node.
 
     words        the program and its arguments, one word each; `tail` is shell text put after them unquoted, for an
@@ -151,12 +151,12 @@ def system_in(texts: Mapping[str, str]) -> str | None:
     return None
 
 
-def scripts(scenario: Scenario, command: Command, title: str) -> dict[str, str]:
+def scripts(scenario: Scenario, command: NodeCommand, title: str) -> dict[str, str]:
     """The two launch scripts by file name."""
     return {ON_NODE: on_node(scenario, command, title), SLURM: slurm(scenario, title)}
 
 
-def on_node(scenario: Scenario, command: Command, title: str) -> str:
+def on_node(scenario: Scenario, command: NodeCommand, title: str) -> str:
     """A script that starts this node's share; NODE_RANK, MASTER_ADDR and MASTER_PORT come from its environment."""
     nodes, chips_per_node = nodes_of(scenario.system)
     lines = [f"NNODES=${{NNODES:-{nodes}}}", *leader(nodes)] if command.rendezvous else []

@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class DocumentedOptions:
     """The documented options of one version of a target."""
 
     target: str
@@ -57,11 +57,11 @@ class Options:
 
 
 @cache
-def options(target: str) -> Options:
+def options(target: str) -> DocumentedOptions:
     """The recorded list of a target: the one file named after it."""
     (path,) = FOLDER.glob(f"{target}-v*.toml")
     data = read_table(path).data
-    return Options(
+    return DocumentedOptions(
         target=data["target"],
         version=data["version"],
         source=data["source"],

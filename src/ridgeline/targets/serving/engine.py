@@ -24,8 +24,8 @@ from ridgeline.targets.dialects.verl.names import weights_of
 from ridgeline.targets.imports.option_reader import Arguments, OptionReader, model_in, read_arguments, tables
 from ridgeline.targets.launchers.launch import nodes_of
 from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, admit_options, gather, habits
-from ridgeline.targets.options import Options, options
-from ridgeline.targets.serving.scripts import Launch, commands_of, load_pieces, read_load, replicas_in
+from ridgeline.targets.options import DocumentedOptions, options
+from ridgeline.targets.serving.scripts import ServerLaunch, commands_of, load_pieces, read_load, replicas_in
 from ridgeline.targets.tables import names as table_names
 from ridgeline.targets.tables import tables as engine_tables
 from ridgeline.targets.tables import words as table_words
@@ -36,7 +36,7 @@ MODEL = "MODEL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class EngineSplit:
     """How one engine is split: data-parallel ranks step together; `count` of them serve."""
 
     count: int
@@ -51,11 +51,11 @@ class Replica:
         return self.tp * self.pp * self.dp
 
 
-def replica_of(scenario: Scenario) -> Replica:
+def replica_of(scenario: Scenario) -> EngineSplit:
     """The replicas of a scenario without pools of their own."""
     mesh, ranks = scenario.plan.mesh, scenario.plan.serving.data_parallel_size
     nodes = -(-mesh.tp * mesh.pp * ranks // nodes_of(scenario.system)[1])
-    return Replica(count=replicas_of(scenario), tp=mesh.tp, pp=mesh.pp, ep=mesh.ep, dp=ranks, nodes=nodes)
+    return EngineSplit(count=replicas_of(scenario), tp=mesh.tp, pp=mesh.pp, ep=mesh.ep, dp=ranks, nodes=nodes)
 
 
 def model_path(scenario: Scenario) -> str:
@@ -140,7 +140,7 @@ def weigh_unread(unread: Iterable[Unread]) -> Iterator[Unread]:
 
 UNKNOWN_LOAD = {"kind": "serve", "arrivals": {"kind": "poisson", "rate": 1.0}, "isl": 1024, "osl": 128}
 BENCH_PROGRAM = ("vllm", "bench", "serve")
-BENCH = Options(
+BENCH = DocumentedOptions(
     target="vllm bench serve",
     version=options("vllm").version,
     source="",
@@ -160,7 +160,7 @@ def reader_of(found: Arguments, source: str) -> OptionReader:
 
 
 def first_server(
-    files: Files, programs: tuple[tuple[str, ...], ...], keys: frozenset[str], known: Options
+    files: Files, programs: tuple[tuple[str, ...], ...], keys: frozenset[str], known: DocumentedOptions
 ) -> tuple[Arguments, int]:
     """The options and replicas of the first server among the files: of a command, else of a YAML file with its keys."""
     commands = commands_of(files, *programs)
@@ -360,7 +360,7 @@ class EngineWords:
                 reader.problems.append(Problem(path=f"--{name}", given=repr(value)[:60], expected="one value"))
         return knob_values
 
-    def server(self, scenario: Scenario, said: Iterable[Piece], **how: object) -> tuple[Ledger, Launch]:
+    def server(self, scenario: Scenario, said: Iterable[Piece], **how: object) -> tuple[Ledger, ServerLaunch]:
         """The account of one server's pieces, and how its replicas are started."""
         replica = replica_of(scenario)
         pools = Lose("plan.serving.pools*", "pools of prefill and decode need a router between them: export to dynamo")
@@ -368,7 +368,7 @@ class EngineWords:
         ledger = gather(serving_decisions_of(scenario), admit_options(every_piece, options(self.id)))
         settings: JsonObject = {"replicas": replica.count, "chips": replica.chips, "nodes": replica.nodes, **how}
         arguments = {name: value for name, value in ledger.options.items() if name.startswith("--")}
-        return ledger, Launch(arguments=arguments, weights=model_path(scenario), **settings)
+        return ledger, ServerLaunch(arguments=arguments, weights=model_path(scenario), **settings)
 
 
 @cache
@@ -392,7 +392,7 @@ def engine_words(id: str, title: str, dtype: str = "--dtype", kv_dtype: str = "-
     )
 
 
-def fleet_pieces(replica: Replica, before_them: str, *, several: bool = True) -> Iterator[Piece]:
+def fleet_pieces(replica: EngineSplit, before_them: str, *, several: bool = True) -> Iterator[Piece]:
     """Replicas that are servers of their own; `before_them` is what deals requests to them."""
     yield Say("REPLICAS", replica.count, "plan.serving.replicas")
     if several:

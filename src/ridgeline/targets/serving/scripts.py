@@ -30,7 +30,7 @@ VISIBLE = {"NVIDIA": "CUDA_VISIBLE_DEVICES", "AMD": "HIP_VISIBLE_DEVICES", "Huaw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class ServerLaunch:
     """How one replica is started.
 
     program    shell words before the arguments: the server and the model
@@ -74,7 +74,7 @@ def model_line(weights: str) -> str:
     return 'MODEL=${MODEL:?"set MODEL to the folder of the weights"}\n'
 
 
-def launch_script(scenario: Scenario, how: Launch, title: str) -> str:
+def launch_script(scenario: Scenario, how: ServerLaunch, title: str) -> str:
     """`launch.sh`."""
     vendor = scenario.system.chip.vendor
     lines = [model_line(how.weights).rstrip(), *SERVER]
@@ -228,7 +228,9 @@ def bench_script(scenario: Scenario, said: JsonMapping, title: str, weights: str
     )
 
 
-def server_export(id: str, scenario: Scenario, ledger: Ledger, how: Launch, fields: Files | None = None) -> Export:
+def server_export(
+    id: str, scenario: Scenario, ledger: Ledger, how: ServerLaunch, fields: Files | None = None
+) -> Export:
     """launch.sh and bench.sh of one server, behind a file of its own where it has one."""
     title = options(id).title
     load = bench_script(scenario, ledger.options, title, how.weights)

@@ -16,7 +16,7 @@ from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.deepspeed import OVERLAPPED, STAGES, offload_pieces, zero_offloads
 from ridgeline.targets.dialects.verl.names import LORA_NAMES, weights_of
 from ridgeline.targets.imports.option_reader import nest_options
-from ridgeline.targets.launchers.launch import Command, comment, header, nodes_of, scripts
+from ridgeline.targets.launchers.launch import NodeCommand, comment, header, nodes_of, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose, media_of_the_data
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
@@ -353,7 +353,7 @@ def _zero_formats(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
     yield Fixed("workload.optimizer.states", "fp32", "states are kept in fp32")
 
 
-def trainer_export(id: str, scenario: Scenario, pieces: Iterable[Piece], command: Command) -> Export:
+def trainer_export(id: str, scenario: Scenario, pieces: Iterable[Piece], command: NodeCommand) -> Export:
     """The tables of options as files, and the launch scripts."""
     ledger, title = gather(decisions_of(scenario), pieces), options(id).title
     tables, head = nest_options(ledger.options), comment(header(scenario, title))
@@ -363,16 +363,16 @@ def trainer_export(id: str, scenario: Scenario, pieces: Iterable[Piece], command
     return export_of(id, {**files, **scripts(scenario, command, title)}, ledger)
 
 
-def by_accelerate(scenario: Scenario, program: str, note: str) -> Command:
+def by_accelerate(scenario: Scenario, program: str, note: str) -> NodeCommand:
     """`accelerate launch` of a Python module and its arguments, a process for each chip of the node."""
     words = ("accelerate", "launch", "--config_file", "accelerate.yaml")
     allocator = growing_segments(scenario.system)
-    return Command(words=words, per_chip=False, tail=f"{STARTED}{program}", before=note, environment=allocator)
+    return NodeCommand(words=words, per_chip=False, tail=f"{STARTED}{program}", before=note, environment=allocator)
 
 
-def by_torchrun(scenario: Scenario, program: tuple[str, ...], note: str) -> Command:
+def by_torchrun(scenario: Scenario, program: tuple[str, ...], note: str) -> NodeCommand:
     """torchrun of a Python module and its arguments."""
-    return Command(words=("-m", *program), before=note, environment=growing_segments(scenario.system))
+    return NodeCommand(words=("-m", *program), before=note, environment=growing_segments(scenario.system))
 
 
 def constants(table: str, section: str, prefix: str = "train.") -> Iterator[Say]:

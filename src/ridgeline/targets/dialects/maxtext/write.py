@@ -14,7 +14,7 @@ from ridgeline.models.spec import Attention, LatentAttention, Mlp, ModelSpec, Mo
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.megatron.write_model import unknown_losses
-from ridgeline.targets.launchers.launch import ON_NODE, Command, comment, header, nodes_of, on_node, scripts
+from ridgeline.targets.launchers.launch import ON_NODE, NodeCommand, comment, header, nodes_of, on_node, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose
 from ridgeline.targets.option_table import option_names, say_options
 from ridgeline.targets.options import options
@@ -355,10 +355,10 @@ def _launch(scenario: Scenario, title: str) -> dict[str, str]:
     if on_tpu(scenario.system):
         flags = {"LIBTPU_INIT_ARGS": LIBTPU}
         setup = tuple(every_host(scenario))
-        alone = Command(words=words, per_chip=False, rendezvous=False, setup=setup, environment=flags, tail=OUTPUT)
+        alone = NodeCommand(words=words, per_chip=False, rendezvous=False, setup=setup, environment=flags, tail=OUTPUT)
         return {ON_NODE: on_node(scenario, alone, title)}
     flags = {"XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=true", **POOL}
-    command = Command(words=words, per_chip=False, environment=flags, setup=(COORDINATOR,), tail=OUTPUT)
+    command = NodeCommand(words=words, per_chip=False, environment=flags, setup=(COORDINATOR,), tail=OUTPUT)
     return scripts(scenario, command, title)
 
 

@@ -24,7 +24,7 @@ from ridgeline.targets.dialects.megatron.read_model import named_by_path, read_m
 from ridgeline.targets.imports.option_reader import OptionReader, pick
 from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.option_table import read_options
-from ridgeline.targets.options import Options, options
+from ridgeline.targets.options import DocumentedOptions, options
 from ridgeline.targets.tables import names as table_names
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import DIALECTS, Files, Imported, Unread, refusal
@@ -395,7 +395,7 @@ def read_model_quietly(reader: OptionReader, hint: str) -> None:
     reader.problems, reader.assumptions = before, notes
 
 
-def _explain_unread(part: Unread, known: Options, names: Mapping[str, str]) -> Unread:
+def _explain_unread(part: Unread, known: DocumentedOptions, names: Mapping[str, str]) -> Unread:
     option_name = names.get(part.option, part.option)
     is_documented = option_name in known.flags or option_name in known.values or "." in option_name
     why = NOT_PRICED if is_documented else f"not among the options recorded of {known.target} {known.version}"

@@ -18,7 +18,7 @@ from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.megatron.names import ID, MODULES, RECIPES, STATES, STRATEGIES, layout_of
 from ridgeline.targets.dialects.megatron.write_model import MODEL as SPEC
 from ridgeline.targets.dialects.megatron.write_model import Writer, is_hybrid, numerics, stages
-from ridgeline.targets.launchers.launch import Command, comment, header, scripts
+from ridgeline.targets.launchers.launch import NodeCommand, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, admit_options, export_of, gather, habits, lose
 from ridgeline.targets.option_table import option_names, say_options
 from ridgeline.targets.options import options
@@ -412,7 +412,7 @@ def write(scenario: Scenario) -> Export:
     said, experts = decisions.options, "--overlap-moe-expert-parallel-comm" in decisions.options
     sharded, graph = "--use-megatron-fsdp" in said, said.get("--cuda-graph-impl")
     program = "pretrain_hybrid.py" if is_hybrid(scenario.model) else "pretrain_gpt.py"
-    command = Command(
+    command = NodeCommand(
         words=(),
         environment=run_environment(said, fsdp=sharded, experts=experts, graph=graph),
         before=CHECKOUT + arrays(said, {**RUN, **fusions(scenario)}, said_by(model)),
@@ -442,7 +442,7 @@ def fusions(scenario: Scenario) -> JsonObject:
     return kernels
 
 
-def with_arguments(id: str, scenario: Scenario, command: Command, found: Ledger) -> Export:
+def with_arguments(id: str, scenario: Scenario, command: NodeCommand, found: Ledger) -> Export:
     """The launch scripts, and beside them the arguments as a table."""
     title = options(id).title
     dashed_options = {name[2:]: value for name, value in found.options.items() if name.startswith("--")}

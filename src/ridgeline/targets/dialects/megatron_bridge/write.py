@@ -13,9 +13,9 @@ from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.dialects.megatron.names import flags_of
 from ridgeline.targets.dialects.megatron.write import fusions, pieces, run_environment, said_by
 from ridgeline.targets.dialects.megatron.write_model import is_hybrid, scaled_by_yarn
-from ridgeline.targets.launchers.launch import Command, comment, header, scripts
+from ridgeline.targets.launchers.launch import NodeCommand, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admit_options, export_of, gather, lose, matching
-from ridgeline.targets.options import Options, options
+from ridgeline.targets.options import DocumentedOptions, options
 from ridgeline.targets.tables import names, template, values, word_lists, words
 from ridgeline.targets.target import Export
 
@@ -183,11 +183,11 @@ def write(scenario: Scenario) -> Export:
     environment = run_environment(ledger.options, fsdp=sharded, experts=experts, graph=graph)
     files = {FILE: recipe(scenario, fields, title)}
     setup = (PRETRAINED,) if PEFT in fields else ()
-    files |= scripts(scenario, Command(words=(FILE,), environment=environment, setup=setup), title)
+    files |= scripts(scenario, NodeCommand(words=(FILE,), environment=environment, setup=setup), title)
     return export_of(ID, files, ledger)
 
 
-def _admit_fields(found: Iterator[Piece], known: Options) -> Iterator[Piece]:
+def _admit_fields(found: Iterator[Piece], known: DocumentedOptions) -> Iterator[Piece]:
     """Fields the target documents; the same gate as for options, which begin with dashes."""
     for piece in found:
         if isinstance(piece, Say) and "." in piece.option:

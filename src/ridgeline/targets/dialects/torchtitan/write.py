@@ -14,7 +14,7 @@ from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.imports.option_reader import nest_options
-from ridgeline.targets.launchers.launch import Command, comment, header, scripts
+from ridgeline.targets.launchers.launch import NodeCommand, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose
 from ridgeline.targets.option_table import say_options
 from ridgeline.targets.options import options
@@ -64,7 +64,7 @@ def write(scenario: Scenario) -> Export:
     words = ("-m", "torchtitan.train", "--job.config_file", FILE, "--training.steps", "50")
     slow = "model.converters" in ledger.options and not ledger.options["compile.enable"]
     allocator = growing_segments(scenario.system)
-    command = Command(words=words, environment=allocator, before=(SLOW if slow else "") + NOTE, tail=DATA)
+    command = NodeCommand(words=words, environment=allocator, before=(SLOW if slow else "") + NOTE, tail=DATA)
     return export_of(ID, {FILE: text, **scripts(scenario, command, title)}, ledger)
 
 
