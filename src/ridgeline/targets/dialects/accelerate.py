@@ -19,7 +19,6 @@ from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported, Unread, refusal
 from ridgeline.targets.trainers import write as trainers
 from ridgeline.targets.trainers.read import TrainedTask, named_table, read_run, reader_of_files, zero_file
-from ridgeline.targets.vendors import runs_on
 
 ID = "accelerate"
 
@@ -59,7 +58,6 @@ def write(scenario: Scenario) -> Export:
 
 def _pieces(scenario: Scenario, run: trainers.TrainerRun) -> Iterator[Piece]:
     work = training(scenario).workload
-    yield from runs_on(scenario, ID)
     words = dict(WORDS, flash="sdpa") if run.cp > 1 else dict(WORDS)
     if run.backend == "deepspeed":
         del words["mixed"]  # DeepSpeed's own file says it, and Accelerate refuses it twice

@@ -13,7 +13,6 @@ from ridgeline.targets.tables import words
 from ridgeline.targets.target import Export, Files, Imported, Unread
 from ridgeline.targets.trainers.read import TrainedTask, read_run, reader_of_files, zero_file
 from ridgeline.targets.trainers.write import ZERO, TrainerRun, by_torchrun, common, constants, run_of, trainer_export
-from ridgeline.targets.vendors import runs_on
 
 ID = "axolotl"
 
@@ -32,7 +31,6 @@ def write(scenario: Scenario) -> Export:
 
 def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
     work = training(scenario).workload
-    yield from runs_on(scenario, ID)
     yield from common(scenario, run, WORDS)
     if run.backend == "fsdp2":
         yield from constants("trainers", "wrapped", "train.fsdp_config.")

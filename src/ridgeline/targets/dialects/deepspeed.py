@@ -6,20 +6,19 @@ import json
 from collections.abc import Iterator
 
 from ridgeline.core.documents import JsonObject
-from ridgeline.models.spec import Attention, Mlp, ModelSpec, Norm
+from ridgeline.models.spec import Mlp, ModelSpec
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of
-from ridgeline.targets.dialects.maxtext.write import plain_sizes
+from ridgeline.targets.dialects.maxtext.write import plain_block, plain_sizes
 from ridgeline.targets.dialects.verl.names import weights_of
 from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nest_options, only, pick
-from ridgeline.targets.launchers.launch import NodeCommand, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose, media_of_the_data
+from ridgeline.targets.launchers.launch import NodeCommand, account_run, export_run
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, lose, media_of_the_data
 from ridgeline.targets.option_table import imported_run
-from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import KEYS, fallback_losses, same_everywhere
 from ridgeline.targets.tables import template, words
 from ridgeline.targets.target import Export, Files, Imported, Unread
-from ridgeline.targets.vendors import growing_segments, runs_on, vendor_of
+from ridgeline.targets.vendors import growing_segments, vendor_of
 
 ID = "deepspeed"
 
@@ -27,7 +26,6 @@ STAGES = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "lion": "Lion", "muon": "Muon", "sgd": "SGD", "adafactor": "Adafactor"}
 FORMATS = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 CP = "sequence_parallel_size"
-TRAIN = "train.py"
 BODY = template("deepspeed_train.txt")
 FILE = "ds_config.json"
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"  # which PyTorch of every age reads
@@ -40,15 +38,14 @@ CODE = "which layers are recomputed is written in the script (train.py)"
 OVERLAPPED = ("plan.overlap.grad-reduce", "plan.overlap.param-gather")
 
 
-def train_script(scenario: Scenario, title: str) -> str | None:
+def train_script(scenario: Scenario) -> str | None:
     """train.py; None where the plan or the model takes code of the user's own."""
     mesh, model = scenario.plan.mesh, scenario.model
     config_code, weights_path = llama_config(model), weights_of(model)
     if mesh.pp * mesh.cp * mesh.ep * mesh.etp > 1 or (config_code is None and weights_path is None):
         return None
     recomputes = same_everywhere(scenario).kind != "none"
-    body = BODY.format(seq=scenario.workload.seq, recompute=recomputes, published=weights_path or "", own=config_code)
-    return comment(header(scenario, title)) + body
+    return BODY.format(seq=scenario.workload.seq, recompute=recomputes, published=weights_path or "", own=config_code)
 
 
 def llama_config(model: ModelSpec) -> str | None:
@@ -58,38 +55,29 @@ def llama_config(model: ModelSpec) -> str | None:
     >>> llama_config(MODELS["deepseek-v3"]) is None, "head_dim=128" in (llama_config(MODELS["llama3-8b"]) or "")
     (True, True)
     """
-    if len(model.blocks) != 1 or model.mtp or model.vision or model.norm != Norm() or model.embedding.positions:
+    block = plain_block(model)
+    if block is None or not isinstance(block[1], Mlp):
         return None
-    block = model.blocks[0]
-    mixer, ffn = block.mixer, block.ffn
-    if not isinstance(mixer, Attention) or not isinstance(ffn, Mlp) or (block.norm, block.norms) != (Norm(), 2):
-        return None
-    plain = Attention(heads=mixer.heads, kv_heads=mixer.kv_heads, head_dim=mixer.head_dim)
-    if mixer != plain or ffn != Mlp(hidden=ffn.hidden) or block.parallel or block.extra or block.beside:
-        return None
-    sizes = plain_sizes(model, mixer, ffn)
+    sizes = plain_sizes(model, *block)
     return f"LlamaConfig({', '.join(f'{word}={sizes[name]}' for name, word in words(ID, 'llama').items())})"
 
 
 def write(scenario: Scenario) -> Export:
     """ds_config.json and the launch scripts."""
-    ledger = gather(decisions_of(scenario), _pieces(scenario))
+    ledger = account_run(ID, scenario, _pieces(scenario))
     text = json.dumps(nest_options(ledger.options), indent=2) + "\n"
-    title = options(ID).title
-    script = train_script(scenario, title)
+    script = train_script(scenario)
     on_host = vendor_of(scenario.system).device == "cpu"
     environment = ON_HOST if on_host else growing_segments(scenario.system, ALLOCATOR)
     program = ("train.py", "--deepspeed", "--deepspeed_config", FILE)
     command = NodeCommand(words=program, before=WRITTEN if script else NOTE, environment=environment)
-    files = {FILE: text, **scripts(scenario, command, title)}
-    return export_of(ID, files | ({TRAIN: script} if script else {}), ledger)
+    return export_run(ID, scenario, ledger, {FILE: text}, command, {"train.py": script} if script else {})
 
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
     by_script = (f"workload.{path}" for path in ("seq", "packed", "document", "task", "lora.*"))
     yield from lose(SCRIPT, "model.*", *by_script, yours=True)
     yield from habits(ID, "script")
-    yield from runs_on(scenario, ID)
     for part in (_pipeline, _batch, _mesh, _experts, _zero, _offload, _formats, _optimizer):
         yield from part(scenario)
 
@@ -237,19 +225,17 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
     yield Fixed("plan.precision.compute", stored_format, "products are multiplied as weights are stored")
     yield Fixed("plan.precision.weights", stored_format, "bf16, fp16 or fp32")
     yield Fixed("plan.precision.activations", stored_format, "activations follow the weights")
-    yield from _gradients(scenario, decisions["plan.precision.gradients"], stored_format)
-
-
-def _gradients(scenario: Scenario, gradients: str, stored: str) -> Iterator[Piece]:
-    """The format they are added up in and the one they are reduced in; with sequence parallelism its own option."""
+    gradients = decisions["plan.precision.gradients"]
     if gradients not in FORMATS:
         yield Lose("plan.precision.gradients", "gradients are reduced in bf16, fp16 or fp32")
         return
     yield Say("communication_data_type", gradients, "plan.precision.gradients")
     if sequence_ranks(scenario)[0] > 1:
         yield Say("seq_parallel_communication_data_type", gradients, "plan.precision.gradients")
-    if scenario.plan.sharding.shard == "none" and gradients != stored:
-        yield Lose("plan.precision.gradients", f"without ZeRO they are added up in {stored}, and only reduced in this")
+    if scenario.plan.sharding.shard == "none" and gradients != stored_format:
+        yield Lose(
+            "plan.precision.gradients", f"without ZeRO they are added up in {stored_format}, and only reduced in this"
+        )
         return
     yield Say("data_types.grad_accum_dtype", gradients, "plan.precision.gradients")
 

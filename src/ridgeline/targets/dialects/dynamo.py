@@ -67,7 +67,21 @@ def write(scenario: Scenario) -> Export:
     front = ServerLaunch(program=program, arguments=router, weights=model_path(scenario), replicas=1, chips=1)
     files[ON_NODE] = launch_script(scenario, front, title)
     for name, worker in workers.items():
-        files[f"{name}.sh"] = launch_script(scenario, _worker(scenario, engine, worker, arguments[name]), title)
+        files[f"{name}.sh"] = launch_script(
+            scenario,
+            (
+                ServerLaunch(
+                    program=f'exec python3 -m {MODULES[engine]} {MODEL_OPTION[engine]} "$MODEL"',
+                    arguments=arguments[name],
+                    weights=model_path(scenario),
+                    replicas=worker.count,
+                    chips=worker.chips,
+                    nodes=worker.nodes,
+                    rendezvous=f'--nnodes {worker.nodes} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR"',
+                )
+            ),
+            title,
+        )
     files[BENCH] = bench_script(scenario, ledger.options, title, model_path(scenario))
     return export_of(ID, files, ledger)
 
@@ -123,18 +137,6 @@ def arguments_of(scenario: Scenario, engine: str, name: str, worker: EngineSplit
         if engine == "sglang":
             arguments["--disaggregation-transfer-backend"] = "nixl"
     return arguments
-
-
-def _worker(scenario: Scenario, engine: str, worker: EngineSplit, arguments: JsonMapping) -> ServerLaunch:
-    return ServerLaunch(
-        program=f'exec python3 -m {MODULES[engine]} {MODEL_OPTION[engine]} "$MODEL"',
-        arguments=arguments,
-        weights=model_path(scenario),
-        replicas=worker.count,
-        chips=worker.chips,
-        nodes=worker.nodes,
-        rendezvous=f'--nnodes {worker.nodes} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR"',
-    )
 
 
 def _deployment(

@@ -15,7 +15,6 @@ from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported, Unread, refusal
 from ridgeline.targets.trainers import write as trainers
 from ridgeline.targets.trainers.read import TrainedTask, named_table, read_run, reader_of_files, zero_file
-from ridgeline.targets.vendors import runs_on
 
 ID = "llamafactory"
 
@@ -47,7 +46,6 @@ def write(scenario: Scenario) -> Export:
 
 def _pieces(scenario: Scenario, run: trainers.TrainerRun) -> Iterator[Piece]:
     work = training(scenario).workload
-    yield from runs_on(scenario, ID)
     words = dict(WORDS)
     if run.backend != "fsdp2":
         del words["mixed"]
@@ -72,7 +70,18 @@ def read(files: Files) -> Imported:
     expected_text = "one YAML file with stage and finetuning_type"
     config_table = next(iter(_of_scripts(files)), None) or only(files, _is_ours, expected_text, ".yaml", ".yml")
     train: JsonObject = {str(key): value for key, value in config_table.data.items()}
-    _refuse(train, config_table.source)
+    megatron = [key for key in MEGATRON if train.get(key) not in (None, False)]
+    if megatron:
+        given_text, todo = f"{megatron[0]}, of its Megatron backend", "name a file that trains with transformers"
+        raise refusal(given_text, "FSDP or DeepSpeed", path=megatron[0], todo=todo, where=config_table.source)
+    other_keys = [key for key in ELSEWHERE if key in train and not train.get("do_train")]
+    if other_keys:
+        raise refusal(
+            f"a file that {ELSEWHERE[other_keys[0]]}",
+            "training of a decoder",
+            path=other_keys[0],
+            where=config_table.source,
+        )
     notes: list[Unread] = []
     stage = str(train.pop("stage", "sft"))[:40]
     if stage in OTHERS:
@@ -95,18 +104,6 @@ def read(files: Files) -> Imported:
     imported_run = read_run(reader, READ_WORDS, checkout_of(files).model or model_in(files), ID, task)
     imported_run = imported_run.with_settings(workload={"towers": "frozen"} if frozen else {})
     return with_chips(imported_run, launch)
-
-
-def _refuse(train: JsonMapping, source: str) -> None:
-    megatron = [key for key in MEGATRON if train.get(key) not in (None, False)]
-    if megatron:
-        given_text, todo = f"{megatron[0]}, of its Megatron backend", "name a file that trains with transformers"
-        raise refusal(given_text, "FSDP or DeepSpeed", path=megatron[0], todo=todo, where=source)
-    other_keys = [key for key in ELSEWHERE if key in train and not train.get("do_train")]
-    if other_keys:
-        raise refusal(
-            f"a file that {ELSEWHERE[other_keys[0]]}", "training of a decoder", path=other_keys[0], where=source
-        )
 
 
 def _of_scripts(files: Files) -> Iterator[Table]:

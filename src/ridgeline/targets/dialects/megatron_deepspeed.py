@@ -40,7 +40,13 @@ def read(files: Files) -> Imported:
     if imported_run.settings["plan"]["pp"] > 1 and shard in ("zero2", "zero3"):
         notes.append(f"shard = zero1, where the files say {shard}: the pipeline engine shards optimizer states only")
         shard = "zero1"
-    changes = {"shard": shard, **_offload(config, stated_options)}
+    inner = (config or {}).get("zero_optimization")
+    has_offload = isinstance(inner, dict) and isinstance(inner.get("offload_optimizer"), dict)
+    there = has_offload and inner["offload_optimizer"].get("device", "none") in ("cpu", "nvme")  # type: ignore[index]
+    changes = {
+        "shard": shard,
+        **({"offload": {"optimizer": 1.0}} if there or stated_options.get("cpu-optimizer") else {}),
+    }
     return imported_run.with_settings(plan=changes).with_notes(after=tuple(notes))
 
 
@@ -131,10 +137,3 @@ def _recompute(said: JsonObject, config: JsonObject | None) -> None:
         is_open = "bf16" not in said and (name == "fp16" or "fp16" not in said)
         if isinstance(table, dict) and table.get("enabled") is True and is_open:
             said[name] = True
-
-
-def _offload(config: JsonObject | None, said: JsonObject) -> JsonObject:
-    inner = (config or {}).get("zero_optimization")
-    has_offload = isinstance(inner, dict) and isinstance(inner.get("offload_optimizer"), dict)
-    there = has_offload and inner["offload_optimizer"].get("device", "none") in ("cpu", "nvme")  # type: ignore[index]
-    return {"offload": {"optimizer": 1.0}} if there or said.get("cpu-optimizer") else {}

@@ -217,11 +217,6 @@ def _options(model: JsonMapping, said: JsonMapping) -> Iterator[tuple[str, Any]]
         yield "seq-length", length
     if said.get("model.overlap_p2p_comm", True) is False:
         yield "no-overlap-p2p-communication", True
-    yield from _formats(said)
-    yield from _sharding(said)
-
-
-def _formats(said: JsonMapping) -> Iterator[tuple[str, Any]]:
     name = str(said.get("trainer.precision", said.get("model.precision", "32"))).removesuffix("-mixed")
     if name in ("bf16", "16", "fp16"):
         yield ("bf16" if name == "bf16" else "fp16"), True
@@ -232,6 +227,7 @@ def _formats(said: JsonMapping) -> Iterator[tuple[str, Any]]:
         yield "fp8-format", "e4m3" if said.get("model.fp8_e4m3") is True else "hybrid"
         if said.get("model.fp8_params") is True:
             yield "fp8-param-gather", True
+    yield from _sharding(said)
 
 
 def _sharding(said: JsonMapping) -> Iterator[tuple[str, Any]]:

@@ -20,7 +20,7 @@ from ridgeline.hardware.system import System
 from ridgeline.models.dimensions import dimensions_of
 from ridgeline.models.hf import from_config
 from ridgeline.models.load import model as load_model
-from ridgeline.models.numerics import Router, numerics_of
+from ridgeline.models.numerics import numerics_of
 from ridgeline.models.spec import Attention, Mlp, ModelSpec, Moe
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario, training
@@ -33,14 +33,12 @@ from ridgeline.targets.dialects.nemo import model_words, resolve_references, tok
 from ridgeline.targets.imports.model_names import known_as, named_by
 from ridgeline.targets.imports.option_reader import OptionReader, flatten, holds, model_in, nest_options, only, pick
 from ridgeline.targets.imports.run_files import checkout_of
-from ridgeline.targets.launchers.launch import TORCHRUN, NodeCommand, comment, header, nodes_of, scripts, system_in
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose
+from ridgeline.targets.launchers.launch import TORCHRUN, NodeCommand, account_run, export_run, nodes_of, system_in
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, lose
 from ridgeline.targets.option_table import imported_run, read_options, say_options
-from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import fallback_losses, nearest
 from ridgeline.targets.tables import names, values, words
 from ridgeline.targets.target import Export, Files, Imported, Unread, refusal
-from ridgeline.targets.vendors import runs_on
 from ridgeline.targets.yaml_text import yaml_text
 
 ID = "nxd-training"
@@ -242,15 +240,10 @@ def switches(scenario: Scenario) -> Iterator[Piece]:
 
 def write(scenario: Scenario) -> Export:
     """nxd.yaml, config.json and the launch scripts."""
-    pieces = (piece for part in PARTS for piece in part(scenario))
-    ledger = gather(decisions_of(scenario), (*runs_on(scenario, ID), *pieces))
-    title = options(ID).title
-    text = comment(header(scenario, title)) + yaml_text(nest_options({**ledger.options, **RUN}))
-    files = {FILE: text, **scripts(scenario, _command(scenario), title)}
-    block = plain_block(scenario.model)
-    if block is not None:
-        files[CONFIG] = json.dumps(config_of(scenario.model, *block), indent=2) + "\n"
-    return export_of(ID, files, ledger)
+    ledger = account_run(ID, scenario, (piece for part in PARTS for piece in part(scenario)))
+    text, block = yaml_text(nest_options({**ledger.options, **RUN})), plain_block(scenario.model)
+    config = {CONFIG: json.dumps(config_of(scenario.model, *block), indent=2) + "\n"} if block else {}
+    return export_run(ID, scenario, ledger, {FILE: text}, _command(scenario), config)
 
 
 def _command(scenario: Scenario) -> NodeCommand:
@@ -286,21 +279,18 @@ def _model_pieces(scenario: Scenario) -> Iterator[Piece]:
         yield Lose("model.embedding.tied", "input and output embeddings are two matrices")
     yield from _numerics(model)
     if isinstance(ffn, Moe):
-        yield from _experts(ffn, numerics_of(model).router)
+        # every token reaches its experts: dropless, which has no capacity
+        router = numerics_of(model).router
+        yield Say("model.moe.num_experts", ffn.experts)
+        yield Say("model.moe.frequency", 1)
+        yield Say("model.moe.top_k", ffn.topk)
+        for name, value in values(ID, "dropless").items():
+            yield Say(f"model.moe.{name}", value)
+        if router is None or router.aux_loss is None:
+            yield Say("model.moe.router_aux_loss_coef", 0.02)
+        if router is None or router.normalized is None:
+            yield Say("model.moe.normalize_top_k_affinities", True)
     yield from _copies(scenario, mixer)
-
-
-def _experts(ffn: Moe, router: Router | None) -> Iterator[Piece]:
-    """Every token reaches its experts: dropless, which has no capacity."""
-    yield Say("model.moe.num_experts", ffn.experts)
-    yield Say("model.moe.frequency", 1)
-    yield Say("model.moe.top_k", ffn.topk)
-    for name, value in values(ID, "dropless").items():
-        yield Say(f"model.moe.{name}", value)
-    if router is None or router.aux_loss is None:
-        yield Say("model.moe.router_aux_loss_coef", 0.02)
-    if router is None or router.normalized is None:
-        yield Say("model.moe.normalize_top_k_affinities", True)
 
 
 def _copies(scenario: Scenario, mixer: Attention) -> Iterator[Piece]:

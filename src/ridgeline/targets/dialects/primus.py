@@ -15,7 +15,7 @@ from ridgeline.hardware.load import system as load_system
 from ridgeline.models.load import MODELS, find_name
 from ridgeline.models.load import model as load_model
 from ridgeline.plan.scenario import Scenario
-from ridgeline.targets.decisions import decisions_of, has_experts
+from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.dialects.maxtext.read import read_table
 from ridgeline.targets.dialects.maxtext.read_model import filled_axes
 from ridgeline.targets.dialects.megatron.collect import OTHER_WORK, Given
@@ -28,12 +28,11 @@ from ridgeline.targets.dialects.torchtitan.read import read_job
 from ridgeline.targets.imports.option_reader import tables
 from ridgeline.targets.imports.run_files import Checkout, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
-from ridgeline.targets.launchers.launch import NodeCommand, comment, header, nodes_of, scripts, system_in
-from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, admit_options, export_of, gather, lose
+from ridgeline.targets.launchers.launch import NodeCommand, account_run, export_run, nodes_of, system_in
+from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, admit_options, lose
 from ridgeline.targets.options import options
 from ridgeline.targets.tables import names, values, words
 from ridgeline.targets.target import Export, Files, Imported, refusal
-from ridgeline.targets.vendors import runs_on
 from ridgeline.targets.yaml_text import yaml_text
 
 ID = "primus"
@@ -67,7 +66,7 @@ KINDS = ("gpt", "mamba")  # of Megatron's own models
 
 def write(scenario: Scenario) -> Export:
     """primus.yaml and the launch scripts."""
-    decisions = gather(decisions_of(scenario), _pieces(scenario))
+    decisions = account_run(ID, scenario, _pieces(scenario))
     said = decisions.options.items()
     stated_options = {key.removeprefix(OVERRIDES): value for key, value in said if key.startswith(OVERRIDES)}
     plain = {key: value for key, value in PLAIN.items() if key not in stated_options}
@@ -82,7 +81,6 @@ def write(scenario: Scenario) -> Export:
         "workspace": "./output",
         "modules": {"pre_trainer": {**module, "overrides": overrides}},
     }
-    title = options(ID).title
     _, chips_per_node = nodes_of(scenario.system)
     command = NodeCommand(
         words=(),
@@ -92,12 +90,10 @@ def write(scenario: Scenario) -> Export:
         before=NOTE,
         tail=f'"${{PRIMUS:-Primus}}/runner/primus-cli" direct -- train pretrain --config "$PWD/{FILE}"',
     )
-    text = comment(header(scenario, title)) + yaml_text(table)
-    return export_of(ID, {FILE: text, **scripts(scenario, command, title)}, decisions)
+    return export_run(ID, scenario, decisions, {FILE: yaml_text(table)}, command)
 
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
-    yield from runs_on(scenario, ID)
     yield Fixed("plan.engine", "primus", "what runs it is Primus, with Megatron inside")
     yield Fixed("system.chips", scenario.system.chips, "ranks that launch.sh starts")
     yield Fixed("plan.dp", scenario.plan.mesh.dp, "the ranks that the other axes leave")

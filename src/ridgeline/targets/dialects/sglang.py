@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from ridgeline.core.documents import JsonObject
@@ -113,16 +113,12 @@ def read(files: Files) -> Imported:
     plan = read_engine(reader, replicas)
     router_commands = commands_of(files, ROUTED)
     if router_commands:
-        plan["serving"]["router"] = _policy(reader, router_commands[0][1])
+        # how SGLang's router deals requests: by what a replica has cached, unless told
+        stated_options = dict(pairwise(router_commands[0][1])).get("--router-policy", "cache_aware")
+        if stated_options not in POLICIES:
+            reader.assumptions.append(f"router-policy {stated_options[:40]}: read as cache_aware")
+        plan["serving"]["router"] = POLICIES.get(stated_options, "prefix-aware")
     return imported_server(ID, files, reader, plan, model_named(reader, files, model_given), APART)
-
-
-def _policy(reader: OptionReader, words: Sequence[str]) -> str:
-    """How SGLang's router deals requests: by what a replica has cached, unless told."""
-    stated_options = dict(pairwise(words)).get("--router-policy", "cache_aware")
-    if stated_options not in POLICIES:
-        reader.assumptions.append(f"router-policy {stated_options[:40]}: read as cache_aware")
-    return POLICIES.get(stated_options, "prefix-aware")
 
 
 def read_engine(reader: OptionReader, replicas: int = 1) -> JsonObject:

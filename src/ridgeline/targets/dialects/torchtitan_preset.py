@@ -13,13 +13,12 @@ from ridgeline.targets.dialects.torchtitan.read import functions as functions
 from ridgeline.targets.dialects.torchtitan.read import is_registry
 from ridgeline.targets.dialects.torchtitan.read import read as read_titan
 from ridgeline.targets.dialects.torchtitan.write import flavor_of, pieces
-from ridgeline.targets.launchers.launch import NodeCommand, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, export_of, gather, habits, lose
-from ridgeline.targets.options import options
+from ridgeline.targets.launchers.launch import NodeCommand, account_run, export_run
+from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, habits, lose
 from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
-from ridgeline.targets.vendors import growing_segments, runs_on
+from ridgeline.targets.vendors import growing_segments
 
 ID = "torchtitan-preset"
 
@@ -69,17 +68,14 @@ def recognises(files: Files) -> bool:
 
 def write(scenario: Scenario) -> Export:
     """preset.py and the launch scripts."""
-    ledger = gather(decisions_of(scenario), _pieces(scenario))
-    title = options(ID).title
+    ledger = account_run(ID, scenario, _pieces(scenario))
     name = f"{ledger.options[f'{REGISTRY}.family']}_plan"
     words = ("-m", "torchtitan.train", "--module", FILE.removesuffix(".py"), "--config", name, "--training.steps", "50")
     command = NodeCommand(words=words, environment=growing_segments(scenario.system), before=NOTE, tail=TOKENIZER)
-    text = module(scenario, ledger.options, name, title)
-    return export_of(ID, {FILE: text, **scripts(scenario, command, title)}, ledger)
+    return export_run(ID, scenario, ledger, {FILE: module(scenario, ledger.options, name)}, command)
 
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
-    yield from runs_on(scenario, ID)
     for piece in pieces(scenario):
         yield from _preset_pieces(piece)
     for part in (_recompute, _experts, _formats):
@@ -157,7 +153,7 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
     yield Fixed("workload.optimizer.name", "adamw", "default_adamw is written; others want groups of parameters")
 
 
-def module(scenario: Scenario, said: JsonMapping, name: str, title: str) -> str:
+def module(scenario: Scenario, said: JsonMapping, name: str) -> str:
     """The Python module of one function."""
     recompute = said["activation_checkpoint"]
     converters = said.get(f"{REGISTRY}.converters", [])
@@ -187,10 +183,8 @@ def module(scenario: Scenario, said: JsonMapping, name: str, title: str) -> str:
         f"    activation_checkpoint={'None' if recompute == 'None' else recompute + '.Config()'},",
         ")",
     ]
-    head = comment(header(scenario, title))
-    joined_text = "\n".join(imports)
     inner = "\n".join(f"    {line}" for line in body)
-    return f"{head}\n{joined_text}\n\n\ndef {name}() -> Trainer.Config:\n{inner}\n"
+    return "\n" + "\n".join(imports) + f"\n\n\ndef {name}() -> Trainer.Config:\n{inner}\n"
 
 
 def _registry(said: JsonMapping, converters: list[str]) -> str:

@@ -10,7 +10,6 @@ from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError
 from ridgeline.models.load import MODELS
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serving_plan import Speculation
 from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.imports.option_reader import Arguments, OptionReader, flatten, read_arguments, tables
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, lose
@@ -52,7 +51,12 @@ def engine_pieces(scenario: Scenario, one: EngineSplit) -> Iterator[Piece]:
     yield Fixed("plan.serving.vllm.version", installed, why)
     yield from _graphs(scenario)
     if scenario.plan.speculation is not None:
-        yield from _speculation(scenario.plan.speculation)
+        drafts = scenario.plan.speculation
+        config_text = json.dumps({"method": drafts.draft, "num_speculative_tokens": drafts.draft_tokens})
+        path = "plan.speculation"
+        yield Say("--speculative-config", config_text, f"{path}.draft_tokens", f"{path}.draft")
+        if drafts.draft == "eagle":
+            yield Lose(f"{path}.draft", "its head is a checkpoint of its own: add model to --speculative-config")
 
 
 def mesh(scenario: Scenario, one: EngineSplit) -> Iterator[Piece]:
@@ -96,14 +100,6 @@ def _graphs(scenario: Scenario) -> Iterator[Piece]:
         settings["mode"] = 3 if is_compiled else 0
     if settings:
         yield Say("--compilation-config", json.dumps(settings), "plan.graph", "plan.compiled")
-
-
-def _speculation(drafts: Speculation) -> Iterator[Piece]:
-    config_text = json.dumps({"method": drafts.draft, "num_speculative_tokens": drafts.draft_tokens})
-    path = "plan.speculation"
-    yield Say("--speculative-config", config_text, f"{path}.draft_tokens", f"{path}.draft")
-    if drafts.draft == "eagle":
-        yield Lose(f"{path}.draft", "its head is a checkpoint of its own: add model to --speculative-config")
 
 
 def write(scenario: Scenario) -> Export:
@@ -169,7 +165,13 @@ def read_engine(reader: OptionReader) -> JsonObject:
     backend = str(reader.take("all2all-backend", default=""))
     ways = [way for word, way in backends.items() if backend.startswith(word)]
     plan |= {"moe_dispatch": ways[0]} if ways else {}
-    plan["precision"] = _precision(reader)
+    formats = ENGINE.read_formats(reader)
+    words = {word: name for name, word in ENGINE.kv_dtypes.items()}
+    words |= {"fp8": "fp8-e4m3", "auto": formats["activations"]}
+    kv = reader.take("kv-cache-dtype", default="auto")
+    if str(kv) not in words:
+        raise refusal(repr(kv)[:60], f"one of {', '.join(words)}", path="--kv-cache-dtype")
+    plan["precision"] = formats | {"kv": words[str(kv)]}
     if engine_knobs := {knob: parse_count(value) for knob, value in ENGINE.read_knobs(reader).items()}:
         plan["serving"] = {"vllm": engine_knobs}
     if drafts := json_option(reader, "speculative-config"):
@@ -208,16 +210,6 @@ def _read_graphs(reader: OptionReader) -> JsonObject:
     if level is not None:
         graph_plan["compiled"] = level not in (0, "0", "NONE")
     return graph_plan
-
-
-def _precision(reader: OptionReader) -> JsonObject:
-    formats = ENGINE.read_formats(reader)
-    words = {word: name for name, word in ENGINE.kv_dtypes.items()}
-    words |= {"fp8": "fp8-e4m3", "auto": formats["activations"]}
-    kv = reader.take("kv-cache-dtype", default="auto")
-    if str(kv) not in words:
-        raise refusal(repr(kv)[:60], f"one of {', '.join(words)}", path="--kv-cache-dtype")
-    return formats | {"kv": words[str(kv)]}
 
 
 def _config_options(files: Files) -> Arguments:

@@ -15,9 +15,12 @@ from ridgeline.core.units import parse_quantity
 from ridgeline.hardware.system import System
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
+from ridgeline.targets.decisions import decisions_of
+from ridgeline.targets.ledger import Ledger, Piece, export_of, gather
+from ridgeline.targets.options import options
 from ridgeline.targets.registry import LAUNCHERS
 from ridgeline.targets.target import Export, Files
-from ridgeline.targets.vendors import vendor_of
+from ridgeline.targets.vendors import runs_on, vendor_of
 from ridgeline.version import __version__
 
 LONGEST = 30 * 86400.0  # seconds
@@ -91,6 +94,7 @@ SLURM = "launch.sbatch"
 LEADER = ("NODE_RANK=${NODE_RANK:-0}", "MASTER_ADDR=${MASTER_ADDR:-localhost}", "MASTER_PORT=${MASTER_PORT:-29500}")
 TIME = "04:00:00"  # of a first run
 # of several nodes: a leader that nobody named would leave this node waiting for the others
+NO_FILES: Files = MappingProxyType({})
 MANY = "{} nodes: sbatch launch.sbatch, or on each node NODE_RANK=0... MASTER_ADDR=first bash launch.sh"
 
 
@@ -151,9 +155,24 @@ def system_in(texts: Mapping[str, str]) -> str | None:
     return None
 
 
-def scripts(scenario: Scenario, command: NodeCommand, title: str) -> dict[str, str]:
-    """The two launch scripts by file name."""
-    return {ON_NODE: on_node(scenario, command, title), SLURM: slurm(scenario, title)}
+def account_run(id: str, scenario: Scenario, pieces: Iterable[Piece]) -> Ledger:
+    """The account of a training run by what a target says of it; chips that the target does not run on are lost."""
+    return gather(decisions_of(scenario), (*runs_on(scenario, id), *pieces))
+
+
+def export_run(
+    id: str, scenario: Scenario, ledger: Ledger, files: Files, command: NodeCommand | Files, after: Files = NO_FILES
+) -> Export:
+    """A training run as a target's files, all but JSON with a head, around the scripts that launch it."""
+    title = options(id).title
+    head = comment(header(scenario, title))
+    if isinstance(command, NodeCommand):
+        command = {ON_NODE: on_node(scenario, command, title), SLURM: slurm(scenario, title)}
+    before, behind = (
+        {name: text if name.endswith(".json") else head + text for name, text in texts.items()}
+        for texts in (files, after)
+    )
+    return export_of(id, {**before, **command, **behind}, ledger)
 
 
 def on_node(scenario: Scenario, command: NodeCommand, title: str) -> str:

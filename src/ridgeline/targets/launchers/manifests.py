@@ -201,12 +201,6 @@ def skypilot(scenario: Scenario, files: Files, job: JobRequest) -> str:
     task: dict[str, object] = {"name": job_name(scenario), "num_nodes": nodes, "resources": resources}
     if job.output is not None:
         task["file_mounts"] = {"/output": {"source": job.output, "mode": "MOUNT"}}
-    task |= {"setup": _written(files), "run": run}
-    return comment(header(scenario, "SkyPilot")) + manifest_text(task)
-
-
-def _written(files: Files) -> str:
-    """Shell text that writes the files into ~/plan, word for word."""
     lines = ["set -e", "mkdir -p ~/plan"]
     for name, text in files.items():
         if name != SLURM:
@@ -214,7 +208,8 @@ def _written(files: Files) -> str:
             while re.search(rf"^{end}$", text, re.MULTILINE):
                 end += "_"
             lines += [f"cat > ~/plan/{shlex.quote(name)} <<'{end}'", text.rstrip("\n"), end]
-    return "\n".join(lines) + "\n"
+    task |= {"setup": ("\n".join(lines) + "\n"), "run": run}
+    return comment(header(scenario, "SkyPilot")) + manifest_text(task)
 
 
 def azureml(scenario: Scenario, files: Files, job: JobRequest) -> str:

@@ -16,9 +16,8 @@ from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.deepspeed import OVERLAPPED, STAGES, offload_pieces, zero_offloads
 from ridgeline.targets.dialects.verl.names import LORA_NAMES, weights_of
 from ridgeline.targets.imports.option_reader import nest_options
-from ridgeline.targets.launchers.launch import NodeCommand, comment, header, nodes_of, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose, media_of_the_data
-from ridgeline.targets.options import options
+from ridgeline.targets.launchers.launch import NodeCommand, account_run, export_run, nodes_of
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, lose, media_of_the_data
 from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
 from ridgeline.targets.tables import values
 from ridgeline.targets.target import Export
@@ -333,10 +332,6 @@ def _zero(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
         overlaps_tp = bool(decisions.get("plan.overlap.tp"))
         yield Say("deepspeed.tensor_parallel.tp_overlap_comm", overlaps_tp, "plan.overlap.tp")
     yield from habits("trainers", "zero_mesh")
-    yield from _zero_formats(scenario, run)
-
-
-def _zero_formats(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
     stored_format = scenario.plan.precision.weights.id
     stored_format = stored_format if stored_format in FORMATS else "bf16"
     if stored_format != "fp32":
@@ -355,12 +350,11 @@ def _zero_formats(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
 
 def trainer_export(id: str, scenario: Scenario, pieces: Iterable[Piece], command: NodeCommand) -> Export:
     """The tables of options as files, and the launch scripts."""
-    ledger, title = gather(decisions_of(scenario), pieces), options(id).title
-    tables, head = nest_options(ledger.options), comment(header(scenario, title))
-    files = {f"{name}.yaml": head + yaml_text(tables[name]) for name in ("accelerate", "train") if name in tables}
-    if "deepspeed" in tables:
-        files[ZERO] = json.dumps(tables["deepspeed"], indent=2) + "\n"
-    return export_of(id, {**files, **scripts(scenario, command, title)}, ledger)
+    ledger = account_run(id, scenario, pieces)
+    tables = nest_options(ledger.options)
+    files = {f"{name}.yaml": yaml_text(tables[name]) for name in ("accelerate", "train") if name in tables}
+    files |= {ZERO: json.dumps(tables["deepspeed"], indent=2) + "\n"} if "deepspeed" in tables else {}
+    return export_run(id, scenario, ledger, files, command)
 
 
 def by_accelerate(scenario: Scenario, program: str, note: str) -> NodeCommand:

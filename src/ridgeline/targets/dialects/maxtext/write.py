@@ -14,15 +14,15 @@ from ridgeline.models.spec import Attention, LatentAttention, Mlp, ModelSpec, Mo
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.megatron.write_model import unknown_losses
-from ridgeline.targets.launchers.launch import ON_NODE, NodeCommand, comment, header, nodes_of, on_node, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose
+from ridgeline.targets.launchers.launch import ON_NODE, NodeCommand, account_run, comment, export_run, nodes_of, on_node
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, lose
 from ridgeline.targets.option_table import option_names, say_options
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
 from ridgeline.targets.tables import sizes as table_sizes
 from ridgeline.targets.tables import values, word_lists, word_pairs, words
-from ridgeline.targets.target import Export, refusal
-from ridgeline.targets.vendors import runs_on, vendor_of
+from ridgeline.targets.target import Export, Files, refusal
+from ridgeline.targets.vendors import vendor_of
 from ridgeline.targets.yaml_text import yaml_text
 
 ID = "maxtext"
@@ -337,16 +337,12 @@ def pipeline_layers(model: ModelSpec) -> int:
 
 def write(scenario: Scenario) -> Export:
     """maxtext.yml and the launch scripts: one process for each host."""
-    ledger = gather(decisions_of(scenario), _pieces(scenario))
-    title = options(ID).title
-    head = header(scenario, title)
-    if second(scenario):
-        head = (*head, f"devices: two for each chip, the second on axis {second(scenario)}")
-    text = comment(head) + yaml_text(ledger.options)
-    return export_of(ID, {FILE: text, **_launch(scenario, title)}, ledger)
+    ledger = account_run(ID, scenario, _pieces(scenario))
+    note = comment((f"devices: two for each chip, the second on axis {second(scenario)}",)) if second(scenario) else ""
+    return export_run(ID, scenario, ledger, {FILE: note + yaml_text(ledger.options)}, _launch(scenario))
 
 
-def _launch(scenario: Scenario, title: str) -> dict[str, str]:
+def _launch(scenario: Scenario) -> NodeCommand | Files:
     """One process for each host: on TPUs run the script on every host of the slice; elsewhere JAX is told who leads.
 
     What comes after the file's name starts a short run on made-up data; words given to the script stand above it.
@@ -356,10 +352,9 @@ def _launch(scenario: Scenario, title: str) -> dict[str, str]:
         flags = {"LIBTPU_INIT_ARGS": LIBTPU}
         setup = tuple(every_host(scenario))
         alone = NodeCommand(words=words, per_chip=False, rendezvous=False, setup=setup, environment=flags, tail=OUTPUT)
-        return {ON_NODE: on_node(scenario, alone, title)}
+        return {ON_NODE: on_node(scenario, alone, options(ID).title)}
     flags = {"XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=true", **POOL}
-    command = NodeCommand(words=words, per_chip=False, environment=flags, setup=(COORDINATOR,), tail=OUTPUT)
-    return scripts(scenario, command, title)
+    return NodeCommand(words=words, per_chip=False, environment=flags, setup=(COORDINATOR,), tail=OUTPUT)
 
 
 def every_host(scenario: Scenario) -> Iterator[str]:
@@ -376,7 +371,6 @@ def every_host(scenario: Scenario) -> Iterator[str]:
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
     yield Say("base_config", "base.yml")
     yield Say("hardware", "tpu" if on_tpu(scenario.system) else "gpu")
-    yield from runs_on(scenario, ID)
     for part in (_model, batch, _work, mesh, pipeline, _recompute, _formats):
         yield from part(scenario)
     flash = "flash" if on_tpu(scenario.system) else "cudnn_flash_te"
@@ -409,12 +403,6 @@ def _model(scenario: Scenario) -> Iterator[Piece]:
         dims |= {"base_moe_mlp_dim": ffn.hidden, "num_experts": ffn.experts, "num_experts_per_tok": ffn.topk}
     for option, value in dims.items():
         yield Say(option, value, "model.*")
-    yield from _numerics(model)
-    yield Lose("model.context", "dimensions say nothing of the context a model was made for")
-
-
-def _numerics(model: ModelSpec) -> Iterator[Piece]:
-    """Rotary base and norm epsilon of a model that is spelled; its names carry their own."""
     numerics = numerics_of(model)
     if numerics.rotary_base is not None:
         yield Say("rope_max_timescale", int(numerics.rotary_base))
@@ -429,6 +417,7 @@ def _numerics(model: ModelSpec) -> Iterator[Piece]:
         elif numerics.router.normalized is False:
             yield Lose("model.numerics.router.normalized", "weights of the picked experts add up to one")
     yield from unknown_losses(model)
+    yield Lose("model.context", "dimensions say nothing of the context a model was made for")
 
 
 def _name(model: ModelSpec) -> str | None:

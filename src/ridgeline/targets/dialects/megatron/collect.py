@@ -165,7 +165,13 @@ def from_script(name: str, text: str, files: Files | None = None, named: bool = 
         (command for command in script.commands if set(signs) & set(parse_options(command))), key=_only_prints
     )
     if not runs:
-        return _options_in_variables(name, script)
+        # options that a script only keeps in variables, for another to start a run with
+        words = [word for values in script.variables.values() for word in split_words(" ".join(values))]
+        options_parsed = parse_options(display_word(word) for word in words)
+        if not options_parsed or not any(f"--{sign}" in words for sign in SIGNS):
+            return None
+        note = "which command takes the options that the script keeps in variables"
+        return Given(options=options_parsed, source=name, notes=(*dict.fromkeys(script.notes), note))
     run_options = _options_of_command(name, script, runs[0])
     other_items = {str(key) for run in runs[1:] if (key := _key(parse_options(run))) != _key(run_options.options)}
     if not other_items or not run_options.program:
@@ -180,16 +186,6 @@ def _only_prints(command: list[str]) -> bool:
 def _key(options: JsonMapping) -> tuple[object, ...]:
     """What tells runs of one script apart: the same command is often printed before it is run."""
     return tuple(options.get(name) for name in (*SIGNS, *LESS, "pipeline-model-parallel-size", "global-batch-size"))
-
-
-def _options_in_variables(name: str, script: Script) -> Given | None:
-    """Options that a script only keeps in variables, for another to start a run with."""
-    words = [word for values in script.variables.values() for word in split_words(" ".join(values))]
-    options_parsed = parse_options(display_word(word) for word in words)
-    if not options_parsed or not any(f"--{sign}" in words for sign in SIGNS):
-        return None
-    note = "which command takes the options that the script keeps in variables"
-    return Given(options=options_parsed, source=name, notes=(*dict.fromkeys(script.notes), note))
 
 
 def _options_of_command(name: str, script: Script, command: list[str]) -> Given:

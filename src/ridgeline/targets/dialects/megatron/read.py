@@ -287,19 +287,17 @@ def _switches(reader: OptionReader, seen: RunFacts, plan: JsonObject) -> JsonObj
     reader.take("te-rng-tracker")
     switch_plan |= {"graph": graph} if graph != "none" else {}
     if seen.experts:
-        switch_plan |= _dispatch(reader)
+        kind = reader.take("moe-token-dispatcher-type", default="allgather")
+        backend = str(reader.take("moe-flex-dispatcher-backend", default="deepep"))
+        reader.take("moe-enable-deepep")
+        if kind == "allgather":
+            reader.assumptions.append("moe_dispatch: all-to-all, where the script gathers all tokens")
+        switch_plan |= {
+            "moe_dispatch": backend if kind == "flex" and backend in ("deepep", "hybridep") else "all-to-all"
+        }
     if str(reader.take("CUDA_LAUNCH_BLOCKING", default="")) == "1":
         switch_plan["launch_blocking"] = True
     return switch_plan | _overlap(reader, seen, plan)
-
-
-def _dispatch(reader: OptionReader) -> JsonObject:
-    kind = reader.take("moe-token-dispatcher-type", default="allgather")
-    backend = str(reader.take("moe-flex-dispatcher-backend", default="deepep"))
-    reader.take("moe-enable-deepep")
-    if kind == "allgather":
-        reader.assumptions.append("moe_dispatch: all-to-all, where the script gathers all tokens")
-    return {"moe_dispatch": backend if kind == "flex" and backend in ("deepep", "hybridep") else "all-to-all"}
 
 
 def _overlap(reader: OptionReader, seen: RunFacts, plan: JsonObject) -> JsonObject:

@@ -18,8 +18,8 @@ from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.megatron.names import ID, MODULES, RECIPES, STATES, STRATEGIES, layout_of
 from ridgeline.targets.dialects.megatron.write_model import MODEL as SPEC
 from ridgeline.targets.dialects.megatron.write_model import Writer, is_hybrid, numerics, stages
-from ridgeline.targets.launchers.launch import NodeCommand, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, admit_options, export_of, gather, habits, lose
+from ridgeline.targets.launchers.launch import NodeCommand, export_run
+from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, admit_options, gather, habits, lose
 from ridgeline.targets.option_table import option_names, say_options
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import nearest, normal_recompute, price
@@ -65,7 +65,15 @@ def precision(scenario: Scenario) -> Iterator[Piece]:
     elif stored == stored_format and stored_format in ("bf16", "fp16"):
         yield Say(f"--{stored_format}", True, f"{where}.weights")
     yield Fixed(f"{where}.weights", stored_format, "as activations rest")
-    yield from _gradients(scenario, stored_format)
+    path = "plan.precision.gradients"
+    wanted_names = resolve(scenario).gradients.id
+    if stored_format == "bf16" and wanted_names == "bf16":
+        yield Say("--grad-reduce-in-bf16", True, path)
+    elif wanted_names == "fp32" and stored_format in ("bf16", "fp16"):
+        yield Say("--accumulate-allreduce-grads-in-fp32", True, path)
+    yield Fixed(
+        path, {"bf16": "fp32"}.get(stored_format, stored_format), "bf16 reduces in fp32, the others in their own format"
+    )
 
 
 def _cannot_keep_narrow(scenario: Scenario) -> str:
@@ -100,16 +108,6 @@ def _narrow(compute: str, scaling: str, scenario: Scenario) -> Iterator[Piece]:
         yield Say("--fp8-recipe", "delayed" if _uses_delayed_scaling(scenario) else RECIPES[compute, scaling], *paths)
     else:
         yield from lose("fp8 scaled by tensor or block, mxfp8 and nvfp4", *paths)
-
-
-def _gradients(scenario: Scenario, rest: str) -> Iterator[Piece]:
-    path = "plan.precision.gradients"
-    wanted_names = resolve(scenario).gradients.id
-    if rest == "bf16" and wanted_names == "bf16":
-        yield Say("--grad-reduce-in-bf16", True, path)
-    elif wanted_names == "fp32" and rest in ("bf16", "fp16"):
-        yield Say("--accumulate-allreduce-grads-in-fp32", True, path)
-    yield Fixed(path, {"bf16": "fp32"}.get(rest, rest), "bf16 reduces in fp32, the others in their own format")
 
 
 def is_aware(scenario: Scenario) -> bool:
@@ -444,10 +442,8 @@ def fusions(scenario: Scenario) -> JsonObject:
 
 def with_arguments(id: str, scenario: Scenario, command: NodeCommand, found: Ledger) -> Export:
     """The launch scripts, and beside them the arguments as a table."""
-    title = options(id).title
     dashed_options = {name[2:]: value for name, value in found.options.items() if name.startswith("--")}
-    table = comment(header(scenario, title)) + yaml_text(dashed_options)
-    return export_of(id, {**scripts(scenario, command, title), "args.yaml": table}, found)
+    return export_run(id, scenario, found, {}, command, {"args.yaml": yaml_text(dashed_options)})
 
 
 def said_by(found: Iterable[Piece]) -> frozenset[str]:

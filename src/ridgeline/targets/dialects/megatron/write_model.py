@@ -306,7 +306,16 @@ def mixers(scenario: Scenario) -> Iterator[Piece]:
     if len(attentions) == len(every_mixer):
         yield from _attention(scenario, attentions)
     elif len(latents) == len(every_mixer):
-        yield from _write_latent(latents)
+        yield Say("--multi-latent-attention", True, f"{MIXER}.kind")
+        yield Say("--position-embedding-type", "rope", f"{MIXER}.kind")
+        yield Say("--qk-layernorm", True, f"{MIXER}.kind")  # the norms of both latents
+        options = {"heads": "--num-attention-heads", **option_names(ID, "latent")}
+        if _shared(latents, "q_rank") == 0:
+            yield Fixed(f"{MIXER}.q_rank", 0, "queries are projected directly unless told otherwise")
+        else:
+            options["q_rank"] = "--q-lora-rank"
+        yield from _uniform(latents, MIXER, options)
+        yield from habits("megatron", "write_latent")
     elif all(isinstance(mixer, (Attention, GatedDeltaNet)) for mixer in every_mixer):
         yield from _linear(scenario)
     else:
@@ -412,19 +421,6 @@ def _positions(scenario: Scenario) -> Iterator[Piece]:
         yield Say("--position-embedding-type", word, f"{MIXER}.positions")
     else:
         yield from lose(ONE_FOR_ALL, f"{MIXER}.positions", "model.order")
-
-
-def _write_latent(found: list[LatentAttention]) -> Iterator[Piece]:
-    yield Say("--multi-latent-attention", True, f"{MIXER}.kind")
-    yield Say("--position-embedding-type", "rope", f"{MIXER}.kind")
-    yield Say("--qk-layernorm", True, f"{MIXER}.kind")  # the norms of both latents
-    options = {"heads": "--num-attention-heads", **option_names(ID, "latent")}
-    if _shared(found, "q_rank") == 0:
-        yield Fixed(f"{MIXER}.q_rank", 0, "queries are projected directly unless told otherwise")
-    else:
-        options["q_rank"] = "--q-lora-rank"
-    yield from _uniform(found, MIXER, options)
-    yield from habits("megatron", "write_latent")
 
 
 def ffns(scenario: Scenario) -> Iterator[Piece]:
@@ -536,28 +532,24 @@ def ahead(scenario: Scenario) -> Iterator[Piece]:
     mtp = scenario.model.mtp
     yield Fixed("model.mtp", None, "none unless told otherwise")
     if mtp is not None and is_hybrid(scenario.model):
-        yield from _ahead_of_pattern(scenario.model, mtp.block)
+        # layers behind the `/` of a pattern are those of the model's own kinds
+        yield Like("model.mtp.block", "model.blocks.0")
+        for name in ("mixer", "ffn"):
+            part = getattr(mtp.block, name)
+            numbered = enumerate(getattr(other, name) for other in scenario.model.blocks)
+            like = next((index for index, other_part in numbered if other_part == part and part), None)
+            if part is not None and like is None:
+                yield Lose("model.mtp.block.*", "predicts further tokens with layers like its others")
+            elif part is not None:
+                yield Like(f"model.mtp.block.{name}", f"model.blocks.{like}.{name}")
+            else:
+                yield Fixed(f"model.mtp.block.{name}", None, "a pattern spells it")
     elif mtp is not None:
         yield Say("--mtp-num-layers", mtp.depth, "model.mtp.depth")
         if mtp.block == scenario.model.blocks[scenario.model.order[-1]]:
             yield Like("model.mtp.block", f"model.blocks.{scenario.model.order[-1]}")
         else:
             yield Lose("model.mtp.block.*", "predicts further tokens with copies of the last layer")
-
-
-def _ahead_of_pattern(model: ModelSpec, block: Block) -> Iterator[Piece]:
-    """Layers behind the `/` of a pattern are those of the model's own kinds."""
-    yield Like("model.mtp.block", "model.blocks.0")
-    for name in ("mixer", "ffn"):
-        part = getattr(block, name)
-        numbered = enumerate(getattr(other, name) for other in model.blocks)
-        like = next((index for index, other_part in numbered if other_part == part and part), None)
-        if part is not None and like is None:
-            yield Lose("model.mtp.block.*", "predicts further tokens with layers like its others")
-        elif part is not None:
-            yield Like(f"model.mtp.block.{name}", f"model.blocks.{like}.{name}")
-        else:
-            yield Fixed(f"model.mtp.block.{name}", None, "a pattern spells it")
 
 
 MODEL: tuple[Writer, ...] = (sizes, embedding, norms, mixers, ffns, biases, order, ahead)

@@ -13,8 +13,8 @@ from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.dialects.megatron.names import flags_of
 from ridgeline.targets.dialects.megatron.write import fusions, pieces, run_environment, said_by
 from ridgeline.targets.dialects.megatron.write_model import is_hybrid, scaled_by_yarn
-from ridgeline.targets.launchers.launch import NodeCommand, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admit_options, export_of, gather, lose, matching
+from ridgeline.targets.launchers.launch import NodeCommand, export_run
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admit_options, gather, lose, matching
 from ridgeline.targets.options import DocumentedOptions, options
 from ridgeline.targets.tables import names, template, values, word_lists, words
 from ridgeline.targets.target import Export
@@ -142,7 +142,14 @@ def fields_of(piece: Say, scenario: Scenario) -> Iterator[Piece]:
     """The fields that carry what an option carries; a loss where there is none."""
     name = piece.option.removeprefix("--")
     if name == "max-position-embeddings":
-        yield from _positions(piece, scenario)
+        # learned positions have a row for each token of a sequence: the provider takes their number from its length
+        for path in piece.paths:
+            if path == "model.embedding.positions" and piece.value == scenario.workload.seq:
+                yield Say("model.seq_length", piece.value, path)
+            elif path == "model.context":
+                yield Fixed(path, scenario.model.context, "what the model was made for; a run has its own length")
+            else:
+                yield Lose(path, "the provider takes its length from seq_length")
     elif name not in WRITTEN:
         yield from lose(f"no field for {piece.option}", *piece.paths)
     else:
@@ -150,17 +157,6 @@ def fields_of(piece: Say, scenario: Scenario) -> Iterator[Piece]:
             value = transform(piece.value, scenario)
             if value is not None:
                 yield Say(field, value, *piece.paths)
-
-
-def _positions(piece: Say, scenario: Scenario) -> Iterator[Piece]:
-    """Learned positions have a row for each token of a sequence: the provider takes their number from its length."""
-    for path in piece.paths:
-        if path == "model.embedding.positions" and piece.value == scenario.workload.seq:
-            yield Say("model.seq_length", piece.value, path)
-        elif path == "model.context":
-            yield Fixed(path, scenario.model.context, "what the model was made for; a run has its own length")
-        else:
-            yield Lose(path, "the provider takes its length from seq_length")
 
 
 def write(scenario: Scenario) -> Export:
@@ -176,15 +172,12 @@ def write(scenario: Scenario) -> Export:
     said = [piece for piece in pieces_said if isinstance(piece, Say)]
     twins = [Say(twin, piece.value) for piece in said for twin in TWINS.get(piece.option, ())]
     ledger = gather(decisions, [*pieces_said, *twins])
-    title = option_list.title
     fields = {name: value for name, value in ledger.options.items() if "." in name or name == PEFT}
     experts = ledger.options.get("comm_overlap.overlap_moe_expert_parallel_comm") is True
     sharded, graph = ledger.options.get("ddp.use_megatron_fsdp") is True, ledger.options.get("model.cuda_graph_impl")
     environment = run_environment(ledger.options, fsdp=sharded, experts=experts, graph=graph)
-    files = {FILE: recipe(scenario, fields, title)}
-    setup = (PRETRAINED,) if PEFT in fields else ()
-    files |= scripts(scenario, NodeCommand(words=(FILE,), environment=environment, setup=setup), title)
-    return export_of(ID, files, ledger)
+    command = NodeCommand(words=(FILE,), environment=environment, setup=(PRETRAINED,) if PEFT in fields else ())
+    return export_run(ID, scenario, ledger, {FILE: recipe(scenario, fields)}, command)
 
 
 def _admit_fields(found: Iterator[Piece], known: DocumentedOptions) -> Iterator[Piece]:
@@ -234,7 +227,7 @@ def lora(scenario: Scenario) -> Iterator[Piece]:
         yield Lose("workload.lora.targets", "linear_fc1 holds both halves of a gated layer")
 
 
-def recipe(scenario: Scenario, fields: JsonMapping, title: str) -> str:
+def recipe(scenario: Scenario, fields: JsonMapping) -> str:
     """The text of the recipe; only the imports it uses."""
     hybrid = is_hybrid(scenario.model)
     latent = any(isinstance(block.mixer, LatentAttention) for block in scenario.model.blocks)
@@ -260,7 +253,7 @@ def recipe(scenario: Scenario, fields: JsonMapping, title: str) -> str:
     ]
     text = "\n".join(body)
     used = "".join(f"{line}\n" for line in template("bridge_imports.txt").splitlines() if _used(line, text))
-    return f"{comment(header(scenario, title))}{used}\n\n{text}\n\n\n{template('bridge_main.txt')}"
+    return f"{used}\n\n{text}\n\n\n{template('bridge_main.txt')}"
 
 
 def _used(line: str, text: str) -> bool:

@@ -14,14 +14,13 @@ from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.imports.option_reader import nest_options
-from ridgeline.targets.launchers.launch import NodeCommand, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose
+from ridgeline.targets.launchers.launch import NodeCommand, account_run, export_run
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, lose
 from ridgeline.targets.option_table import say_options
-from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
 from ridgeline.targets.tables import value_pairs, word_pairs, words
 from ridgeline.targets.target import Export
-from ridgeline.targets.vendors import growing_segments, runs_on
+from ridgeline.targets.vendors import growing_segments
 
 ID = "torchtitan"
 
@@ -58,19 +57,16 @@ BY_OP = frozenset({"alternate", "attention", "norm", "activation"})  # what per-
 
 def write(scenario: Scenario) -> Export:
     """job.toml and the launch scripts."""
-    ledger = gather(decisions_of(scenario), pieces(scenario))
-    title = options(ID).title
-    text = comment(header(scenario, title)) + "\n" + toml_text(nest_options(ledger.options))
+    ledger = account_run(ID, scenario, pieces(scenario))
     words = ("-m", "torchtitan.train", "--job.config_file", FILE, "--training.steps", "50")
     slow = "model.converters" in ledger.options and not ledger.options["compile.enable"]
     allocator = growing_segments(scenario.system)
     command = NodeCommand(words=words, environment=allocator, before=(SLOW if slow else "") + NOTE, tail=DATA)
-    return export_of(ID, {FILE: text, **scripts(scenario, command, title)}, ledger)
+    return export_run(ID, scenario, ledger, {FILE: "\n" + toml_text(nest_options(ledger.options))}, command)
 
 
 def pieces(scenario: Scenario) -> Iterator[Piece]:
     """What a job file says of every decision."""
-    yield from runs_on(scenario, ID)
     for part in (_model, _training, _data_parallel, _mesh, _pipeline, _recompute, _formats):
         yield from part(scenario)
     yield from say_options(ID, "switches", decisions_of(scenario))
@@ -268,15 +264,13 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
         yield Lose("workload.optimizer.master", "the optimizer updates the sharded weights, which are fp32")
     others = [path for path in paths if decisions_of(scenario)[path] != stored_format]
     yield from lose("weights and activations are both bf16 or both fp32", *others)
-    yield from _narrow(scenario, stored_format)
-
-
-def _narrow(scenario: Scenario, stored: str) -> Iterator[Piece]:
     compute, decisions = scenario.plan.precision.compute.id, decisions_of(scenario)
     scaling = decisions.get("plan.precision.scaling")
     kind = next((kind for kind, means in CONVERTERS.items() if means == (compute, scaling)), None)
     if kind is None:
-        yield Fixed("plan.precision.compute", stored, "products are bf16 or fp32, or float8 and mxfp8 by converters")
+        yield Fixed(
+            "plan.precision.compute", stored_format, "products are bf16 or fp32, or float8 and mxfp8 by converters"
+        )
         yield Lose("plan.precision.scaling", "float8 scales by tensor or row, mxfp8 by block")
         return
     family, recipe = kind

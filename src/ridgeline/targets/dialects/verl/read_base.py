@@ -165,28 +165,24 @@ def base_of(files: Files) -> Base:
     """The configuration of the command that trains; of a YAML file, those that it builds on."""
     for name, text in files.items():
         if name.endswith((".yaml", ".yml")) and "actor_rollout_ref" in text:
-            return _of_table(files, name, text)
+            try:
+                data = parse_table(Path(name), text).data
+            except InputError:
+                return Base()
+            place = checkout_of(files)
+            folders = (*((place.folder,) if place.folder else ()), *_places(place, OWN, whole=True))
+            options = Composer(checkout=place, folders=folders).compose(data)
+            option_names = {key for key, _ in flatten(data)}
+            listed_values = re.search(r"^defaults:[ \t]*\n((?:[ \t]*(?:-.*|#.*)?\n)+)", text, re.MULTILINE)
+            engine = _engine(listed_values.group(1) if listed_values else "")
+            below = {key: value for key, value in options.items() if key not in option_names}
+            return Base(engine=engine, options=below, quiet=frozenset(below))
     for name, text in files.items():
         if name.endswith(SCRIPTS):
             for command in sorted(read_script(text, checkout_of(files)).commands, key=starts_script):
                 if any(UPDATE.match(word) for word in command[1:]):
                     return _of_command(files, command)
     return Base()
-
-
-def _of_table(files: Files, name: str, text: str) -> Base:
-    try:
-        data = parse_table(Path(name), text).data
-    except InputError:
-        return Base()
-    place = checkout_of(files)
-    folders = (*((place.folder,) if place.folder else ()), *_places(place, OWN, whole=True))
-    options = Composer(checkout=place, folders=folders).compose(data)
-    option_names = {key for key, _ in flatten(data)}
-    listed_values = re.search(r"^defaults:[ \t]*\n((?:[ \t]*(?:-.*|#.*)?\n)+)", text, re.MULTILINE)
-    engine = _engine(listed_values.group(1) if listed_values else "")
-    below = {key: value for key, value in options.items() if key not in option_names}
-    return Base(engine=engine, options=below, quiet=frozenset(below))
 
 
 def _of_command(files: Files, command: list[str]) -> Base:

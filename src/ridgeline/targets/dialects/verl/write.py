@@ -15,8 +15,8 @@ from ridgeline.targets.dialects.megatron.names import MODULES, RECIPES, layout_o
 from ridgeline.targets.dialects.megatron.write import FUSED, without_fused_norms
 from ridgeline.targets.dialects.verl import names as verl
 from ridgeline.targets.imports.option_reader import nest_options
-from ridgeline.targets.launchers.launch import ON_NODE, SLURM, comment, header, leader, nodes_of, slurm
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, lose, media_of_the_data
+from ridgeline.targets.launchers import launch as launchers
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, lose, media_of_the_data
 from ridgeline.targets.option_table import say_options
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere, same_in_stages
@@ -155,12 +155,20 @@ def write(scenario: Scenario) -> Export:
     """verl.yaml and the launch scripts, which start Ray on every node and the trainer on the first."""
     megatron = needs_megatron(scenario)
     backend = megatron_pieces(scenario) if megatron else _fsdp(scenario)
-    ledger = gather(decisions_of(scenario), (*_common(scenario, megatron), *backend))
+    ledger = launchers.account_run(verl.ID, scenario, (*_common(scenario, megatron), *backend))
     title = options(verl.ID).title
     base = "ppo_megatron_trainer" if megatron else "ppo_trainer"
     hydra = {"defaults": [base, "_self_"], "hydra": {"searchpath": ["pkg://verl.trainer.config"]}}
-    text = comment(header(scenario, title)) + yaml_text(hydra | nest_options(ledger.options))
-    return export_of(verl.ID, {FILE: text, ON_NODE: _launch(scenario, title), SLURM: slurm(scenario, title)}, ledger)
+    nodes = launchers.nodes_of(scenario.system)[0]
+    joins = "".join(f"{line}\n" for line in launchers.leader(nodes, 6379))
+    launch = template("verl_launch.txt").format(nodes=nodes, leader=joins, name=FILE.removesuffix(".yaml"))
+    starts = {
+        launchers.ON_NODE: f"#!/bin/bash\n{launchers.comment(launchers.header(scenario, title))}{launch}",
+        launchers.SLURM: launchers.slurm(scenario, title),
+    }
+    return launchers.export_run(
+        verl.ID, scenario, ledger, {FILE: yaml_text(hydra | nest_options(ledger.options))}, starts
+    )
 
 
 def needs_megatron(scenario: Scenario) -> bool:
@@ -171,22 +179,13 @@ def needs_megatron(scenario: Scenario) -> bool:
     return split or ring or plan.sharding.shard == "zero1" or scenario.engine.family == "megatron-core"
 
 
-def _launch(scenario: Scenario, title: str) -> str:
-    nodes = nodes_of(scenario.system)[0]
-    joins = "".join(f"{line}\n" for line in leader(nodes, 6379))
-    text = template("verl_launch.txt").format(nodes=nodes, leader=joins, name=FILE.removesuffix(".yaml"))
-    return f"#!/bin/bash\n{comment(header(scenario, title))}{text}"
-
-
 def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
     work, plan = training(scenario).workload, scenario.plan
-    nodes, chips_per_node = nodes_of(scenario.system)
-    other_items = list(runs_on(scenario, verl.ID))
-    yield from other_items
+    nodes, chips_per_node = launchers.nodes_of(scenario.system)
     yield Say("trainer.nnodes", nodes, "system.chips", "plan.dp")
     yield Say("trainer.n_gpus_per_node", chips_per_node, "system.chips", "plan.dp")
     device = vendor_of(scenario.system).device
-    if device != "cuda" and not other_items:
+    if device != "cuda" and not any(runs_on(scenario, verl.ID)):
         yield Say("trainer.device", device)
     yield Say("data.train_batch_size", work.sequences)
     yield Say(f"{verl.ACTOR}.ppo_mini_batch_size", work.sequences, "workload.global_batch")
