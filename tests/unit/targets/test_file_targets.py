@@ -217,6 +217,23 @@ DEEPSPEED_AUTO = """{
 }"""
 
 
+@pytest.mark.parametrize(
+    ("part", "path"),
+    [
+        ({"embedding_width": 512}, "model.embedding.width"),
+        ({"embedding_norm": "layer"}, "model.embedding.norm.kind"),
+        ({"head_bias": True}, "model.embedding.head_bias"),
+    ],
+)
+def test_a_model_with_parts_that_llama_lacks_is_not_written_as_one(part: dict[str, Any], path: str) -> None:
+    sizes = {"hidden": 1024, "layers": 4, "vocab": 32000, "mlp": {"hidden": 4096}}
+    heads = {"attention": {"heads": 8, "kv_heads": 8, "head_dim": 128}}
+    assert "LlamaConfig" in export("deepspeed", {}, sizes | heads).files["train.py"]
+    made = export("deepspeed", {}, sizes | heads | part)
+    assert "train.py" not in made.files
+    assert "LlamaConfig has no such part" in {lost.path: lost.why for lost in made.lost}[path]
+
+
 def test_deepspeed_stage_3_with_the_model_from_elsewhere() -> None:
     found = import_run({"ds_config.json": DEEPSPEED_AUTO}, system="16xh100-sxm")
     settings = dict(found.settings) | {"model": "llama3-8b"}

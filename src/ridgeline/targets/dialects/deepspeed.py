@@ -32,6 +32,7 @@ ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"  # which PyTorch of every age reads
 ON_HOST = {"DS_ACCELERATOR": "cpu"}
 OURS = ("SGD", "Adafactor")  # torch's own, which ZeRO takes only when told to
 SCRIPT = "the script that DeepSpeed wraps (train.py) builds this, not its configuration"
+NO_PART = "transformers' LlamaConfig has no such part: your script (train.py) builds the model"
 NOTE = "# train.py is your script: it builds the model and the data and calls deepspeed.initialize"
 WRITTEN = "# train.py builds the model on made-up data: put your data and weights there; STEPS and MODEL are variables"
 CODE = "which layers are recomputed is written in the script (train.py)"
@@ -77,6 +78,9 @@ def write(scenario: Scenario) -> Export:
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
     by_script = (f"workload.{path}" for path in ("seq", "packed", "document", "task", "lora.*"))
     yield from lose(SCRIPT, "model.*", *by_script, yours=True)
+    embedding = scenario.model.embedding
+    own_parts = [name for name in ("width", "norm", "head_bias") if getattr(embedding, name)]
+    yield from lose(NO_PART, *(f"model.embedding.{name}*" for name in own_parts), yours=True)
     yield from habits(ID, "script")
     for part in (_pipeline, _batch, _mesh, _experts, _zero, _offload, _formats, _optimizer):
         yield from part(scenario)
