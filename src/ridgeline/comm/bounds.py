@@ -50,7 +50,7 @@ from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components, dijkstra, minimum_spanning_tree
 
 from ridgeline.comm.contract import Collective, Contract
-from ridgeline.comm.graph import Graph, link_matrix, link_numbers, sums_by
+from ridgeline.comm.graph import Graph, link_matrix, links_between, ranges, sums_by
 from ridgeline.core.arrays import Array, Index, Mask
 
 MOST_RANKS = 256
@@ -131,7 +131,6 @@ def flow_seconds(graph: Graph, trips: Trips, passes: int = PASSES) -> float:
         return 0.0
     rate = graph.bytes_per_s
     starts, row = np.unique(trips.source, return_inverse=True)
-    at = link_numbers(graph)
     length, best = 1 / rate, 0.0
     for step in range(passes):
         far, last = dijkstra(link_matrix(graph, length), indices=starts, return_predecessors=True)
@@ -141,23 +140,23 @@ def flow_seconds(graph: Graph, trips: Trips, passes: int = PASSES) -> float:
         sent = np.zeros(far.shape)
         chunk = np.repeat(np.arange(len(trips.first)), np.diff(np.append(trips.first, len(distance))))
         np.add.at(sent, (row, trips.target), np.where(distance >= longest[chunk], trips.bytes[chunk], 0.0))
-        full = _loads(at, far, last.astype(np.int64), sent, graph.links) / rate
+        full = _loads(graph, far, last.astype(np.int64), sent) / rate
         length = length * np.exp(GROWTH / (1 + step / 4) * full / full.max())
         length /= length.max()
     return best
 
 
-def _loads(at: Index, far: Array, last: Index, sent: Array, links: int) -> Array:
+def _loads(graph: Graph, far: Array, last: Index, sent: Array) -> Array:
     """Bytes on each link when all go the shortest ways: by source and node what is sent there."""
     rows, below = np.arange(len(far)), sent.copy()
-    load = np.zeros(links)
+    load = np.zeros(graph.links)
     finite_far = np.where(np.isfinite(far), far, -1.0)
     for node in np.argsort(-finite_far, axis=1).T:  # farthest first, of every source at once
         before = last[rows, node]
         goes = before >= 0
         carried_bytes = below[rows, node]
         np.add.at(below, (rows[goes], before[goes]), carried_bytes[goes])
-        load += np.bincount(at[before[goes], node[goes]], carried_bytes[goes], links)
+        load += np.bincount(links_between(graph, before[goes], node[goes]), carried_bytes[goes], graph.links)
     return load
 
 
@@ -550,8 +549,7 @@ def _pairs(begins: Index, ends: Index) -> tuple[Index, Index, Index] | None:
         return None
     many = count[begins[:, 1]]
     first = (np.cumsum(count) - count)[begins[:, 1]]
-    place = np.arange(int(many.sum())) - np.repeat(np.cumsum(many) - many, many)
-    source, target = np.repeat(begins[:, 0], many), ends[order, 0][np.repeat(first, many) + place]
+    source, target = np.repeat(begins[:, 0], many), ends[order, 0][ranges(first, many)]
     return source, target, np.repeat(begins[:, 1], many)
 
 

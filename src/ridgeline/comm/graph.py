@@ -9,16 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ridgeline.comm.contract import Ints
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+DENSE_PAIRS = 1 << 24  # pairs of nodes up to which their links are kept as a table
+DENSE_KEYS = 1 << 26  # keys up to which they are numbered by a table, not by sorting
 _SLOW = re.compile(r"(?:link:(\d{1,8})-(\d{1,8})|node:(\d{1,8})):(\d{1,4}(?:\.\d{1,9})?)")
 _WITHOUT = re.compile(r"(?:link:(\d{1,8})-(\d{1,8})|node:(\d{1,8}))")
 
@@ -86,11 +90,47 @@ def link_matrix(graph: Graph, length: Array | None = None, *, turned: bool = Fal
     return coo_array((lengths, ends), shape=(graph.nodes, graph.nodes)).tocsr()
 
 
-def link_numbers(graph: Graph) -> Index:
-    """(nodes, nodes) the number of the link from one node to another, -1 where there is none."""
-    at = np.full((graph.nodes, graph.nodes), -1, np.int64)
-    at[graph.tail, graph.head] = np.arange(graph.links)
-    return at
+@lru_cache(maxsize=2)
+def link_table(graph: Graph) -> Ints:
+    """By tail * nodes + head the number of the link there, -1 where there is none; nothing of very large graphs."""
+    table = np.full(graph.nodes**2 if graph.nodes**2 <= DENSE_PAIRS else 0, -1, np.int32)
+    if len(table):
+        table[graph.tail * graph.nodes + graph.head] = np.arange(graph.links)
+    return table
+
+
+def links_between(graph: Graph, tail: Index, head: Index) -> Index:
+    """The link from each node to another, -1 where there is none."""
+    table, key = link_table(graph), tail * graph.nodes + head
+    if len(table):
+        links: Index = table[key].astype(np.int64)
+        return links
+    keys = graph.tail * graph.nodes + graph.head
+    order = np.argsort(keys)
+    at = order[np.minimum(np.searchsorted(keys, key, sorter=order), graph.links - 1)]
+    return np.where(keys[at] == key, at, -1)
+
+
+def number_keys(keys: Index, limit: int) -> tuple[Index, Ints]:
+    """The distinct keys in order, and the number of each entry's; by a table where keys are below a small limit."""
+    if limit > DENSE_KEYS or not len(keys):
+        distinct_keys, number = np.unique(keys, return_inverse=True)
+        return distinct_keys.astype(np.int64), number.astype(np.int32)
+    is_used = np.zeros(limit, np.bool_)
+    is_used[keys] = True
+    distinct_keys = np.flatnonzero(is_used)
+    table = np.zeros(limit, np.int32)
+    table[distinct_keys] = np.arange(len(distinct_keys), dtype=np.int32)
+    return distinct_keys, table[keys]
+
+
+def ranges(low: Index, count: Index) -> Index:
+    """low[0], low[0] + 1, ... count[0] of them, then those of the next."""
+    if (count == 1).all():
+        return low
+    ends = np.cumsum(count)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(low - (ends - count), count) + np.arange(total)
 
 
 def graph_of(name: str, ranks: int, nodes: int, links: Iterable[tuple[Index, Index, float, float]]) -> Graph:

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ridgeline.comm.graph import Graph, link_matrix, refusal
+from ridgeline.comm.contract import Ints
+from ridgeline.comm.graph import Graph, link_matrix, links_between, number_keys, ranges, refusal
 from ridgeline.core.arrays import Array, Index, Mask
 
 MOST_EXPANDED = 1 << 22  # links looked at together
-DENSE = 1 << 24  # pairs of nodes for which a table is made
 
 
 def hop_weights(graph: Graph) -> Array:
@@ -45,13 +44,6 @@ class PathTable:
         self.order = np.argsort(graph.tail, kind="stable")
         count = np.bincount(graph.tail, minlength=graph.nodes)
         self.count, self.first = count, np.cumsum(count) - count
-        keys = graph.tail * graph.nodes + graph.head
-        self.by_key = np.argsort(keys)
-        self.keys = keys[self.by_key]
-        self.table = np.zeros(0, np.int32)
-        if graph.nodes**2 <= DENSE:
-            self.table = np.full(graph.nodes**2, -1, np.int32)
-            self.table[self.keys[::-1]] = self.by_key[::-1]  # of parallel links the first, as a search finds it
         self.kin = self._kin()
         self.lists: int | None = None  # where the compiled core keeps what it found
 
@@ -80,28 +72,17 @@ class PathTable:
         """
         kin = np.zeros(self.graph.nodes, np.int64)
         kin[self.targets] = np.arange(len(self.targets))
-        if not self.graph.direct and not bool(
-            ((self.graph.tail < self.graph.ranks) & (self.graph.head < self.graph.ranks)).any()
-        ):
-            ranks = self.targets < self.graph.ranks
-            switches = self.distance[:, self.graph.ranks :]
-            _, kin_number = np.unique(switches[ranks], axis=0, return_inverse=True)
+        graph = self.graph
+        if not graph.direct and not bool(((graph.tail < graph.ranks) & (graph.head < graph.ranks)).any()):
+            ranks = self.targets < graph.ranks
+            _, kin_number = np.unique(self.distance[ranks, graph.ranks :], axis=0, return_inverse=True)
             kin[self.targets[ranks]] = kin_number.ravel()
             kin[self.targets[~ranks]] = int(kin_number.max(initial=-1)) + 1 + np.arange(int((~ranks).sum()))
         return kin
 
-    def straight(self, here: Index, target: Index) -> Index:
-        """The link from a node to a target, -1 where there is none."""
-        key = here * self.graph.nodes + target
-        if len(self.table):
-            links: Index = self.table[key].astype(np.int64)
-            return links
-        at = np.minimum(np.searchsorted(self.keys, key), len(self.keys) - 1)
-        return np.where(self.keys[at] == key, self.by_key[at], -1)
-
     def equal(self, here: Index, target: Index) -> tuple[Index, Index, Index]:
         """For each pair where its equal links begin in a list, how many they are, and the list."""
-        direct = self.straight(here, target)
+        direct = links_between(self.graph, here, target)
         indirect = np.flatnonzero(direct < 0)
         key = here[indirect] * (int(self.kin.max()) + 1) + self.kin[target[indirect]]
         first, number = firsts(key, self.graph.nodes * (int(self.kin.max()) + 1))
@@ -114,7 +95,7 @@ class PathTable:
     def nearer(self, here: Index, target: Index) -> tuple[Index, Index]:
         """Every link that brings a flow at `here` nearer to its target: row of the flow, and link."""
         column = np.searchsorted(self.targets, target)
-        direct = self.straight(here, target)
+        direct = links_between(self.graph, here, target)
         rows, links = [np.flatnonzero(direct >= 0)], [direct[direct >= 0]]
         indirect = np.flatnonzero(direct < 0)
         width = max(1, int(self.count[here[indirect]].max(initial=1)))
@@ -122,8 +103,7 @@ class PathTable:
             part = indirect[low : low + max(1, MOST_EXPANDED // width)]
             count = self.count[here[part]]
             row = np.repeat(part, count)
-            place = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-            link = self.order[np.repeat(self.first[here[part]], count) + place]
+            link = self.order[ranges(self.first[here[part]], count)]
             distance_left = self.distance[column[row], self.graph.head[link]] + self.weight[link]
             good = distance_left == self.distance[column[row], here[row]]
             rows.append(row[good])
@@ -133,21 +113,16 @@ class PathTable:
         return rows_found[order], np.concatenate(links)[order]
 
 
-def firsts(keys: Index, limit: int) -> tuple[Index, Index]:
-    """Where each distinct key stands first, by key, and the number of every entry's; by a table where that is small.
+def firsts(keys: Index, limit: int) -> tuple[Index, Ints]:
+    """Where each distinct key stands first, by key, and the number of every entry's.
 
     >>> [part.tolist() for part in firsts(np.array([5, 3, 5]), 8)]
     [[1, 0], [1, 0, 1]]
     """
-    if limit > DENSE or not len(keys):
-        _, first, number = np.unique(keys, return_index=True, return_inverse=True)
-        return first, number
-    slot = np.full(limit, -1, np.int32)
-    slot[keys[::-1]] = np.arange(len(keys) - 1, -1, -1, dtype=np.int32)
-    filled_slots = np.flatnonzero(slot >= 0)
-    first = slot[filled_slots].astype(np.int64)
-    slot[filled_slots] = np.arange(len(filled_slots), dtype=np.int32)
-    return first, slot[keys].astype(np.int64)
+    distinct_keys, number = number_keys(keys, limit)
+    first = np.empty(len(distinct_keys), np.int64)
+    first[number[::-1]] = np.arange(len(keys))[::-1]
+    return first, number
 
 
 def follow_paths(
@@ -202,18 +177,13 @@ def shortest_routes(graph: Graph, sources: Index, targets: Index) -> Index:
     Of equal ways through switches pairs take one by the sum of their numbers, so that an all-to-all loads all alike.
     """
     pair, index = np.unique(np.asarray(sources, np.int64) * graph.nodes + targets, return_inverse=True)
-    keys = graph.tail * graph.nodes + graph.head
-    order = np.argsort(keys)
-    place = np.minimum(np.searchsorted(keys[order], pair), max(graph.links - 1, 0))
-    is_direct = keys[order][place] == pair if graph.links else np.zeros(len(pair), np.bool_)
-    direct = np.where(is_direct, order[place], -1) if graph.links else np.full(len(pair), -1)
-    if is_direct.all():
+    direct = links_between(graph, pair // graph.nodes, pair % graph.nodes)
+    indirect = np.flatnonzero(direct < 0)
+    if not len(indirect):
         return direct[index][:, None]
-    indirect = np.flatnonzero(~is_direct)
     ends = pair[indirect] // graph.nodes, pair[indirect] % graph.nodes
     if graph.direct:
-        search = _by_axis if graph.shape else _search_routes
-        ways = search(graph, *ends, keys[order], order)
+        ways = _by_axis(graph, *ends) if graph.shape else _search_routes(graph, *ends)
     else:
         ways = follow_paths(_table(graph, ends[1]), *ends, ends[0] + ends[1])
     all_links = np.full((len(pair), max(ways.shape[1], 1)), -1, np.int64)
@@ -234,7 +204,7 @@ def _whole_table(graph: Graph) -> PathTable:
     return PathTable(graph, np.arange(graph.ranks))
 
 
-def _by_axis(graph: Graph, sources: Index, targets: Index, keys: Index, order: Index) -> Index:
+def _by_axis(graph: Graph, sources: Index, targets: Index) -> Index:
     """Ways along one axis of the grid after the other."""
     shape, axes = np.array(graph.shape), len(graph.shape)
     here = np.stack(np.unravel_index(sources, graph.shape), axis=1)
@@ -253,51 +223,45 @@ def _by_axis(graph: Graph, sources: Index, targets: Index, keys: Index, order: I
         before = np.ravel_multi_index(tuple(here.T), graph.shape)
         here[rows, axis] = (here[rows, axis] + step) % shape[axis]
         ahead[rows, axis] -= step
-        key = before * graph.nodes + np.ravel_multi_index(tuple(here.T), graph.shape)
-        links.append(np.where(going, order[np.minimum(np.searchsorted(keys, key), len(keys) - 1)], -1))
+        links.append(links_between(graph, before, np.ravel_multi_index(tuple(here.T), graph.shape)))
     return np.stack(links, axis=1)
 
 
-def _search_routes(graph: Graph, sources: Index, targets: Index, keys: Index, order: Index) -> Index:
+def _search_routes(graph: Graph, sources: Index, targets: Index) -> Index:
     """Shortest paths, a batch of sources at a time."""
     if graph.nodes <= KEPT_NODES:
-        return _follow_predecessors(predecessors(graph), sources, targets, keys, order, graph)
-    if len(sources) <= KEPT_PAIRS:
-        return _cached_routes(graph, sources.tobytes(), targets.tobytes())
-    return _routes_in_batches(graph, sources, targets, keys, order)
+        ways = follow_predecessors(graph, predecessors(graph), sources, targets)
+    elif len(sources) <= KEPT_PAIRS:
+        ways = _cached_routes(graph, sources.tobytes(), targets.tobytes())
+    else:
+        ways = _routes_in_batches(graph, sources, targets)
+    lost = np.flatnonzero(ways[:, 0] < 0)
+    if len(lost):
+        raise refusal("topology", f"no path to node {int(targets[lost[0]])}", "a connected graph")
+    return ways
 
 
 @lru_cache(maxsize=2)
 def _cached_routes(graph: Graph, sources: bytes, targets: bytes) -> Index:
     """The ways of pairs that are asked for again: a tree's, in other numbers of chunks."""
-    keys = graph.tail * graph.nodes + graph.head
-    order = np.argsort(keys)
-    return _routes_in_batches(
-        graph, np.frombuffer(sources, np.int64), np.frombuffer(targets, np.int64), keys[order], order
-    )
+    return _routes_in_batches(graph, np.frombuffer(sources, np.int64), np.frombuffer(targets, np.int64))
 
 
-def _routes_in_batches(graph: Graph, sources: Index, targets: Index, keys: Index, order: Index) -> Index:
+def _routes_in_batches(graph: Graph, sources: Index, targets: Index) -> Index:
     starts = np.unique(sources)
     batches: list[tuple[Index, Index]] = []
     for low in range(0, len(starts), BATCH):
         batch = starts[low : low + BATCH]
-        before = _before(graph, batch)
         rows = np.flatnonzero(np.isin(sources, batch))
-        batches.append(
-            (
-                rows,
-                _follow_predecessors(before, np.searchsorted(batch, sources[rows]), targets[rows], keys, order, graph),
-            )
-        )
-    longest = max(path.shape[1] for _, path in batches)
-    all_links = np.full((len(sources), longest), -1, np.int64)
+        place = np.searchsorted(batch, sources[rows])
+        batches.append((rows, follow_predecessors(graph, _before(graph, batch), place, targets[rows])))
+    all_links = np.full((len(sources), max(path.shape[1] for _, path in batches)), -1, np.int64)
     for rows, path in batches:
         all_links[rows, : path.shape[1]] = path
     return all_links
 
 
-def _before(graph: Graph, sources: Index) -> NDArray[np.int32]:
+def _before(graph: Graph, sources: Index) -> Ints:
     """By source and node the node before it on a shortest path."""
     from scipy.sparse.csgraph import dijkstra
 
@@ -305,31 +269,25 @@ def _before(graph: Graph, sources: Index) -> NDArray[np.int32]:
 
 
 @lru_cache(maxsize=2)
-def predecessors(graph: Graph) -> NDArray[np.int32]:
+def predecessors(graph: Graph) -> Ints:
     return _before(graph, np.arange(graph.nodes))
 
 
-def _follow_predecessors(
-    before: NDArray[np.int32], row: Index, targets: Index, keys: Index, order: Index, graph: Graph
-) -> Index:
-    """Paths from predecessors, last link first and then turned round."""
+def follow_predecessors(graph: Graph, before: Index | Ints, row: Index, targets: Index) -> Index:
+    """Links of ways by the predecessors in these rows, -1 after the last: from the end on, and then turned round."""
     here = targets.copy()
-    links = []
+    links: list[Index] = []
     while True:
         last = before[row, here].astype(np.int64)
         going = last >= 0
-        if not going.any():
+        if not going.any() and links:
             break
         link = np.full(len(here), -1, np.int64)
-        link[going] = order[np.searchsorted(keys, last[going] * graph.nodes + here[going])]
+        link[going] = links_between(graph, last[going], here[going])
         links.append(link)
         here = np.where(going, last, here)
-    if not links or (links[0] < 0).any():
-        lost = int(np.flatnonzero(links[0] < 0)[0]) if links else 0
-        raise refusal("topology", f"no path to node {int(targets[lost])}", "a connected graph")
     back = np.stack(links, axis=1)
-    length = (back >= 0).sum(axis=1)
-    turn = length[:, None] - 1 - np.arange(back.shape[1])
+    turn = (back >= 0).sum(axis=1)[:, None] - 1 - np.arange(back.shape[1])
     return np.where(turn >= 0, np.take_along_axis(back, np.maximum(turn, 0), axis=1), -1)
 
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from ridgeline.comm.algorithm import Algorithm, Candidate, CollectiveTask, no_floor, parallel_parts, reversed_algorithm
 from ridgeline.comm.bounds import lower_bound
 from ridgeline.comm.contract import contract
-from ridgeline.comm.graph import Graph, link_matrix
+from ridgeline.comm.graph import Graph, link_matrix, links_between
 from ridgeline.comm.library import algorithms
 from ridgeline.comm.routes import KEPT_NODES, merge_switches, predecessors, shortest_routes
 from ridgeline.comm.timing import bucket_time
@@ -280,9 +280,7 @@ def _alltoall_loads(graph: Graph) -> Array:
     for low, high in zip(first[-2::-1], first[:0:-1], strict=True):
         rows = order[low:high]
         np.add.at(behind, up[rows], behind[flat[rows]])
-    number = np.full(n * n, -1, np.int64)
-    number[graph.tail * n + graph.head] = np.arange(graph.links)
-    link = number[before[source, node].astype(np.int64) * n + node]
+    link = links_between(graph, before[source, node].astype(np.int64), node)
     return np.bincount(link, behind[flat], graph.links).astype(np.float64)
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ridgeline.comm.graph import ranges
 from ridgeline.comm.simulation.conditions import Sharing
 from ridgeline.comm.simulation.fluid_exact import PreparedQueues, exact_arrivals, senders_share
 from ridgeline.comm.simulation.messages import (
@@ -28,7 +29,6 @@ from ridgeline.comm.simulation.messages import (
     jobs_in_step,
     needed_writes,
     port_of,
-    ranges,
     unshared_rates,
 )
 from ridgeline.core.arrays import Array, Index, Mask

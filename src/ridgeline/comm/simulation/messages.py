@@ -17,10 +17,9 @@ import numpy as np
 
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.contract import Ints
+from ridgeline.comm.graph import number_keys, ranges
 from ridgeline.comm.simulation.path_choice import Ways
 from ridgeline.core.arrays import Array, Index, Mask
-
-DENSE = 1 << 26  # keys that are numbered by a table, not by sorting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -136,28 +135,6 @@ def needed_writes(messages: Messages) -> Ints:
         writes[low:high] = count[messages.read[low:high]]
         np.add.at(count, messages.write[low:high], np.int32(1))
     return writes
-
-
-def number_keys(keys: Index, limit: int) -> tuple[Index, Ints]:
-    """The distinct keys in order, and the number of each entry's; by a table where that is small."""
-    if limit > DENSE or not len(keys):
-        distinct_keys, number = np.unique(keys, return_inverse=True)
-        return distinct_keys.astype(np.int64), number.astype(np.int32)
-    is_used = np.zeros(limit, np.bool_)
-    is_used[keys] = True
-    distinct_keys = np.flatnonzero(is_used)
-    table = np.zeros(limit, np.int32)
-    table[distinct_keys] = np.arange(len(distinct_keys), dtype=np.int32)
-    return distinct_keys, table[keys]
-
-
-def ranges(low: Index, count: Index) -> Index:
-    """low[0], low[0] + 1, ... count[0] of them, then those of the next."""
-    if (count == 1).all():
-        return low
-    ends = np.cumsum(count)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.repeat(low - (ends - count), count) + np.arange(total)
 
 
 Method = Literal["exact", "windows", "rounds"]

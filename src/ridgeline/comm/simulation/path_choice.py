@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeline.comm.graph import Graph
-from ridgeline.comm.routes import DENSE, PathTable, follow_paths, mix_bits, shortest_routes
+from ridgeline.comm.graph import DENSE_PAIRS, Graph, link_table, ranges
+from ridgeline.comm.routes import PathTable, follow_paths, mix_bits, shortest_routes
 from ridgeline.comm.simulation.compiled import core
 from ridgeline.comm.simulation.conditions import PathChoice
 from ridgeline.core.arrays import Array, Index
@@ -40,22 +40,21 @@ def chosen_ways(
 
     None where there is no core, or no short path.
     """
-    library, graph = core(), table.graph
+    library, graph, straight = core(), table.graph, link_table(table.graph)
     kins = int(table.kin.max(initial=0)) + 1
-    if library is None or graph.direct or not len(table.table) or graph.nodes * kins > DENSE:
+    if library is None or graph.direct or not len(straight) or graph.nodes * kins > DENSE_PAIRS:
         return None
     column = np.zeros(graph.nodes, np.int64)
     column[table.targets] = np.arange(len(table.targets))
-    integer_columns = [
-        np.ascontiguousarray(column, np.int64) for column in (graph.head, table.order, table.first, table.count)
+    whole = (graph.head, table.order, table.first, table.count, column, table.kin)
+    real = (table.distance, table.weight, graph.latency_s)
+    columns: list[np.ndarray] = [
+        *(np.ascontiguousarray(values, np.int64) for values in whole),
+        *(np.ascontiguousarray(values, np.float64) for values in real),
+        straight,
     ]
-    integer_columns += [column, np.ascontiguousarray(table.kin, np.int64)]
-    real = [np.ascontiguousarray(column, np.float64) for column in (table.distance, table.weight, graph.latency_s)]
-    straight = np.ascontiguousarray(table.table, np.int32)
-    ends = [np.ascontiguousarray(column, np.int64) for column in (sources, targets)]
-    numbers = np.ascontiguousarray(number).astype(np.uint64, copy=False)
-    pair_columns: list[np.ndarray] = [*ends, numbers]
-    columns: list[np.ndarray] = [*integer_columns, *real, straight]
+    ends = [np.ascontiguousarray(values, np.int64) for values in (sources, targets)]
+    pair_columns = [*ends, np.ascontiguousarray(number).astype(np.uint64, copy=False)]
     lists = _lists(table, library, graph.nodes * kins)
     if not lists:
         return None
@@ -152,7 +151,7 @@ def _all_ways(table: PathTable, sources: Index, targets: Index) -> tuple[Index, 
     key, index = np.unique(flows * graph.links + links, return_inverse=True)
     flows, links, shares = key // graph.links, key % graph.links, np.bincount(index, shares)
     count = np.bincount(flows, minlength=n)
-    place = np.arange(len(flows)) - np.repeat(np.cumsum(count) - count, count)
+    place = ranges(np.zeros_like(count), count)
     wide_links, wide_share = np.full((n, int(count.max())), -1, np.int64), np.zeros((n, int(count.max())))
     wide_links[flows, place], wide_share[flows, place] = links, shares
     return wide_links, wide_share

@@ -24,7 +24,8 @@ from scipy.sparse.csgraph import dijkstra
 
 from ridgeline.comm.algorithm import Algorithm, steps_of
 from ridgeline.comm.contract import Contract, contract
-from ridgeline.comm.graph import Graph, link_matrix, link_numbers
+from ridgeline.comm.graph import Graph, link_matrix, links_between
+from ridgeline.comm.routes import follow_predecessors
 from ridgeline.comm.synthesis.matching import SYNTHESIZED, ticks_of
 from ridgeline.core.arrays import Array, Index
 
@@ -144,7 +145,6 @@ def _ways(graph: Graph, whole: Contract, seed: int = 0) -> Index:
     assert whole.begins is not None
     assert whole.ends is not None
     source, target, size = whole.begins[:, 0], whole.ends[:, 0], whole.shares()
-    at = link_numbers(graph)
     cost = float(graph.bytes_per_s.max()) / graph.bytes_per_s
     load, routes_found = np.zeros(graph.links), [np.zeros(0, np.int64)] * len(source)
     random = np.random.default_rng(seed)
@@ -156,7 +156,7 @@ def _ways(graph: Graph, whole: Contract, seed: int = 0) -> Index:
             last = dijkstra(link_matrix(graph, weight), indices=source[piece : piece + 1], return_predecessors=True)[1][
                 0
             ]
-            routes_found[piece] = links_back(at, last, int(target[piece]))
+            routes_found[piece] = links_back(graph, last, int(target[piece]))
             load[routes_found[piece]] += size[piece]
     ways = np.full((len(source), max(len(route) for route in routes_found)), -1, np.int64)
     for piece, route in enumerate(routes_found):
@@ -176,17 +176,15 @@ IDLE = 60  # tries in a row that find none
 def balanced_ways(graph: Graph, seed: int = 0) -> Index:
     """(ranks * ranks, longest) links from rank i to rank j in row i * ranks + j, -1 after the last."""
     cost = float(graph.bytes_per_s.max()) / graph.bytes_per_s
-    at = link_numbers(graph)
     best, best_before = np.inf, np.zeros((0, 0), np.int64)
     for steep in STEEPS if graph.ranks <= MANY else MANY_STEEP:
-        fullest, before = _trees(graph, cost, at, steep, np.random.default_rng(seed))
+        fullest, before = _trees(graph, cost, steep, np.random.default_rng(seed))
         if fullest < best:
             best, best_before = fullest, before
-    sources = np.arange(graph.ranks)
-    return _ease_crowded(graph, cost, at, _follow_links(at, best_before, sources), np.random.default_rng(seed))
+    return _ease_crowded(graph, cost, _tree_ways(graph, best_before), np.random.default_rng(seed))
 
 
-def _trees(graph: Graph, cost: Array, at: Index, steep: float, random: np.random.Generator) -> tuple[float, Index]:
+def _trees(graph: Graph, cost: Array, steep: float, random: np.random.Generator) -> tuple[float, Index]:
     """How full the fullest link is at best, and by source and target the rank before the target."""
     n = graph.ranks
     together = 1 if n <= MANY else -(-n // GROUPS)
@@ -203,7 +201,7 @@ def _trees(graph: Graph, cost: Array, at: Index, steep: float, random: np.random
             matrix = link_matrix(graph, cost * np.exp(steep * (load + 1) * cost / full))
             sources = members[group]
             before[sources] = dijkstra(matrix, indices=sources, return_predecessors=True)[1]
-            used[group] = _loads(_follow_links(at, before[sources], sources), graph.links)
+            used[group] = _loads(_tree_ways(graph, before[sources]), graph.links)
             load += used[group]
         if float((load * cost).max()) < best:
             best, best_before = float((load * cost).max()), before.copy()
@@ -215,7 +213,7 @@ def _loads(ways: Index, links: int) -> Array:
     return np.bincount(ways[ways >= 0], minlength=links).astype(np.float64)
 
 
-def _ease_crowded(graph: Graph, cost: Array, at: Index, ways: Index, random: np.random.Generator) -> Index:
+def _ease_crowded(graph: Graph, cost: Array, ways: Index, random: np.random.Generator) -> Index:
     """Lead single ways off the fullest link while that helps."""
     load = _loads(ways, graph.links)
     over: dict[int, list[int]] = {}  # ways over a link as they were when it was first the fullest
@@ -234,7 +232,7 @@ def _ease_crowded(graph: Graph, cost: Array, at: Index, ways: Index, random: np.
         weight = cost * np.exp(STEEPS[-1] * np.minimum((load + 1) * cost / full[worst], 2.0))
         source = np.array([pair // graph.ranks])
         last = dijkstra(link_matrix(graph, weight), indices=source, return_predecessors=True)[1][0]
-        new = links_back(at, last, pair % graph.ranks)
+        new = links_back(graph, last, pair % graph.ranks)
         idle += 1
         if len(new) <= ways.shape[1] and ((load[new] + 1) * cost[new]).max() < full[worst] - 1e-9:
             ways[pair] = -1
@@ -246,29 +244,16 @@ def _ease_crowded(graph: Graph, cost: Array, at: Index, ways: Index, random: np.
     return ways
 
 
-def links_back(at: Index, last: Index, target: int) -> Index:
+def links_back(graph: Graph, last: Index, target: int) -> Index:
     """The links of one way, from predecessors."""
     nodes = [target]
     while last[nodes[-1]] >= 0:
         nodes.append(int(last[nodes[-1]]))
     ends = np.array(nodes[::-1])
-    links: Index = at[ends[:-1], ends[1:]]
-    return links
+    return links_between(graph, ends[:-1], ends[1:])
 
 
-def _follow_links(at: Index, before: Index, sources: Index) -> Index:
-    """Ways from each source to all ranks, by predecessors, turned round to begin at their source."""
-    n = before.shape[1]
-    row, here = (part.ravel().copy() for part in np.indices(before.shape))
-    source = np.repeat(sources, n)
-    links = []
-    while (here != source).any():
-        last = before[row, here]
-        going = here != source
-        link = np.full(len(here), -1)
-        link[going] = at[last[going], here[going]]
-        links.append(link)
-        here = np.where(going, last, here)
-    back = np.stack(links, axis=1)
-    turn = (back >= 0).sum(axis=1)[:, None] - 1 - np.arange(back.shape[1])
-    return np.where(turn >= 0, np.take_along_axis(back, np.maximum(turn, 0), axis=1), -1)
+def _tree_ways(graph: Graph, before: Index) -> Index:
+    """Ways from each source to all ranks, by predecessors."""
+    row, target = (part.ravel() for part in np.indices(before.shape))
+    return follow_predecessors(graph, before, row, target)
