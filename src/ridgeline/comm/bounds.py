@@ -319,8 +319,10 @@ def _crossing(graph: Graph, collective: Collective, inside: Array, out: Array, i
 
 def _cuts(graph: Graph, root: int) -> tuple[Array, Array, Array, Mask]:
     """For each set tried: ranks in it, rate out of it and into it, and whether the root is in it."""
-    masks = domain_sets(graph) + _slabs(graph)
-    ranks = graph.ranks
+    masks, ranks = domain_sets(graph), graph.ranks
+    for axis, size in enumerate(graph.shape):  # the first planes of a grid along each axis
+        place = np.indices(graph.shape)[axis].ravel()
+        masks += [place < cut for cut in range(1, size)]
     inside = np.concatenate([np.ones(ranks), [mask[: graph.ranks].sum() for mask in masks]])
     leaves, enters = _crossing_rates(graph, masks)
     out = np.concatenate([graph.out_bytes_per_s()[:ranks], leaves])
@@ -354,15 +356,6 @@ def domain_sets(graph: Graph) -> list[Mask]:
         mask[graph.ranks :] = ~foreign[graph.ranks :]
         sets.append(mask)
     return sets
-
-
-def _slabs(graph: Graph) -> list[Mask]:
-    """The first planes of a grid along each axis."""
-    slabs = []
-    for axis, size in enumerate(graph.shape):
-        place = np.indices(graph.shape)[axis].ravel()
-        slabs += [place < cut for cut in range(1, size)]
-    return slabs
 
 
 def _partitions(graph: Graph) -> float:
@@ -485,12 +478,16 @@ def contract_bound(graph: Graph, contract: Contract, size_bytes: float) -> TimeB
     >>> contract_bound(topology("ring:4", 2.0), pair, 4.0).seconds  # by both links of the sender
     1.0
     """
-    begins, ends = _places(contract.begins, contract), _places(contract.ends, contract)
+    flat = contract.begin_places(), contract.end_places()
+    begins, ends = (np.stack(np.divmod(places, contract.chunks), axis=1) for places in flat)
     bytes_ = contract.shares() * size_bytes
-    sets = [np.arange(graph.ranks), *_group_numbers(graph)]
+    sets = [(np.arange(graph.ranks), graph.out_bytes_per_s()[: graph.ranks], graph.in_bytes_per_s()[: graph.ranks])]
+    masks = domain_sets(graph)
+    if 1 < len(masks) < graph.ranks:
+        domain = np.argmax([mask[: graph.ranks] for mask in masks], axis=0)
+        sets.append((domain, *map(np.array, _crossing_rates(graph, masks))))
     best = 0.0
-    for group in sets:
-        out, into = _rates(graph, group)
+    for group, out, into in sets:
         leave, enter = _crossing_bytes(group, begins, ends, bytes_), _crossing_bytes(group, ends, begins, bytes_)
         with np.errstate(divide="ignore", invalid="ignore"):
             need = np.concatenate([np.where(leave > 0, leave / out, 0.0), np.where(enter > 0, enter / into, 0.0)])
@@ -501,33 +498,6 @@ def contract_bound(graph: Graph, contract: Contract, size_bytes: float) -> TimeB
     if graph.nodes <= FLOW_NODES and len(pairs[0]) <= FLOW_PAIRS:
         best = max(best, flow_seconds(graph, _trips(*pairs, bytes_)))
     return TimeBound(bandwidth_s=best, latency_s=_farthest(graph, *pairs[:2]))
-
-
-def _places(places: Index | None, contract: Contract) -> Index:
-    if places is not None:
-        return places
-    rank, chunk = (part.ravel() for part in np.indices((contract.ranks, contract.chunks)))
-    return np.stack([rank, chunk], axis=1)
-
-
-def _group_numbers(graph: Graph) -> list[Index]:
-    """The domain of each rank, where there are several."""
-    masks = domain_sets(graph)
-    if len(masks) < 2:
-        return []
-    number = np.zeros(graph.ranks, np.int64)
-    for index, mask in enumerate(masks):
-        number[mask[: graph.ranks]] = index
-    return [number]
-
-
-def _rates(graph: Graph, group: Index) -> tuple[Array, Array]:
-    """Rate out of and into each group of ranks, with the switches that only it has."""
-    count = int(group.max()) + 1
-    if count == graph.ranks:
-        return graph.out_bytes_per_s()[: graph.ranks], graph.in_bytes_per_s()[: graph.ranks]
-    out, into = _crossing_rates(graph, domain_sets(graph))
-    return np.array(out), np.array(into)
 
 
 def _crossing_bytes(group: Index, here: Index, there: Index, bytes_: Array) -> Array:

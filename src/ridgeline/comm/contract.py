@@ -58,7 +58,7 @@ REVERSED = _COPIES | {sums: copies for copies, sums in _COPIES.items()}
 """What a collective becomes when every send is turned round and every copy becomes a sum."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Contract:
     """Places (rank, chunk) that hold a contribution at first and those that must hold the whole chunk at last.
 
@@ -127,11 +127,12 @@ def contract(collective: Collective, ranks: int, chunks: int, root: int = 0) -> 
         owned_places = _pairs(np.full(chunks, root), ids)
         begins, ends = (owned_places, None) if collective == "broadcast" else (None, owned_places)
     elif collective == "alltoall":
-        begins, ends = _pairs(ids // ranks, ids), _pairs(ids % ranks, ids)
-        return _contract_of(collective, ranks, chunks, begins, ends, np.full(1, 1.0 / ranks))
+        sent = chunks // ranks  # by each rank, in equal pieces
+        begins, ends = _pairs(ids // sent, ids), _pairs(ids % sent // (sent // ranks), ids)
+        return Contract(collective, ranks, chunks, begins, ends, np.full(1, 1.0 / sent))
     elif collective != "allreduce":
         raise ValueError(f"{collective} needs its pairs: exchange, point_to_point or dispatch makes it")
-    return _contract_of(collective, ranks, chunks, begins, ends, np.full(1, 1.0 / chunks))
+    return Contract(collective, ranks, chunks, begins, ends, np.full(1, 1.0 / chunks))
 
 
 def exchange(sizes: Array) -> Contract:
@@ -143,13 +144,13 @@ def exchange(sizes: Array) -> Contract:
     ids = np.arange(ranks * ranks, dtype=np.int64)
     largest = float(sizes.sum(axis=1).max()) or 1.0
     begins, ends = _pairs(ids // ranks, ids), _pairs(ids % ranks, ids)
-    return _contract_of("alltoallv", ranks, len(ids), begins, ends, np.asarray(sizes, float).ravel() / largest)
+    return Contract("alltoallv", ranks, len(ids), begins, ends, np.asarray(sizes, float).ravel() / largest)
 
 
 def point_to_point(ranks: int, sources: Index, targets: Index) -> Contract:
     """Pairs of ranks that each send M: chunk k goes from `sources[k]` to `targets[k]`."""
     ids = np.arange(len(sources), dtype=np.int64)
-    return _contract_of("sendrecv", ranks, len(ids), _pairs(sources, ids), _pairs(targets, ids), np.ones(1))
+    return Contract("sendrecv", ranks, len(ids), _pairs(sources, ids), _pairs(targets, ids), np.ones(1))
 
 
 def dispatch(sends: NDArray[np.bool_], per_rank: int) -> Contract:
@@ -158,17 +159,4 @@ def dispatch(sends: NDArray[np.bool_], per_rank: int) -> Contract:
     ids = np.arange(chunks, dtype=np.int64)
     which, where = np.nonzero(sends)
     begins, ends = _pairs(ids // per_rank, ids), _pairs(where, which)
-    return _contract_of("dispatch", ranks, chunks, begins, ends, np.full(1, 1.0 / per_rank))
-
-
-def _contract_of(
-    name: str, ranks: int, chunks: int, begins: Index | None, ends: Index | None, share: Array
-) -> Contract:
-    return Contract(
-        collective=name,  # type: ignore[arg-type]
-        ranks=ranks,
-        chunks=chunks,
-        begins=begins,
-        ends=ends,
-        chunk_share=share,
-    )
+    return Contract("dispatch", ranks, chunks, begins, ends, np.full(1, 1.0 / per_rank))

@@ -250,7 +250,7 @@ def _options(choice: LibraryChoice) -> Table:
     rows = (
         (option.algorithm, option.protocol, _s(option.seconds), _s(option.latency_s), _s(option.bytes_s),
          _rate(option.busbw), str(option.channels or ""))
-        for option in choice.compared
+        for option in choice.options
     )  # fmt: skip
     return header_table(names, rows, right=names[2:])
 

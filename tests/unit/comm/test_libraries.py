@@ -9,12 +9,12 @@ import pytest
 
 import ridgeline
 from ridgeline.comm.libraries import choice as module
-from ridgeline.comm.libraries.choice import LibraryChoice, Option, library_choice
+from ridgeline.comm.libraries.choice import ComparedOption, LibraryChoice, library_choice
 from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
 
 
-def option(found: LibraryChoice, name: str) -> Option:
+def option(found: LibraryChoice, name: str) -> ComparedOption:
     return next(one for one in found.options if one.name == name)
 
 

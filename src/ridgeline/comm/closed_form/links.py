@@ -12,9 +12,10 @@ them, as software that splits axes does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from math import prod
+from types import MappingProxyType
 from typing import Self
 
 import numpy as np
@@ -80,30 +81,24 @@ class TopologyColumns(ColumnTable):
     top: Array | None = None
 
 
+BLANKS: Mapping[str, tuple[str, float]] = MappingProxyType(
+    {name: (name, 0.0) for name in ("two_level", "in_switch", "in_fabric")}
+    | dict.fromkeys(("axes", "wraps", "axis"), ("dims", 0.0))
+    | {"peers": ("peers", 1.0), "reach": ("reach", np.inf), "top": ("reach", np.inf)}
+)
+"""Columns that are None where this number of every system has this value."""
+
+
 def topology_columns(systems: Sequence[System]) -> TopologyColumns:
     """The columns of several systems; what none of them has is None."""
     rows = [_wiring(system) for system in systems]
-
-    def needed_column(name: str) -> Array:
-        return np.ascontiguousarray(np.array([row[name] for row in rows], dtype=np.float64).T)
-
-    def column(name: str, blank: float, of: str = "") -> Array | None:
-        return needed_column(name) if any(row[of or name] != blank for row in rows) else None
-
-    return TopologyColumns(
-        start=needed_column("start"),
-        scale_out_step=needed_column("scale_out_step"),
-        exits=needed_column("exits"),
-        two_level=column("two_level", 0.0),
-        in_switch=column("in_switch", 0.0),
-        in_fabric=column("in_fabric", 0.0),
-        peers=column("peers", 1.0),
-        axes=column("axes", 0.0, of="dims"),
-        wraps=column("wraps", 0.0, of="dims"),
-        axis=column("axis", 0.0, of="dims"),
-        reach=column("reach", np.inf),
-        top=column("top", np.inf, of="reach"),
-    )
+    columns: dict[str, Array] = {}
+    for field in fields(TopologyColumns):
+        number, blank = BLANKS.get(field.name, (field.name, None))
+        if blank is None or any(row[number] != blank for row in rows):
+            values = np.array([row[field.name] for row in rows], dtype=np.float64)
+            columns[field.name] = np.ascontiguousarray(values.T)
+    return TopologyColumns(**columns)
 
 
 def _wiring(system: System) -> dict[str, object]:

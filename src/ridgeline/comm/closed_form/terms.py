@@ -8,6 +8,7 @@ chip; scale-up is inside a domain, scale-out beyond it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -87,13 +88,7 @@ class Terms:
 
     def twice(self) -> Terms:
         """There and back, as a reduce-scatter and an all-gather, started once."""
-        return Terms(
-            scale_up=2 * self.scale_up,
-            scale_out=2 * self.scale_out,
-            slice=self.slice,
-            once=2 * self.once,
-            serial=self.serial,
-        )
+        return replace(self, scale_up=2 * self.scale_up, scale_out=2 * self.scale_out, once=2 * self.once)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +96,7 @@ class ClosedForm:
     """Seconds of an algorithm as terms, and where it is on offer (True: everywhere; an array: on some rows)."""
 
     terms: Callable[[RankGroup], Terms]
-    offer: Callable[[RankGroup], Offer]
+    offer: Callable[[RankGroup], Offer] = lambda _group: True
 
 
 def group_of(payload: Array, ranks: Array, stride: Array, links: Links, routing: Routing = UNROUTED) -> RankGroup:
@@ -319,10 +314,6 @@ def _to_neighbour(group: RankGroup) -> Terms:
     )
 
 
-def _always(group: RankGroup) -> Offer:  # noqa: ARG001
-    return True
-
-
 def _flat_across(group: RankGroup) -> Offer:
     """Between domains, where the software does not go level by level."""
     if not group.many:
@@ -352,18 +343,14 @@ def _fabric(group: RankGroup) -> Offer:
     return False if able is None or not group.many else (able > 0) & (group.domains > 1)
 
 
-def _leaving(group: RankGroup) -> Offer:
-    return (group.domains > 1) if group.many else False
-
-
-RING = ClosedForm(terms=_ring, offer=_always)
-RING_TWICE = ClosedForm(terms=lambda group: _ring(group).twice(), offer=_always)
+RING = ClosedForm(terms=_ring)
+RING_TWICE = ClosedForm(terms=lambda group: _ring(group).twice())
 TREES = ClosedForm(terms=_tree, offer=_flat_across)
 SWITCH_SUM = ClosedForm(terms=_in_switch, offer=_switches)
 SWITCH_COPY = ClosedForm(terms=_multicast, offer=_one_domain)
 FABRIC_SUM = ClosedForm(terms=_in_fabric, offer=_fabric)
 LEVELS = ClosedForm(terms=_two_level, offer=_levels)
 LEVELS_TWICE = ClosedForm(terms=lambda group: _two_level(group).twice(), offer=_levels)
-DIRECT = ClosedForm(terms=_direct, offer=_always)
-FORWARDED = ClosedForm(terms=_forwarded_terms, offer=_leaving)
-NEIGHBOUR = ClosedForm(terms=_to_neighbour, offer=_always)
+DIRECT = ClosedForm(terms=_direct)
+FORWARDED = ClosedForm(terms=_forwarded_terms, offer=lambda group: (group.domains > 1) if group.many else False)
+NEIGHBOUR = ClosedForm(terms=_to_neighbour)

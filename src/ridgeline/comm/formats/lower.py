@@ -9,7 +9,7 @@ wait in a circle.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -115,28 +115,19 @@ def channels_of(algorithm: Algorithm) -> Index:
     return steps.channel.astype(np.int64) * groups + distance // PEERS_A_CHANNEL
 
 
-def sizes_of(algorithm: Algorithm) -> tuple[int, int]:
-    """Chunks of a rank's input and output."""
-    chunks = algorithm.contract.chunks
-    part = chunks // algorithm.ranks
-    sizes = {"allgather": (part, chunks), "reducescatter": (chunks, part), "alltoall": (part, part)}
-    return sizes.get(algorithm.contract.collective, (chunks, chunks))
-
-
 @dataclass(slots=True)
 class Places:
     """Where each chunk stands on each rank while steps go by."""
 
-    program: RankProgram
     now: dict[tuple[int, int], Place]
-    scratch: dict[int, int]
-    slot: dict[tuple[int, int], Place]
+    output: dict[tuple[int, int], Place]
+    scratch: dict[int, int] = field(default_factory=dict)
+    slot: dict[tuple[int, int], Place] = field(default_factory=dict)
 
     def after_arrival(self, rank: int, chunk: int) -> Place:
         """Where a chunk stands once something came for it."""
-        out = self.program.output_place(rank, chunk)
-        if out >= 0:
-            return rank, "o", out
+        if (rank, chunk) in self.output:
+            return self.output[rank, chunk]
         if (rank, chunk) not in self.slot:
             self.slot[rank, chunk] = self.new_scratch(rank)
         return self.slot[rank, chunk]
@@ -150,7 +141,9 @@ class Places:
 
 def empty_program(algorithm: Algorithm, target: Target) -> RankProgram:
     """A program of the algorithm's sizes with nothing in it."""
-    inputs, outputs = sizes_of(algorithm)
+    chunks, part = algorithm.contract.chunks, algorithm.contract.chunks // algorithm.ranks
+    sizes = {"allgather": (part, chunks), "reducescatter": (chunks, part), "alltoall": (part, part)}
+    inputs, outputs = sizes.get(algorithm.contract.collective, (chunks, chunks))
     return RankProgram(
         name=algorithm.name or algorithm.contract.collective, target=target,
         collective=algorithm.contract.collective, ranks=algorithm.ranks, inputs=inputs, outputs=outputs, root=0,
@@ -160,14 +153,11 @@ def empty_program(algorithm: Algorithm, target: Target) -> RankProgram:
 
 
 def first_places(program: RankProgram) -> Places:
-    """Every contribution in its rank's input."""
-    now = {
-        (rank, program.input_chunk(rank, offset)): (rank, "i", offset)
-        for rank in range(program.ranks)
-        if program.begins(rank)
-        for offset in range(program.inputs)
-    }
-    return Places(program=program, now=now, scratch={}, slot={})
+    """Every contribution in its rank's input, and where chunks must end."""
+    ranks = range(program.ranks)
+    inputs = {(rank, chunk): (rank, "i", at) for rank in ranks for at, chunk in enumerate(program.input_chunks(rank))}
+    outputs = {(rank, chunk): (rank, "o", at) for rank in ranks for at, chunk in enumerate(program.output_chunks(rank))}
+    return Places(now=inputs, output=outputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +171,13 @@ class LoweredMessage:
     base: Place | None
     chunk: int
     count: int = 1
+
+    def follows(self, last: LoweredMessage) -> bool:
+        """Whether it is of the same connection, and its places come right after those of another message."""
+        if self.connection != last.connection or (last.base is None) != (self.base is None):
+            return False
+        pairs = ((last.source, self.source), (last.target, self.target), (last.base, self.base))
+        return all(a[:2] == b[:2] and a[2] + last.count == b[2] for a, b in pairs if a and b)
 
 
 def messages_of(algorithm: Algorithm, places: Places, *, merge: bool = True) -> list[LoweredMessage]:
@@ -230,25 +227,11 @@ def _join_messages(messages: list[LoweredMessage]) -> list[LoweredMessage]:
     joined_messages: list[LoweredMessage] = []
     for message in messages:
         last = joined_messages[-1] if joined_messages else None
-        if (
-            last is not None
-            and last.connection == message.connection
-            and last.count < MOST_MERGED
-            and _follows(last, message)
-        ):
+        if last is not None and last.count < MOST_MERGED and message.follows(last):
             joined_messages[-1] = replace(last, count=last.count + 1)
         else:
             joined_messages.append(message)
     return joined_messages
-
-
-def _follows(last: LoweredMessage, one: LoweredMessage) -> bool:
-    pairs = [(last.source, one.source), (last.target, one.target)]
-    if (last.base is None) != (one.base is None):
-        return False
-    if last.base is not None and one.base is not None:
-        pairs.append((last.base, one.base))
-    return all(before[:2] == after[:2] and before[2] + last.count == after[2] for before, after in pairs)
 
 
 class _Rank:
@@ -320,17 +303,16 @@ def lower_algorithm(algorithm: Algorithm, target: Target) -> RankProgram:
                 round=message.round,
             )
             ranks[message.connection[1]].add(("recv", message.connection), take)
-    for copy in own_copies(program, places):
+    for copy in own_copies(places):
         ranks[copy.reads[0][0]].add(("copy", None), copy)
     blocks = tuple(tuple(tuple(block) for block in rank.blocks) for rank in ranks)
     return replace(program, blocks=blocks)
 
 
-def own_copies(program: RankProgram, places: Places) -> list[Instruction]:
+def own_copies(places: Places) -> list[Instruction]:
     """Chunks that end where they began: copied from input to output."""
-    copies = []
-    for (rank, chunk), place in sorted(places.now.items()):
-        out = program.output_place(rank, chunk)
-        if out >= 0 and place[1] == "i":
-            copies.append(Instruction(name="cpy", reads=(place,), writes=((rank, "o", out),)))
-    return copies
+    return [
+        Instruction(name="cpy", reads=(place,), writes=(places.output[at],))
+        for at, place in sorted(places.now.items())
+        if place[1] == "i" and at in places.output
+    ]

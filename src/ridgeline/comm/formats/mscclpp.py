@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from math import lcm
 from pathlib import Path
-from types import MappingProxyType
+from typing import TypeVar
 
 import numpy as np
 
@@ -38,15 +38,10 @@ from ridgeline.comm.formats.program import (
     refuse_too_large,
     whole_number,
 )
+from ridgeline.comm.graph import refusal
 from ridgeline.core.documents import JsonObject, JsonValue
-from ridgeline.core.errors import InputError, Problem
 
-COLLECTIVES: Mapping[str, Collective] = MappingProxyType(
-    {
-        "allreduce": "allreduce", "allgather": "allgather", "reducescatter": "reducescatter",
-        "alltoall": "alltoall", "broadcast": "broadcast", "reduce": "reduce",
-    }
-)  # fmt: skip
+COLLECTIVES: tuple[Collective, ...] = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce")
 TYPES = ("memory", "port", "switch")
 PAIRED = ("put", "pws", "pwsf", "get", "copy", "ppkt", "rppkt", "cpkt", "upkt", "gstore", "gstorepkt")
 SUMS = ("re", "res", "rre", "rres", "respkt", "repkt", "recpkt", "recspkt", "glres")
@@ -60,6 +55,7 @@ MOST_OPS, MOST_CHANNELS, MOST_AT_ONCE = 64, 16, 8  # ops and channels of a block
 MOST_SEMAPHORES, MOST_BARRIERS = 16, 16
 MOST_FINER = 64
 Keys = tuple[tuple[int, ...], ...]  # of semaphores
+Entry = TypeVar("Entry")
 ChannelEnd = tuple[JsonValue, JsonValue]  # a peer and which of its channels; of a switch its buffer and ranks
 
 
@@ -79,7 +75,8 @@ class _PlanReader:
     def program(self) -> RankProgram:
         plan = self.plan
         name = str(plan.get("collective", "")).replace("_", "").lower()
-        if name not in COLLECTIVES:
+        collective = next((known for known in COLLECTIVES if known == name), None)
+        if collective is None:
             raise self.wrong("collective", repr(plan.get("collective"))[:60], f"one of {', '.join(COLLECTIVES)}")
         gpus = self._list(plan, "gpus", "plan")
         self.ranks = len(gpus)
@@ -89,7 +86,7 @@ class _PlanReader:
         for index, gpu in enumerate(self.gpus):
             self._int(gpu, "id", f"gpu {index}", index, index)
         self.finer = self._finer()
-        self.collective = COLLECTIVES[name]
+        self.collective = collective
         inputs, outputs = self._sizes()
         refuse_too_large(self.wrong, self.ranks, inputs, outputs)
         self.connected = [self._channels(rank) for rank in range(self.ranks)]
@@ -115,6 +112,10 @@ class _PlanReader:
         if key not in owner and default is not None:
             return default
         return whole_number(self.wrong, f"{at}: {key}", owner.get(key), least, most)
+
+    def _entry(self, entries: Sequence[Entry], path: str, number: object) -> Entry:
+        """The entry of a number that a plan gives."""
+        return entries[whole_number(self.wrong, path, number, 0, len(entries) - 1)]
 
     def _word(self, owner: JsonObject, key: str, at: str, known: tuple[str, ...]) -> str:
         value = owner.get(key)
@@ -224,18 +225,14 @@ class _PlanReader:
             channel = self._dict(channel_entry, at)
             kind = self._word(channel, "channel_type", at, TYPES)
             known_channels = self.connected[rank][kind]
-            for id in self._list(channel, "channel_ids", at):
-                self.mine[kind].append(
-                    known_channels[whole_number(self.wrong, f"{at}: channel_ids", id, 0, len(known_channels) - 1)]
-                )
+            ids = self._list(channel, "channel_ids", at)
+            self.mine[kind] += [self._entry(known_channels, f"{at}: channel_ids", id) for id in ids]
             if len(self.mine[kind]) > MOST_CHANNELS:
                 raise self.wrong(at, f"{len(self.mine[kind])} channels", f"at most {MOST_CHANNELS} of a type")
         self.refs: list[tuple[int, str]] = []
         for channel_entry in self._list(block, "remote_buffer_refs", at, default=True):
-            for id in self._list(self._dict(channel_entry, at), "remote_buffer_ids", at):
-                self.refs.append(
-                    self.remote[whole_number(self.wrong, f"{at}: remote_buffer_ids", id, 0, len(self.remote) - 1)]
-                )
+            ids = self._list(self._dict(channel_entry, at), "remote_buffer_ids", at)
+            self.refs += [self._entry(self.remote, f"{at}: remote_buffer_ids", id) for id in ids]
         for number, op in enumerate(ops):
             yield from self._op(rank, f"{at}, step {number}", op)
 
@@ -293,10 +290,9 @@ class _PlanReader:
         ids = self._list(op, "channel_ids", at)
         if not 1 <= len(ids) <= MOST_AT_ONCE:
             raise self.wrong(f"{at}: channel_ids", f"{len(ids)} of them", f"1 to {MOST_AT_ONCE}")
-        own_channels = self.mine[kind]
         keys = []
         for id in ids:
-            peer, which = own_channels[whole_number(self.wrong, f"{at}: channel_ids", id, 0, len(own_channels) - 1)]
+            peer, which = self._entry(self.mine[kind], f"{at}: channel_ids", id)
             ends = (rank, peer) if outward else (peer, rank)
             keys.append((*ends, TYPES.index(kind), which))
         return tuple(keys)
@@ -315,11 +311,10 @@ class _PlanReader:
         index = self._int(entry, "index", at, 0, MOST_CHUNKS)
         size = self._int(entry, "size", at, 1, MOST_CHUNKS)
         if "switch_channel_id" in entry:
-            own_switches = self.mine["switch"]
-            kind, ranks = own_switches[self._int(entry, "switch_channel_id", at, 0, len(own_switches) - 1)]
+            kind, ranks = self._entry(self.mine["switch"], f"{at}: switch_channel_id", entry["switch_channel_id"])
             ends = [(peer, kind) for peer in ranks]
         elif "buffer_id" in entry:
-            ends = [self.refs[self._int(entry, "buffer_id", at, 0, len(self.refs) - 1)]]
+            ends = [self._entry(self.refs, f"{at}: buffer_id", entry["buffer_id"])]
         else:
             ends = [(rank, self._word(entry, "type", at, ("i", "o", "s")))]
         number, parts = share
@@ -348,23 +343,17 @@ def mscclpp_text(algorithm: Algorithm) -> str:
     refuse_unwritable_algorithm(algorithm, "mscclpp")
     most_blocks = min(algorithm.contract.chunks, MOST_BLOCKS)
     blocks = 1
-    while over := _too_many(algorithm, blocks):
-        if blocks >= most_blocks:
-            raise _over_limits(over)
-        blocks = min(2 * blocks, most_blocks)
     while True:
-        plan = _Plan(algorithm, blocks)
-        over = plan.over_limits()
+        over = _too_many(algorithm, blocks)
         if not over:
-            return json.dumps(plan.sheet(), indent=1) + "\n"
+            plan = _Plan(algorithm, blocks)
+            over = plan.over_limits()
+            if not over:
+                return json.dumps(plan.sheet(), indent=1) + "\n"
         if blocks >= most_blocks:
-            raise _over_limits(over)
+            expected_text, todo = "a plan within the executor's limits", "take fewer ranks, or another --algorithm"
+            raise refusal("--to mscclpp", over, expected_text, todo=todo)
         blocks = min(2 * blocks, most_blocks)
-
-
-def _over_limits(over: str) -> InputError:
-    expected_text, todo = "a plan within the executor's limits", "take fewer ranks, or another --algorithm"
-    return InputError(Problem(path="--to mscclpp", given=over, expected=expected_text, todo=todo))
 
 
 def _too_many(algorithm: Algorithm, blocks: int) -> str:
@@ -415,9 +404,9 @@ class _Plan:
                 rounds[message.round].append(message)
             for number in sorted(rounds):
                 self._round(block, rounds[number])
-        for copy in own_copies(self.program, self.places):
+        for copy in own_copies(self.places):
             (place,), (target,) = copy.reads, copy.writes
-            ops = self.ops[place[0]][self.program.input_chunk(place[0], place[2]) % self.blocks]
+            ops = self.ops[place[0]][self.program.input_chunks(place[0])[place[2]] % self.blocks]
             ops.append({"name": "copy", "src_buff": [_local(place)], "dst_buff": [_local(target)]})
 
     def _meet(self, block: int, mine: Iterable[LoweredMessage]) -> None:

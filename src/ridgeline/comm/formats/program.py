@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Literal
@@ -88,44 +88,26 @@ class RankProgram:
         n = self.ranks
         return {"allgather": self.inputs * n, "alltoall": self.inputs * n}.get(self.collective, self.inputs)
 
-    def input_chunk(self, rank: int, offset: int) -> int:
-        """The chunk whose contribution stands in a rank's input."""
-        if self.collective == "allgather":
-            return rank * self.inputs + offset
-        return rank * self.inputs + offset if self.collective == "alltoall" else offset
+    def input_chunks(self, rank: int) -> range:
+        """The chunks whose contributions stand in a rank's input, by offset; none where the input does not count."""
+        if self.collective == "broadcast" and rank != self.root:
+            return range(0)
+        first = rank * self.inputs if self.collective in ("allgather", "alltoall") else 0
+        return range(first, first + self.inputs)
 
-    def output_place(self, rank: int, chunk: int) -> int:
-        """Where a rank must hold a chunk in its output; -1: it needs not."""
-        n, chunks_per_rank = self.ranks, self.chunks // max(self.ranks, 1)
+    def output_chunks(self, rank: int) -> Sequence[int]:
+        """The chunks that a rank must hold, by offset in its output."""
         match self.collective:
             case "reducescatter":
-                return chunk - rank * chunks_per_rank if chunk // chunks_per_rank == rank else -1
+                return range(rank * self.outputs, (rank + 1) * self.outputs)
             case "alltoall":
-                piece = self.inputs // n
-                source, place = divmod(chunk, self.inputs)
-                target, part = divmod(place, piece)
-                return source * piece + part if target == rank else -1
-            case "reduce":
-                return chunk if rank == self.root else -1
+                piece = self.inputs // self.ranks
+                firsts = (source * self.inputs + rank * piece for source in range(self.ranks))
+                return [first + part for first in firsts for part in range(piece)]
+            case "reduce" if rank != self.root:
+                return range(0)
             case _:
-                return chunk
-
-    def output_chunk(self, rank: int, offset: int) -> int:
-        """The chunk that a rank must hold at an offset of its output: the reverse of `output_place`."""
-        n = self.ranks
-        match self.collective:
-            case "reducescatter":
-                return rank * (self.chunks // n) + offset
-            case "alltoall":
-                piece = self.inputs // n
-                source, part = divmod(offset, piece)
-                return source * self.inputs + rank * piece + part
-            case _:
-                return offset
-
-    def begins(self, rank: int) -> bool:
-        """Whether a rank's input counts."""
-        return self.collective != "broadcast" or rank == self.root
+                return range(self.outputs)
 
     def alias(self, place: Place) -> Place:
         """The place that input and output share where they are one buffer."""
@@ -138,20 +120,7 @@ class RankProgram:
 
     def contract(self) -> Contract:
         """What is to be kept, chunk by chunk."""
-        n = self.ranks
-        if self.collective != "alltoall":
-            return contract(self.collective, n, self.chunks, self.root)
-        ids = np.arange(self.chunks, dtype=np.int64)
-        piece = self.inputs // n
-        owner, goes = ids // self.inputs, (ids % self.inputs) // piece
-        return Contract(
-            collective="alltoall",
-            ranks=n,
-            chunks=self.chunks,
-            begins=np.stack([owner, ids], axis=1),
-            ends=np.stack([goes, ids], axis=1),
-            chunk_share=np.full(1, 1.0 / self.inputs),
-        )
+        return contract(self.collective, self.ranks, self.chunks, self.root)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,27 +185,6 @@ class _Value:
     arrivals: tuple[int, ...] = ()
 
 
-@dataclass(slots=True)
-class _Transfers:
-    """Columns of steps that went from one rank to another."""
-
-    round: list[int] = field(default_factory=list)
-    source: list[int] = field(default_factory=list)
-    target: list[int] = field(default_factory=list)
-    chunk: list[int] = field(default_factory=list)
-    op: list[int] = field(default_factory=list)
-    channel: list[int] = field(default_factory=list)
-
-    def add(self, when: int, source: int, target: int, chunk: int, channel: int) -> int:
-        self.round.append(when)
-        self.source.append(source)
-        self.target.append(target)
-        self.chunk.append(max(chunk, 0))
-        self.op.append(COPY)
-        self.channel.append(channel % 128)
-        return len(self.round) - 1
-
-
 class _Stuck(Exception):
     """A run ends here: the problem."""
 
@@ -248,7 +196,7 @@ class _Stuck(Exception):
 def execute(program: RankProgram) -> tuple[Algorithm, AlgorithmVerification]:
     """The steps of a program as an algorithm, and whether the program keeps its contract."""
     problems: list[Problem] = []
-    first: _Transfers | None = None
+    first: list[list[int]] | None = None
     for in_place in program.in_place:
         for order in range(ORDERS):
             run = _ProgramRun(program, in_place, order)
@@ -256,23 +204,16 @@ def execute(program: RankProgram) -> tuple[Algorithm, AlgorithmVerification]:
                 problems += run.run()
             except _Stuck as stuck:
                 problems.append(stuck.problem)
-            first = first or run.transfers
+            first = run.transfers if first is None else first
             if problems:
                 break
     assert first is not None
-    algorithm = _lift_algorithm(program, first)
+    rows = np.array(first, np.int64).reshape(-1, 6)
+    when, source, target, chunk, op, channel = rows[np.lexsort(rows[:, [3, 2, 1, 0]].T)].T
+    steps = steps_of(when, source, target, chunk, op.astype(np.int8), channel.astype(np.int8))
+    algorithm = Algorithm(name=program.name, contract=program.contract(), nodes=program.ranks, steps=steps)
     distinct_problems = tuple(dict.fromkeys(problems))[:MOST]  # in place and out of place may break alike
     return algorithm, AlgorithmVerification(ok=not problems, steps=len(algorithm.steps), problems=distinct_problems)
-
-
-def _lift_algorithm(program: RankProgram, made: _Transfers) -> Algorithm:
-    when, source, target, chunk = (
-        np.array(column, np.int64) for column in (made.round, made.source, made.target, made.chunk)
-    )
-    op, channel = np.array(made.op, np.int8), np.array(made.channel, np.int8)
-    order = np.lexsort((chunk, target, source, when))
-    steps = steps_of(when[order], source[order], target[order], chunk[order], op[order], channel[order])
-    return Algorithm(name=program.name, contract=program.contract(), nodes=program.ranks, steps=steps)
 
 
 class _ProgramRun:
@@ -288,18 +229,12 @@ class _ProgramRun:
         self.wires: dict[Connection, deque[list[_Value]]] = {}
         self.raised: dict[tuple[int, ...], int] = dict(program.initial)
         self.met: dict[tuple[int, int], set[int]] = {}
-        self.transfers = _Transfers()
+        self.transfers: list[list[int]] = []  # round, source, target, chunk, op, channel
         self.at = [[0] * len(blocks) for blocks in program.blocks]
         self.whole: dict[int, int] = {}
-        self._fill()
-
-    def _fill(self) -> None:
-        program = self.program
         for rank in range(program.ranks):
-            if not program.begins(rank):
-                continue
-            for offset in range(program.inputs):
-                chunk, element = program.input_chunk(rank, offset), self.random.randrange(1, FIELD)
+            for offset, chunk in enumerate(program.input_chunks(rank)):
+                element = self.random.randrange(1, FIELD)
                 self.memory[self._place((rank, "i", offset))] = _Value(element, chunk, 0)
                 self.whole[chunk] = (self.whole.get(chunk, 0) + element) % FIELD
 
@@ -325,7 +260,13 @@ class _ProgramRun:
                         break
         stuck_places = [place for place in blocks if self.at[place[0]][place[1]] < len(self._steps(*place))]
         if stuck_places:
-            raise _Stuck(self._waiting(*min(stuck_places), len(stuck_places)))
+            rank, block = min(stuck_places)
+            at = self.at[rank][block]
+            step = self._steps(rank, block)[at]
+            given_text = (
+                f"waits for ever for {self._wait_reason(rank, block, step)}; {len(stuck_places)} blocks are stuck"
+            )
+            raise _Stuck(self._problem(rank, block, at, step, given_text, "an order without deadlock"))
         return self._outputs()
 
     def _steps(self, rank: int, block: int) -> tuple[Instruction, ...]:
@@ -358,19 +299,15 @@ class _ProgramRun:
         if step.barrier is not None:
             met = self.met.setdefault((rank, step.barrier[0]), set())
             met.add(block)
-            if len(met) < step.barrier[1] and not self._is_released(rank, step.barrier[0], block):
+            is_released = block in self.met.get((rank, -1 - step.barrier[0]), set())
+            if len(met) < step.barrier[1] and not is_released:
                 return f"{step.barrier[1] - len(met)} more blocks at barrier {step.barrier[0]}"
         if step.awaits_flags:
-            for place in self._spread_places(step.reads, step.count):
-                if place[1] == "s" and place not in self.flagged:
-                    return f"a packet in {_place_text(place)}"
+            for owner, buffer, offset in step.reads:
+                for place in (self._place((owner, buffer, offset + j)) for j in range(step.count)):
+                    if place[1] == "s" and place not in self.flagged:
+                        return f"a packet in {_place_text(place)}"
         return ""
-
-    def _is_released(self, rank: int, number: int, block: int) -> bool:
-        return block in self.met.get((rank, -1 - number), set())
-
-    def _spread_places(self, places: tuple[Place, ...], count: int) -> list[Place]:
-        return [self._place((rank, buffer, offset + j)) for rank, buffer, offset in places for j in range(count)]
 
     def _do(self, rank: int, block: int, at: int, step: Instruction) -> None:
         for key in step.waits:
@@ -380,11 +317,15 @@ class _ProgramRun:
         popped_values = self.wires[step.pops].popleft() if step.pops is not None else []
         if step.pops is not None and len(popped_values) != step.count:
             raise _Stuck(self._problem(rank, block, at, step, f"{len(popped_values)} chunks arrive", f"{step.count}"))
-        sums = [self._sum(rank, block, at, step, j, popped_values) for j in range(step.count)] if _moves(step) else []
+        count = step.count if step.reads or step.pops else 0
+        sums = [self._sum(rank, block, at, step, j, popped_values) for j in range(count)]
         for j, value in enumerate(sums):
-            for place in step.writes:
-                where = self._write(rank, step, place, j, value)
+            for owner, buffer, offset in step.writes:
+                where = self._place((owner, buffer, offset + j))
+                self.memory[where] = value if owner == rank else self._record_arrival(step, rank, owner, value, 0)
                 self.wrote[where] = f"step {at} of rank {rank}, block {block}"
+                if step.flags:
+                    self.flagged.add(where)
         if step.pushes is not None:
             self.wires.setdefault(step.pushes, deque()).append(sums)
         for key in step.signals:
@@ -432,31 +373,18 @@ class _ProgramRun:
     def _adds(self, value: _Value) -> None:
         """What arrived so is added to something here: its steps reduce."""
         for index in value.arrivals:
-            self.transfers.op[index] = REDUCE
+            self.transfers[index][4] = REDUCE
 
     def _record_arrival(self, step: Instruction, source: int, target: int, value: _Value, channel: int) -> _Value:
         """The value after its way from one rank to another, which is a step."""
         when = step.round if step.round >= 0 else value.round
-        index = self.transfers.add(when, source, target, value.chunk, channel)
-        return _Value(value.sum, value.chunk, when + 1, (index,))
-
-    def _write(self, rank: int, step: Instruction, place: Place, j: int, value: _Value) -> Place:
-        owner, buffer, offset = place
-        where = self._place((owner, buffer, offset + j))
-        if owner != rank:
-            value = self._record_arrival(step, rank, owner, value, 0)
-        self.memory[where] = value
-        if step.flags:
-            self.flagged.add(where)
-        return where
+        self.transfers.append([when, source, target, max(value.chunk, 0), COPY, channel % 128])
+        return _Value(value.sum, value.chunk, when + 1, (len(self.transfers) - 1,))
 
     def _outputs(self) -> list[Problem]:
         program, problems = self.program, []
         for rank in range(program.ranks):
-            if program.collective == "reduce" and rank != program.root:
-                continue
-            for offset in range(program.outputs):
-                chunk = program.output_chunk(rank, offset)
+            for offset, chunk in enumerate(program.output_chunks(rank)):
                 place = self._place((rank, "o", offset))
                 value = self.memory.get(place)
                 if value is None or value.sum != self.whole[chunk]:
@@ -472,19 +400,9 @@ class _ProgramRun:
                         return problems
         return problems
 
-    def _waiting(self, rank: int, block: int, stuck: int) -> Problem:
-        at = self.at[rank][block]
-        step = self._steps(rank, block)[at]
-        given_text = f"waits for ever for {self._wait_reason(rank, block, step)}; {stuck} blocks are stuck"
-        return self._problem(rank, block, at, step, given_text, "an order without deadlock")
-
     @staticmethod
     def _problem(rank: int, block: int, at: int, step: Instruction, given: str, expected: str) -> Problem:
         return Problem(path=f"rank {rank}, block {block}, step {at} ({step.name})", given=given, expected=expected)
-
-
-def _moves(step: Instruction) -> bool:
-    return bool(step.reads or step.pops)
 
 
 def _place_text(place: Place) -> str:

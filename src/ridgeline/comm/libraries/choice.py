@@ -7,14 +7,14 @@ algbw = size / seconds: how fast the payload gets through. busbw = algbw x what 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal, cast
 
 from ridgeline.comm.contract import bus_factor
 from ridgeline.comm.graph import refusal
-from ridgeline.comm.libraries.tuners import MODELS, NotOffered, Option
+from ridgeline.comm.libraries.tuners import MODELS, ComparedOption, NotOffered
 from ridgeline.core.errors import InputError, not_among
 from ridgeline.core.units import format_quantity, parse_quantity
 from ridgeline.hardware.load import system as system_named
@@ -23,26 +23,6 @@ from ridgeline.hardware.system import System
 Library = Literal["nccl", "rccl", "hccl"]
 LIBRARIES: tuple[Library, ...] = ("nccl", "rccl", "hccl")
 LIBRARY_BY_VENDOR: Mapping[str, Library] = MappingProxyType({"NVIDIA": "nccl", "AMD": "rccl", "Huawei": "hccl"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedOption:
-    """One algorithm with one protocol, as a library prices it for itself.
-
-    protocol    LL, LL128 or Simple; blank where the library has none
-    latency_s   launch and hops, paid whatever the size
-    bytes_s     the rest: bytes over rate
-    channels    rings, trees or thread blocks at once; 0 where the library does not choose them here
-    """
-
-    algorithm: str
-    protocol: str
-    seconds: float
-    latency_s: float
-    bytes_s: float
-    algbw: float
-    busbw: float
-    channels: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +72,14 @@ class LibraryChoice:
     JSON = """
         kind='library choice' possible=true library version collective topology=system.name ranks=system.chips
         size_bytes algorithm=chosen.algorithm protocol=chosen.protocol channels=chosen.channels seconds=chosen.seconds
-        algbw busbw bus_factor options=compared not_offered why ranges measured sweep assumptions=notes
+        algbw busbw bus_factor options not_offered why ranges measured sweep assumptions=notes
     """
     library: Library
     version: str
     collective: str
     system: System
     size_bytes: float
-    options: tuple[Option, ...]
+    options: tuple[ComparedOption, ...]
     not_offered: tuple[NotOffered, ...]
     why: tuple[str, ...]
     ranges: tuple[Range, ...]
@@ -108,30 +88,13 @@ class LibraryChoice:
     sweep: tuple[SweepPoint, ...] = ()
 
     @property
-    def compared(self) -> tuple[ComparedOption, ...]:
-        """The options with their rates, the one taken first."""
-        return tuple(
-            ComparedOption(
-                algorithm=option.algorithm,
-                protocol=option.protocol,
-                seconds=option.seconds,
-                latency_s=option.latency_s,
-                bytes_s=option.bytes_s,
-                algbw=option.size_bytes / option.seconds,
-                busbw=option.size_bytes / option.seconds * self.bus_factor,
-                channels=option.channels,
-            )
-            for option in self.options
-        )
-
-    @property
-    def chosen(self) -> Option:
+    def chosen(self) -> ComparedOption:
         return self.options[0]
 
     @property
     def algbw(self) -> float:
         """Bytes per second: size over time."""
-        return self.size_bytes / self.chosen.seconds
+        return self.chosen.algbw
 
     @property
     def bus_factor(self) -> float:
@@ -140,7 +103,7 @@ class LibraryChoice:
 
     @property
     def busbw(self) -> float:
-        return self.algbw * self.bus_factor
+        return self.chosen.busbw
 
 
 def library_choice(name: str, *, on: str | System, size: str | float = "1 GB", library: str = "nccl") -> LibraryChoice:
@@ -158,16 +121,18 @@ def library_choice(name: str, *, on: str | System, size: str | float = "1 GB", l
     if not 1 <= bytes_ < 2**50:
         raise refusal("--size", str(size), "1 B to 1 PB")
     model = MODELS[library][0](system, name)
-    options = tuple(sorted(model.price(bytes_), key=lambda option: option.seconds))
+    factor = bus_factor(name, system.chips)
+    options = (replace(option, bus_factor=factor) for option in model.price(bytes_))
+    options_by_time = tuple(sorted(options, key=lambda option: option.seconds))
     return LibraryChoice(
         library=cast(Library, library),
         version=model.version,
         collective=name,
         system=system,
         size_bytes=bytes_,
-        options=options,
+        options=options_by_time,
         not_offered=model.not_offered,
-        why=_why(options),
+        why=_why(options_by_time),
         ranges=ranges_of(model.price),
         notes=model.notes,
     )
@@ -182,7 +147,7 @@ def library_of(system: System) -> Library | None:
     return LIBRARY_BY_VENDOR.get(system.chip.vendor)
 
 
-def chosen_option(name: str, system: System, size_bytes: float, library: Library) -> tuple[Option, str]:
+def chosen_option(name: str, system: System, size_bytes: float, library: Library) -> tuple[ComparedOption, str]:
     """What a library takes for a collective over all chips of a system, and the library's version."""
     _refuse_unknown(library, name)
     model = MODELS[library][0](system, name)
@@ -205,7 +170,7 @@ def _refuse_unknown(library: str, name: str) -> None:
     raise InputError(not_among("collective", name, model))
 
 
-def _why(options: Sequence[Option]) -> tuple[str, ...]:
+def _why(options: Sequence[ComparedOption]) -> tuple[str, ...]:
     """What decides against the best form of every other algorithm: latency, or bytes."""
     first = options[0]
     lines, algorithms_seen = [], {first.algorithm}
@@ -242,7 +207,7 @@ class Range:
     channels: int
 
 
-Priced = Callable[[float], Sequence[Option]]
+Priced = Callable[[float], Sequence[ComparedOption]]
 
 
 def ranges_of(priced: Priced) -> tuple[Range, ...]:
@@ -253,19 +218,15 @@ def ranges_of(priced: Priced) -> tuple[Range, ...]:
     for before, after in pairwise(sizes):
         there = best(priced(after))
         while there.name != current.name:
-            border = _border(priced, before, after, current.name)
+            low_size, border = before, after  # the first size at which another option wins
+            while border - low_size > 1:
+                middle = (low_size + border) // 2
+                is_same = best(priced(middle)).name == current.name
+                low_size, border = (middle, border) if is_same else (low_size, middle)
             ranges.append(_range(low, border - 1, priced))
             low, current, before = border, best(priced(border)), border
     ranges.append(_range(low, LARGEST, priced))
     return tuple(ranges)
-
-
-def _border(priced: Priced, low: int, high: int, name: str) -> int:
-    """The first size at which another option wins."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if best(priced(middle)).name == name else (low, middle)
-    return high
 
 
 def _range(low: int, high: int, priced: Priced) -> Range:
@@ -275,6 +236,6 @@ def _range(low: int, high: int, priced: Priced) -> Range:
     )
 
 
-def best(options: Sequence[Option]) -> Option:
+def best(options: Sequence[ComparedOption]) -> ComparedOption:
     """The fastest by the library's own estimate; the first of equals, as libraries take it."""
     return min(options, key=lambda option: option.seconds)

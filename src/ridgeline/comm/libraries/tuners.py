@@ -58,20 +58,24 @@ def constants(library: str = "nccl") -> JsonObject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class ComparedOption:
     """One algorithm with one protocol, as a library prices it for itself.
 
-    latency_s     what is paid whatever the size: launch and hops
+    protocol      LL, LL128 or Simple; blank where the library has none
+    latency_s     launch and hops, paid whatever the size
+    bytes_s       the rest: bytes over rate
     bytes_per_s   algbw without latency: size over the time of its bytes
-    channels      rings, trees or thread blocks at once; 0: not the library's to choose
+    channels      rings, trees or thread blocks at once; 0 where the library does not choose them here
     """
 
+    JSON = "algorithm protocol seconds latency_s bytes_s algbw busbw channels"
     algorithm: str
     protocol: str
     latency_s: float
     bytes_per_s: float
     size_bytes: float
     channels: int = 0
+    bus_factor: float = 1.0
 
     @property
     def bytes_s(self) -> float:
@@ -80,6 +84,14 @@ class Option:
     @property
     def seconds(self) -> float:
         return self.latency_s + self.bytes_s
+
+    @property
+    def algbw(self) -> float:
+        return self.size_bytes / self.seconds
+
+    @property
+    def busbw(self) -> float:
+        return self.algbw * self.bus_factor
 
     @property
     def name(self) -> str:
@@ -97,7 +109,7 @@ class NotOffered:
 class LibraryModel(NamedTuple):
     """A library's cost model of one collective on one system: options by size, and what is left out or assumed."""
 
-    price: Callable[[float], tuple[Option, ...]]
+    price: Callable[[float], tuple[ComparedOption, ...]]
     not_offered: tuple[NotOffered, ...]
     version: str
     notes: tuple[str, ...]
@@ -105,20 +117,25 @@ class LibraryModel(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Communicator:
-    """What NCCL knows of the ranks: rates in GB/s of one rank's links and of all ports of a node, as it counts them."""
+    """What a tuner knows of the ranks: GB/s of one rank's links and of all ports of a node, as it counts them."""
 
     ranks: int
     nodes: int
-    generation: str
     link: float
     ports: float
-    nvlink: bool
-    switches: bool
-    host: str
+    generation: str = ""
+    nvlink: bool = True
+    switches: bool = False
+    host: str = ""
 
     @property
     def ppn(self) -> int:
         return self.ranks // self.nodes
+
+    @property
+    def rate(self) -> float:
+        """GB/s at which a ring goes round: a link's, or what all ports of a node share."""
+        return self.link if self.nodes == 1 else min(self.link, self.ports)
 
     @property
     def channels(self) -> int:
@@ -179,7 +196,7 @@ def nccl_model(system: System, collective: str) -> LibraryModel:
     )
 
 
-def nccl_options(comm: Communicator, collective: str, size: float) -> Iterator[Option]:
+def nccl_options(comm: Communicator, collective: str, size: float) -> Iterator[ComparedOption]:
     """Every algorithm and protocol that the tuner compares for this size."""
     for algorithm in ("tree", "ring", "nvls", "nvls_tree", "pat"):
         if _refusal_reason(comm, collective, algorithm):
@@ -191,7 +208,7 @@ def nccl_options(comm: Communicator, collective: str, size: float) -> Iterator[O
                 continue
             rate = _algbw(comm, collective, algorithm, index, size)
             if rate > 0:
-                yield Option(
+                yield ComparedOption(
                     algorithm=algorithm,
                     protocol=protocol,
                     latency_s=_latency(comm, collective, algorithm, index, size) * MICRO,
@@ -243,27 +260,24 @@ def _steps(comm: Communicator, collective: str) -> int:
     return {"allreduce": 2 * (n - 1), "allgather": n - 1, "reducescatter": n - 1}.get(collective, n)
 
 
-def _ll_cap(comm: Communicator) -> float:
-    tables = constants()
-    if comm.nodes == 1:
-        return float(tables["generation"][comm.generation]["ll_one_node"])
-    return float(tables["ll_nodes"][comm.host][min(comm.nodes, 3) - 2])
-
-
 def _algbw(comm: Communicator, collective: str, algorithm: str, protocol: int, size: float) -> float:
     """GB/s of payload without latency, as the tuner has them."""
     generation = constants()["generation"][comm.generation]
-    rate = comm.link if comm.nodes == 1 else min(comm.link, comm.ports)
-    channels = comm.channels
+    rate, channels = comm.rate, comm.channels
+    ll_cap = generation["ll_one_node"]
+    if comm.nodes > 1:
+        ll_cap = constants()["ll_nodes"][comm.host][min(comm.nodes, 3) - 2]
     if algorithm == "ring":
-        bus = (min(_ll_cap(comm), rate * 0.5), min(rate * 0.92, channels * generation["ring_ll128"][0]), rate)[protocol]
+        bus = (min(ll_cap, rate * 0.5), min(rate * 0.92, channels * generation["ring_ll128"][0]), rate)[protocol]
     elif algorithm == "tree":
         bus = min(rate * 0.92, channels * comm.by_nodes(generation["tree"]))
         wide = 7 / 9 if comm.nodes == 1 else 120 / 128
-        bus = (min(bus / 3.8, _ll_cap(comm)), min(bus * wide, channels * comm.by_nodes(generation["tree_ll128"])), bus)[
+        bus = (min(bus / 3.8, ll_cap), min(bus * wide, channels * comm.by_nodes(generation["tree_ll128"])), bus)[
             protocol
         ]
-        bus *= _tree_correction(protocol, size)
+        corrections = constants()["tree_correction"][protocol]
+        power = int(log2(size / 64)) if size >= 64 else -1
+        bus *= corrections[power] if 0 <= power < len(corrections) - 1 else 1.0
     elif algorithm == "pat":
         bus = rate * 0.75
     else:
@@ -282,12 +296,6 @@ def _in_switch(comm: Communicator, collective: str, algorithm: str, own: JsonObj
         return float(inside)
     between = comm.ports * (2 if comm.nodes == 2 else 1)
     return float(min(inside, between, channels * comm.by_nodes(own["nvls_tree"])))
-
-
-def _tree_correction(protocol: int, size: float) -> float:
-    table = constants()["tree_correction"][protocol]
-    power = int(log2(size / 64)) if size >= 64 else -1
-    return float(table[power]) if 0 <= power < len(table) - 1 else 1.0
 
 
 def _latency(comm: Communicator, collective: str, algorithm: str, protocol: int, size: float) -> float:
@@ -336,16 +344,6 @@ def _channels(comm: Communicator, algorithm: str, protocol: int, size: float) ->
     return max(1, min(comm.channels, int(size // (tables["threads"][protocol] * least))))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RocmCommunicator:
-    """What RCCL knows of the ranks: GB/s of a chip's links, and of all ports of a node."""
-
-    ranks: int
-    nodes: int
-    link: float
-    ports: float
-
-
 def rccl_model(system: System, collective: str) -> LibraryModel:
     """RCCL's tuner; refused where it does not run."""
     if system.chip.vendor != "AMD" or not system.tiers:
@@ -354,7 +352,7 @@ def rccl_model(system: System, collective: str) -> LibraryModel:
     nodes = max(1, system.chips // first.chips)
     ports = min(tier.need_bandwidth().value for tier in system.tiers[1:]) * first.chips if nodes > 1 else 0.0
     link = first.need_bandwidth().value
-    comm = RocmCommunicator(ranks=system.chips, nodes=nodes, link=link / GIGA, ports=ports / GIGA)
+    comm = Communicator(ranks=system.chips, nodes=nodes, link=link / GIGA, ports=ports / GIGA)
     not_offered = [NotOffered(algorithm="LL128", reason="off on gfx94x in this table")]
     if collective != "allreduce":
         not_offered.append(NotOffered(algorithm="tree", reason="trees serve all-reduce only"))
@@ -367,20 +365,19 @@ def rccl_model(system: System, collective: str) -> LibraryModel:
     )
 
 
-def _rccl_options(comm: RocmCommunicator, collective: str, size: float) -> Iterator[Option]:
+def _rccl_options(comm: Communicator, collective: str, size: float) -> Iterator[ComparedOption]:
     tables = constants("rccl")
     n = comm.ranks
     steps = (2 if collective == "allreduce" else 1) * (n - 1)
-    rate = comm.link if comm.nodes == 1 else min(comm.link, comm.ports)
-    for algorithm in ("tree", "ring"):
-        if algorithm == "tree" and collective != "allreduce":
-            continue
+    power = int(log2(size / 64)) if size >= 64 else 0
+    for algorithm in ("tree", "ring") if collective == "allreduce" else ("ring",):
         for index, protocol in enumerate(tables["protocols"]):
             share = tables["share"][algorithm][0 if comm.nodes <= 2 else 1][index]
-            bus = rate * share * _correction(algorithm, index, size)
+            corrections = tables["correction"][algorithm][index]
+            bus = comm.rate * share * corrections[min(power, len(corrections) - 1)]
             if bus <= 0:
                 continue
-            yield Option(
+            yield ComparedOption(
                 algorithm=algorithm,
                 protocol=protocol,
                 latency_s=_rccl_latency(comm, algorithm, index, steps) * MICRO,
@@ -389,19 +386,12 @@ def _rccl_options(comm: RocmCommunicator, collective: str, size: float) -> Itera
             )
 
 
-def _correction(algorithm: str, protocol: int, size: float) -> float:
-    table = constants("rccl")["correction"][algorithm][protocol]
-    power = int(log2(size / 64)) if size >= 64 else 0
-    return float(table[min(power, len(table) - 1)])
-
-
-def _rccl_latency(comm: RocmCommunicator, algorithm: str, protocol: int, steps: int) -> float:
+def _rccl_latency(comm: Communicator, algorithm: str, protocol: int, steps: int) -> float:
     tables = constants("rccl")
     launch, hop = tables["launch_us"][algorithm][protocol], tables["hop_us"][algorithm][protocol]
     net = tables["net_us"][algorithm][protocol]
     if algorithm == "tree":
-        inside = comm.ranks // comm.nodes - 1
-        return float(launch + 2 * (inside * hop + int(log2(comm.nodes)) * net))
+        return float(launch + 2 * ((comm.ppn - 1) * hop + int(log2(comm.nodes)) * net))
     between = 0 if comm.nodes == 1 else 2 * comm.nodes if steps >= 2 * (comm.ranks - 1) else comm.nodes - 1
     return float(launch + (steps - between) * hop + between * net)
 
@@ -441,7 +431,7 @@ def hccl_model(system: System, collective: str) -> LibraryModel:
     )
 
 
-def _hccl_options(servers: Servers, collective: str, size: float) -> Iterator[Option]:
+def _hccl_options(servers: Servers, collective: str, size: float) -> Iterator[ComparedOption]:
     times = 2 if collective == "allreduce" else 1
     p, q = servers.inside, servers.servers
     alpha, beta = times * STEP_S[0], times * (p - 1) / p / servers.up if p > 1 else 0.0
@@ -472,9 +462,9 @@ def _between(name: str, q: int, times: int) -> tuple[float, float]:
     return times * ceil(log2(q)), wire
 
 
-def _option(name: str, latency: float, beta: float, size: float) -> Option:
+def _option(name: str, latency: float, beta: float, size: float) -> ComparedOption:
     rate = 1 / beta if beta else float("inf")
-    return Option(algorithm=name, protocol="", latency_s=latency, bytes_per_s=rate, size_bytes=size)
+    return ComparedOption(algorithm=name, protocol="", latency_s=latency, bytes_per_s=rate, size_bytes=size)
 
 
 MODELS: Mapping[str, tuple[Callable[[System, str], LibraryModel], tuple[str, ...]]] = MappingProxyType(
