@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 from plain_fluid import plain_seconds
 
-from ridgeline.comm.algorithm import Algorithm, reversed_algorithm
+from ridgeline.comm.algorithm import Algorithm, reduce_then_gather, reversed_algorithm
 from ridgeline.comm.answer import answer
 from ridgeline.comm.bounds import chunked_bound
 from ridgeline.comm.graph import Graph, slow_links, without
-from ridgeline.comm.library.algorithms import allgather_over, pairwise, reduce_then_gather, ring_allgather
+from ridgeline.comm.library.algorithms import allgather_over, pairwise, ring_allgather
 from ridgeline.comm.library.candidates import ring_order
 from ridgeline.comm.select import candidates, fastest
 from ridgeline.comm.simulation.conditions import Conditions, parse_conditions

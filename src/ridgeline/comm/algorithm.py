@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.comm.contract import Collective, Contract, Ints
+from ridgeline.comm.contract import Collective, Contract, Ints, contract
 from ridgeline.comm.graph import Graph
 from ridgeline.core.arrays import Index
 
@@ -67,6 +67,13 @@ class Algorithm:
     @property
     def rounds(self) -> int:
         return int(self.steps.round[-1]) + 1 if len(self.steps) else 0
+
+
+def algorithm_of(
+    name: str, collective: Collective, ranks: int, chunks: int, steps: Steps, *, root: int = 0
+) -> Algorithm:
+    """An algorithm of ranks alone for a collective of equal chunks."""
+    return Algorithm(name=name, contract=contract(collective, ranks, chunks, root), nodes=ranks, steps=steps)
 
 
 def no_floor(_size_bytes: float) -> float:
@@ -159,8 +166,8 @@ def reversed_algorithm(algorithm: Algorithm, name: str = "") -> Algorithm:
     return replace(algorithm, name=name or algorithm.name, contract=algorithm.contract.reverse(), steps=back)
 
 
-def gather_both_ways(gather: Algorithm, contract: Contract) -> Algorithm:
-    """The reverse of an all-gather and then the all-gather: reduce-scatter and all-gather, which is an all-reduce."""
+def reduce_then_gather(gather: Algorithm) -> Algorithm:
+    """The all-reduce whose halves are the reverse of an all-gather and the all-gather."""
     steps, size, rounds = gather.steps, len(gather.steps), gather.rounds
 
     def concatenated_columns(back: NDArray[np.int32], forth: NDArray[np.int32]) -> Ints:
@@ -178,19 +185,19 @@ def gather_both_ways(gather: Algorithm, contract: Contract) -> Algorithm:
         op=op,
         channel=np.concatenate([steps.channel[::-1], steps.channel]),
     )
-    return replace(gather, contract=contract, steps=steps_both_ways)
+    outcome = contract("allreduce", gather.ranks, gather.contract.chunks)
+    return replace(gather, contract=outcome, steps=steps_both_ways)
 
 
-def parallel_parts(parts: Sequence[Algorithm], contract: Contract, name: str, chunk_of: Sequence[Index]) -> Algorithm:
-    """Several at once on disjoint chunks: chunk c of part i is chunk `chunk_of[i][c]` of the whole; a channel each."""
+def parallel_gathers(parts: Sequence[Algorithm], name: str) -> Algorithm:
+    """All-gathers of one chunk a rank at once, each with its part of the data and a channel of its own."""
     renumbered_steps = [
         replace(
             part.steps,
-            chunk=chunk_of[index][part.steps.chunk].astype(np.int32),
+            chunk=part.steps.chunk * np.int32(len(parts)) + np.int32(index),
             channel=np.full(len(part.steps), index, np.int8),
         )
         for index, part in enumerate(parts)
     ]
-    return Algorithm(
-        name=name, contract=contract, nodes=max(part.nodes for part in parts), steps=merge_steps(renumbered_steps)
-    )
+    n = parts[0].ranks
+    return algorithm_of(name, "allgather", n, n * len(parts), merge_steps(renumbered_steps))

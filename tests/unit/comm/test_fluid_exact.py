@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ridgeline.comm.library.algorithms import allgather_over, pairwise, reduce_then_gather, ring_allgather
+from ridgeline.comm.algorithm import reduce_then_gather
+from ridgeline.comm.library.algorithms import allgather_over, pairwise, ring_allgather
 from ridgeline.comm.routes import PathTable, follow_paths, mix_bits
 from ridgeline.comm.simulation import compiled, path_choice, simulate
 from ridgeline.comm.simulation.conditions import Conditions, parse_conditions

@@ -14,14 +14,14 @@ import pytest
 from typer.testing import CliRunner
 
 from ridgeline.cli.main import command_line
-from ridgeline.comm.algorithm import Algorithm
+from ridgeline.comm.algorithm import Algorithm, reduce_then_gather
 from ridgeline.comm.answer import collective as answered
 from ridgeline.comm.formats.files import read_collective, target_text, write_collective
 from ridgeline.comm.formats.lower import _messages, lower_algorithm
 from ridgeline.comm.formats.settings_files import choice_text, read_hccl, read_tuner, tuner_text
 from ridgeline.comm.graph import without
 from ridgeline.comm.libraries.choice import library_choice
-from ridgeline.comm.library.algorithms import allgather_over, reduce_then_gather, ring_allgather
+from ridgeline.comm.library.algorithms import allgather_over, ring_allgather
 from ridgeline.comm.select import candidates
 from ridgeline.comm.synthesis.matching import symmetric_allgather
 from ridgeline.comm.synthesis.synthesize import synthesize

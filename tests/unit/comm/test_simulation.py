@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import ridgeline
-from ridgeline.comm.algorithm import Algorithm
+from ridgeline.comm.algorithm import Algorithm, reduce_then_gather
 from ridgeline.comm.graph import Graph, without
-from ridgeline.comm.library.algorithms import allgather_over, pairwise, reduce_then_gather, ring_allgather, sends
+from ridgeline.comm.library.algorithms import allgather_over, pairwise, ring_allgather, sends
 from ridgeline.comm.routes import merge_switches
 from ridgeline.comm.select import candidates
 from ridgeline.comm.simulation.conditions import FRAMING, SPRAYED, Conditions, parse_conditions

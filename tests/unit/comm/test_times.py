@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ridgeline.comm.algorithm import reversed_algorithm
+from ridgeline.comm.algorithm import reduce_then_gather, reversed_algorithm
 from ridgeline.comm.bounds import chunked_bound, lower_bound
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph, without
@@ -13,7 +13,6 @@ from ridgeline.comm.library.algorithms import (
     allgather_over,
     alltoallv,
     moe_dispatch,
-    reduce_then_gather,
     ring_allgather,
 )
 from ridgeline.comm.library.candidates import ring_order

@@ -7,7 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps, merge_steps, reversed_algorithm, steps_of
+from ridgeline.comm.algorithm import (
+    COPY,
+    REDUCE,
+    Algorithm,
+    Steps,
+    merge_steps,
+    reduce_then_gather,
+    reversed_algorithm,
+    steps_of,
+)
 from ridgeline.comm.contract import contract
 from ridgeline.comm.library.algorithms import (
     PATTERNS,
@@ -19,7 +28,6 @@ from ridgeline.comm.library.algorithms import (
     in_switch_allreduce,
     moe_dispatch,
     pairwise,
-    reduce_then_gather,
     ring_allgather,
     split_rail_allgather,
     tree_allreduce,

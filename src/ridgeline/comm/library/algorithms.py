@@ -30,8 +30,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import lcm
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,9 +43,9 @@ from ridgeline.comm.algorithm import (
     REDUCE,
     Algorithm,
     Steps,
-    gather_both_ways,
+    algorithm_of,
     merge_steps,
-    parallel_parts,
+    parallel_gathers,
     steps_of,
 )
 from ridgeline.comm.contract import Contract, contract, dispatch, exchange, point_to_point
@@ -52,80 +54,78 @@ from ridgeline.core.arrays import Array, Index
 Pattern = tuple[Index, Index, Index, Index]
 
 
-def ring(n: int) -> Pattern:
-    """Round t: position i passes block i - t on to i + 1."""
-    t, i = (part.ravel() for part in np.indices((max(n - 1, 0), n)))
-    return t, i, (i + 1) % n, (i - t) % n
+class Shift(NamedTuple):
+    """A round in which positions each send to the one `distance` on: blocks so many places behind their own."""
+
+    source: Index
+    distance: int
+    behind: range
 
 
-def all_pairs(n: int) -> Pattern:
-    """Everyone sends its block to everyone in one round."""
-    i, j = (part.ravel() for part in np.nonzero(~np.eye(n, dtype=bool)))
-    return np.zeros(len(i), np.int64), i, j, i
+def shift_rounds(pattern: str, n: int) -> list[Shift]:
+    """Rounds of ring, nhr and nb.
+
+    ring   round t: position i passes block i - t on to i + 1
+    nhr    nonuniform hierarchical ring: distances 2**(L-1), ..., 2, 1; a round sends the odd multiples of its distance
+    nb     nonuniform Bruck: distances 1, 2, 4, ...; a round doubles the blocks held, the last one sends the rest
+    """
+    place, powers = np.arange(n), [1 << step for step in range((n - 1).bit_length())]
+    if pattern == "ring":
+        return [Shift(place, 1, range(step, step + 1)) for step in range(n - 1)]
+    if pattern == "nhr":
+        return [Shift(np.roll(place, power), power, range(0, n - power, 2 * power)) for power in reversed(powers)]
+    return [Shift(place, power, range(min(power, n - power))) for power in powers]
 
 
-def nhr(n: int) -> Pattern:
-    """Nonuniform hierarchical ring: distances 2**(L-1), ..., 2, 1; a round sends the odd multiples of its distance."""
-    rounds = (n - 1).bit_length()
-    return _by_distance(n, [1 << (rounds - 1 - step) for step in range(rounds)])
+def peers_of(pattern: str, n: int) -> list[Index]:
+    """Who exchanges with whom, nearest first, of a power of two of positions.
 
-
-def _by_distance(n: int, distances: list[int]) -> Pattern:
-    parts = []
-    for step, distance in enumerate(distances):
-        behind = np.arange(distance, n, 2 * distance)  # what the receiver gets, as distance from its own block
-        i, d = (part.ravel() for part in np.meshgrid(np.arange(n), behind, indexing="ij"))
-        parts.append((np.full(len(i), step), (i - distance) % n, i, (i - d) % n))
-    return _stack_patterns(parts)
-
-
-def bruck(n: int) -> Pattern:
-    """Nonuniform Bruck (NB): distances 1, 2, 4, ...; a round doubles the blocks held, the last one sends the rest."""
-    parts, blocks_held, step = [], 1, 0
-    while blocks_held < n:
-        i, d = (
-            part.ravel()
-            for part in np.meshgrid(np.arange(n), np.arange(min(blocks_held, n - blocks_held)), indexing="ij")
-        )
-        parts.append((np.full(len(i), step), i, (i + blocks_held) % n, (i - d) % n))
-        blocks_held, step = 2 * blocks_held, step + 1
-    return _stack_patterns(parts)
-
-
-def halving(n: int) -> Pattern:
-    """Recursive halving-doubling: peer i xor 2**s, near peers exchange most."""
-    return _by_peer(n, [np.arange(n) ^ (1 << step) for step in range(n.bit_length() - 1)])
-
-
-def swing(n: int) -> Pattern:
-    """Swing: peers at distance (1 - (-2)**(s+1)) / 3, even positions forward and odd ones back."""
-    i = np.arange(n)
-    sign = np.where(i % 2 == 0, 1, -1)
-    return _by_peer(n, [(i + sign * ((1 - (-2) ** (step + 1)) // 3)) % n for step in range(n.bit_length() - 1)])
-
-
-def _by_peer(n: int, peers: list[Index]) -> Pattern:
-    """The all-gather whose last exchange is with `peers[0]`: whoever met before shares what both know."""
+    halving-doubling   peer i xor 2**s: near peers exchange most
+    swing              peers at distance (1 - (-2)**(s+1)) / 3, even positions forward and odd ones back
+    """
     if n & (n - 1):
         raise ValueError(f"{n} positions are no power of two")
+    place, steps = np.arange(n), range(n.bit_length() - 1)
+    if pattern == "halving-doubling":
+        return [place ^ (1 << step) for step in steps]
+    sign = np.where(place % 2 == 0, 1, -1)
+    return [(place + sign * ((1 - (-2) ** (step + 1)) // 3)) % n for step in steps]
+
+
+def _by_shifts(pattern: str, n: int) -> Pattern:
+    parts = []
+    for step, (source, distance, behind) in enumerate(shift_rounds(pattern, n)):
+        i, back = (part.ravel() for part in np.meshgrid(source, np.array(behind), indexing="ij"))
+        parts.append((np.full(len(i), step), i, (i + distance) % n, (i - back) % n))
+    return _stack_patterns(parts)
+
+
+def _by_peers(pattern: str, n: int) -> Pattern:
+    """The all-gather whose last exchange is with the nearest peer: whoever met before shares what both know."""
     known_blocks = np.eye(n, dtype=bool)
     parts = []
-    for step, peer in enumerate(reversed(peers)):
+    for step, peer in enumerate(reversed(peers_of(pattern, n))):
         source, block = np.nonzero(known_blocks)
         parts.append((np.full(len(source), step), source, peer[source], block))
         known_blocks = known_blocks | known_blocks[peer]
     return _stack_patterns(parts)
 
 
+def _all_pairs(n: int) -> Pattern:
+    """Everyone sends its block to everyone in one round."""
+    i, j = np.nonzero(~np.eye(n, dtype=bool))
+    return np.zeros(len(i), np.int64), i, j, i
+
+
 def _stack_patterns(parts: list[Pattern]) -> Pattern:
-    if not parts:
-        none = np.zeros(0, np.int64)
-        return none, none, none, none
-    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))  # type: ignore[return-value]
+    none = np.zeros(0, np.int64)
+    return tuple(np.concatenate(column) for column in zip((none,) * 4, *parts, strict=True))  # type: ignore[return-value]
 
 
 PATTERNS: Mapping[str, Callable[[int], Pattern]] = MappingProxyType(
-    {"ring": ring, "nhr": nhr, "nb": bruck, "halving-doubling": halving, "swing": swing, "all-pairs": all_pairs}
+    {pattern: partial(_by_shifts, pattern) for pattern in ("ring", "nhr", "nb")}
+    | {pattern: partial(_by_peers, pattern) for pattern in ("halving-doubling", "swing")}
+    | {"all-pairs": _all_pairs}
 )
 """All-gather patterns by the name of the algorithm."""
 
@@ -150,7 +150,7 @@ def allgather_over(order: Index, pattern: str, per_rank: int = 1) -> Algorithm:
     n = len(order)
     blocks = (order[:, None] * per_rank + np.arange(per_rank))[None]
     steps = along(order[None], blocks, PATTERNS[pattern](n))
-    return Algorithm(name=pattern, contract=contract("allgather", n, n * per_rank), nodes=n, steps=steps)
+    return algorithm_of(pattern, "allgather", n, n * per_rank, steps)
 
 
 def ring_allgather(n: int) -> Algorithm:
@@ -177,13 +177,7 @@ def allgather_by_axes(grid: Index, axes: tuple[int, ...], patterns: tuple[str, .
         gathered_chunks = np.broadcast_to(together[:, None], (len(lines), size, together.shape[1]))
         grid_shape = np.moveaxis(grid, axis, -1).shape
         chunks_held = np.moveaxis(gathered_chunks.reshape(*grid_shape, -1), -2, axis)
-    return Algorithm(name=name, contract=contract("allgather", n, n), nodes=n, steps=merge_steps(parts))
-
-
-def reduce_then_gather(gather: Algorithm) -> Algorithm:
-    """The all-reduce whose halves are an all-gather and its reverse."""
-    outcome = contract("allreduce", gather.ranks, gather.contract.chunks)
-    return gather_both_ways(gather, outcome)
+    return algorithm_of(name, "allgather", n, n, merge_steps(parts))
 
 
 MOST_RINGS = 8
@@ -202,8 +196,7 @@ def rings_allgather(n: int, domain: int, rings: int) -> Algorithm:
     """
     rings = max(1, min(rings, domain, MOST_RINGS))
     parts = [allgather_over(exit_ring(n, domain, k), "ring") for k in range(rings)]
-    chunk_of = [np.arange(n) * rings + k for k in range(rings)]
-    return parallel_parts(parts, contract("allgather", n, n * rings), "rings" if rings > 1 else "ring", chunk_of)
+    return parallel_gathers(parts, "rings" if rings > 1 else "ring")
 
 
 def exit_ring(n: int, domain: int, k: int) -> Index:
@@ -235,22 +228,15 @@ def _through_owners(groups: list[Index], owner: Index, name: str) -> Algorithm:
     count, slices = owner.shape
     n = sum(len(group) for group in groups)
     holder = np.stack([group[owner[index]] for index, group in enumerate(groups)])
-    inside = [_inside(group, holder[index]) for index, group in enumerate(groups)]
-    member, slice_ = (np.concatenate([part[k] for part in inside]) for k in (0, 1))
-    owners = np.concatenate([part[2] for part in inside])
+    member, slice_ = np.meshgrid(np.arange(n), np.arange(slices), indexing="ij")
+    owners = np.repeat(holder, [len(group) for group in groups], axis=0)  # of each member's group
+    is_other = member != owners
+    member, slice_, owners = member[is_other], slice_[is_other], owners[is_other]
     zero = np.zeros(len(member), np.int64)
     up = steps_of(zero, member, owners, slice_, REDUCE)
     between, rounds = _between(holder, count, slices)
     down = steps_of(zero + 1 + rounds, owners, member, slice_, COPY)
-    outcome = contract("allreduce", n, slices)
-    return Algorithm(name=name, contract=outcome, nodes=n, steps=merge_steps([up, between, down]))
-
-
-def _inside(group: Index, holder: Index) -> tuple[Index, Index, Index]:
-    """Every member and every slice that another one of the group owns."""
-    member, slice_ = (part.ravel() for part in np.meshgrid(group, np.arange(len(holder)), indexing="ij"))
-    is_other = member != holder[slice_]
-    return member[is_other], slice_[is_other], holder[slice_][is_other]
+    return algorithm_of(name, "allreduce", n, slices, merge_steps([up, between, down]))
 
 
 def _between(holder: Index, count: int, slices: int) -> tuple[Steps, int]:
@@ -297,7 +283,7 @@ def bruck_alltoall(n: int) -> Algorithm:
         parts.append(
             steps_of(np.full(len(moves), step), here[moves], ((here + (1 << step)) % n)[moves], (i * n + j)[moves])
         )
-    return Algorithm(name="bruck", contract=contract("alltoall", n, n * n), nodes=n, steps=merge_steps(parts))
+    return algorithm_of("bruck", "alltoall", n, n * n, merge_steps(parts))
 
 
 def forwarded_alltoall(n: int, domain: int) -> Algorithm:
@@ -305,13 +291,13 @@ def forwarded_alltoall(n: int, domain: int) -> Algorithm:
     i, j = (part.ravel() for part in np.indices((n, n)))
     chunk = i * n + j
     relay = i // domain * domain + j % domain
-    first = relay != i
-    second = relay != j
+    hops = ((i, relay), (relay, j))
+    moves = [np.flatnonzero(here != there) for here, there in hops]
     parts = [
-        steps_of(np.zeros(int(first.sum()), np.int64), i[first], relay[first], chunk[first]),
-        steps_of(np.ones(int(second.sum()), np.int64), relay[second], j[second], chunk[second]),
+        steps_of(np.full(len(rows), step), here[rows], there[rows], chunk[rows])
+        for step, (rows, (here, there)) in enumerate(zip(moves, hops, strict=True))
     ]
-    return Algorithm(name="forwarded", contract=contract("alltoall", n, n * n), nodes=n, steps=merge_steps(parts))
+    return algorithm_of("forwarded", "alltoall", n, n * n, merge_steps(parts))
 
 
 def sends(n: int, sources: Index, targets: Index) -> Algorithm:
@@ -443,9 +429,7 @@ def tree_allreduce(parents: Sequence[Index], pieces: int, name: str) -> Algorith
         first = np.arange(pieces)
         deep = int(depths(parent).max(initial=0))
         parts += [tree_up(parent, chunks, first), tree_down(parent, chunks, first + deep)]
-    return Algorithm(
-        name=name, contract=contract("allreduce", n, pieces * len(parents)), nodes=n, steps=merge_steps(parts)
-    )
+    return algorithm_of(name, "allreduce", n, pieces * len(parents), merge_steps(parts))
 
 
 def tree_broadcast(parents: Sequence[Index], pieces: int, name: str) -> Algorithm:
@@ -455,8 +439,7 @@ def tree_broadcast(parents: Sequence[Index], pieces: int, name: str) -> Algorith
     parts = [
         tree_down(parent, np.arange(pieces) + index * pieces, np.arange(pieces)) for index, parent in enumerate(parents)
     ]
-    outcome = contract("broadcast", n, pieces * len(parents), root)
-    return Algorithm(name=name, contract=outcome, nodes=n, steps=merge_steps(parts))
+    return algorithm_of(name, "broadcast", n, pieces * len(parents), merge_steps(parts), root=root)
 
 
 def reroot(parent: Index, root: int) -> Index:
@@ -473,9 +456,8 @@ def in_switch_allreduce(n: int, switch: int, pieces: int) -> Algorithm:
     """All-reduce by a switch that adds: every chunk up once, its sum down once (NVLS, SHARP)."""
     parent = np.full(switch + 1, -1, np.int64)
     parent[:n] = switch
-    chunks, first = np.arange(pieces), np.arange(pieces)
-    steps = merge_steps([tree_up(parent, chunks, first), tree_down(parent, chunks, first + 1)])
-    return Algorithm(name="in-switch", contract=contract("allreduce", n, pieces), nodes=switch + 1, steps=steps)
+    over_switch = tree_allreduce([parent], pieces, "in-switch")
+    return replace(over_switch, contract=contract("allreduce", n, pieces))
 
 
 def in_switch_allgather(n: int, switch: int, pieces: int) -> Algorithm:
@@ -487,5 +469,5 @@ def in_switch_allgather(n: int, switch: int, pieces: int) -> Algorithm:
     piece_down = np.repeat(np.arange(pieces), len(source))
     many = np.tile(source, pieces) * pieces + piece_down
     down = steps_of(piece_down + 1, np.full(len(piece_down), switch), np.tile(target, pieces), many)
-    outcome = contract("allgather", n, n * pieces)
-    return Algorithm(name="in-switch", contract=outcome, nodes=switch + 1, steps=merge_steps([up, down]))
+    over_switch = algorithm_of("in-switch", "allgather", n, n * pieces, merge_steps([up, down]))
+    return replace(over_switch, nodes=switch + 1)

@@ -17,14 +17,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from math import lcm, prod
+from math import lcm
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.comm.algorithm import Algorithm, Candidate, CollectiveTask, no_floor, parallel_parts, reversed_algorithm
+from ridgeline.comm.algorithm import (
+    Algorithm,
+    Candidate,
+    CollectiveTask,
+    no_floor,
+    parallel_gathers,
+    reduce_then_gather,
+    reversed_algorithm,
+)
 from ridgeline.comm.bounds import lower_bound
-from ridgeline.comm.contract import contract
 from ridgeline.comm.graph import Graph, link_matrix, links_between
 from ridgeline.comm.library import algorithms
 from ridgeline.comm.routes import KEPT_NODES, merge_switches, predecessors, shortest_routes
@@ -56,7 +63,7 @@ def _serve(
     """An all-gather itself, or the reduce-scatter or all-reduce that is made of it."""
     candidates = {
         "reducescatter": lambda: reversed_algorithm(make()),
-        "allreduce": lambda: algorithms.reduce_then_gather(make()),
+        "allreduce": lambda: reduce_then_gather(make()),
     }.get(task.collective, make)
     steps *= 2 if task.collective == "allreduce" else 1
     return Candidate(name=name, steps=steps, make=candidates, floor=floor, quick=quick, exact=exact)
@@ -109,8 +116,7 @@ def two_way_rings(task: CollectiveTask, name: str) -> Iterator[Candidate]:
     directions = (order, order[::-1].copy())
 
     def make() -> Algorithm:
-        parts = [algorithms.allgather_over(line, "ring") for line in directions]
-        return parallel_parts(parts, contract("allgather", n, 2 * n), name, [np.arange(n) * 2, np.arange(n) * 2 + 1])
+        return parallel_gathers([algorithms.allgather_over(line, "ring") for line in directions], name)
 
     floor = _traffic_floor(task, lambda: [row for line in directions for row in line_traffic(line, "ring", 2)])
     yield _serve(task, name, 2 * n * (n - 1), make, floor)
@@ -127,9 +133,8 @@ def bucket(task: CollectiveTask, name: str) -> Iterator[Candidate]:
     grids = [(direction, turn) for turn in turns for direction in (grid, np.flip(grid))]
 
     def make() -> Algorithm:
-        parts = [algorithms.allgather_by_axes(ranks, turn, ("ring",) * axes, name) for ranks, turn in grids]
-        chunk_of = [np.arange(n) * len(parts) + index for index in range(len(parts))]
-        return parallel_parts(parts, contract("allgather", n, n * len(parts)), name, chunk_of)
+        patterns = ("ring",) * axes
+        return parallel_gathers([algorithms.allgather_by_axes(*grid, patterns, name) for grid in grids], name)
 
     def seconds(size: float) -> float:
         if closes_evenly(graph):
@@ -147,7 +152,7 @@ def split_rail(task: CollectiveTask, name: str) -> Iterator[Candidate]:
     """Along the rails, then inside the domains."""
     if _has_domains(task.graph):
         n, g = task.graph.ranks, task.graph.domain
-        floor = _traffic_floor(task, lambda: grid_traffic(np.arange(n).reshape(-1, g), (0,), 1))
+        floor = _traffic_floor(task, lambda: [_shift_traffic(np.arange(n), g, 1 / n, n // g - 1, True)])
         yield _serve(task, name, n * (n - 1), lambda: algorithms.split_rail_allgather(n, g), floor)
 
 
@@ -403,47 +408,23 @@ def _hops(graph: Graph) -> NDArray[np.float32]:
 
 
 def line_traffic(order: Index, pattern: str, parts: int = 1) -> list[RoundTraffic]:
-    """An all-gather pattern over ranks in line (see `library.gathers`), with one of `parts` parts of the data."""
-    n = len(order)
-    share, exclusive = 1.0 / (n * parts), parts == 1
-    rounds = max(n - 1, 0).bit_length()
+    """An all-gather pattern over ranks in line, with one of `parts` parts of the data."""
+    n, exclusive = len(order), parts == 1
+    share = 1.0 / (n * parts)
+    if pattern in ("halving-doubling", "swing"):
+        peers = algorithms.peers_of(pattern, n)
+        return [
+            RoundTraffic(source=order, target=order[peer], share=share * (n >> (step + 1)), exclusive=exclusive)
+            for step, peer in enumerate(peers)
+        ]
     if pattern == "ring":
         return [replace(_shift_traffic(order, 1, share, n - 1, exclusive), chain=1 / parts)]
-    if pattern == "nhr":
-        far = [1 << (rounds - 1 - step) for step in range(rounds)]
-        return [
-            _shift_traffic(order, distance, share * len(range(distance, n, 2 * distance)), 1, exclusive)
-            for distance in far
-        ]
-    if pattern == "nb":
-        near = [1 << step for step in range(rounds)]
-        return [_shift_traffic(order, distance, share * min(distance, n - distance), 1, exclusive) for distance in near]
-    place = np.arange(n)
-    sign = np.where(place % 2 == 0, 1, -1)
-    exchanges = []
-    for step in range(rounds):  # halving-doubling and swing: the last exchange is with the nearest peer
-        peer = place ^ (1 << step) if pattern == "halving-doubling" else place + sign * ((1 - (-2) ** (step + 1)) // 3)
-        blocks = 1 << (rounds - 1 - step)
-        exchanges.append(RoundTraffic(source=order, target=order[peer % n], share=share * blocks, exclusive=exclusive))
-    return exchanges
+    rounds = algorithms.shift_rounds(pattern, n)
+    return [_shift_traffic(order, shift.distance, share * len(shift.behind), 1, exclusive) for shift in rounds]
 
 
 def _shift_traffic(order: Index, shift: int, share: float, times: int, exclusive: bool) -> RoundTraffic:
     return RoundTraffic(source=order, target=np.roll(order, -shift), share=share, times=times, exclusive=exclusive)
-
-
-def grid_traffic(grid: Index, axes: tuple[int, ...], parts: int) -> list[RoundTraffic]:
-    """Rings along one axis of a grid after the other; `parts` such go on at once, each with its part of the data."""
-    blocks_held, phases = 1, []
-    for axis in axes:
-        size = grid.shape[axis]
-        onward = np.roll(grid, -1, axis=axis)
-        share = blocks_held / (prod(grid.shape) * parts)
-        phases.append(
-            RoundTraffic(source=grid.ravel(), target=onward.ravel(), share=share, times=size - 1, exclusive=parts == 1)
-        )
-        blocks_held *= size
-    return phases
 
 
 def tree_traffic(parents: Sequence[Index]) -> list[RoundTraffic]:

@@ -35,9 +35,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.comm.algorithm import Algorithm, Steps, copies_of, steps_of
+from ridgeline.comm.algorithm import Algorithm, Steps, algorithm_of, copies_of, steps_of
 from ridgeline.comm.bounds import chunked_bound, lower_bound
-from ridgeline.comm.contract import Ints, contract
+from ridgeline.comm.contract import Ints
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.simulation.compiled import library
 from ridgeline.comm.synthesis.ports import Ports, domains_of, ports_of
@@ -85,15 +85,14 @@ def cycle_allgather(graph: Graph) -> Algorithm:
         np.tile(np.arange(n, dtype=np.int32), 2 * rounds)[steps],
         chunk.ravel()[steps],
     )
-    return Algorithm(name=SYNTHESIZED, contract=contract("allgather", n, n), nodes=n, steps=cycle_steps)
+    return algorithm_of(SYNTHESIZED, "allgather", n, n, cycle_steps)
 
 
 def arrival_allgather(graph: Graph, per_rank: int, size_bytes: float, seed: int = 0) -> Algorithm:
     """An all-gather of `per_rank` chunks each by order of arrival; the same seed gives the same one."""
     chunks = graph.ranks * per_rank
     search = _Arrivals(graph, per_rank, size_bytes / chunks, np.random.default_rng(seed))
-    outcome = contract("allgather", graph.ranks, chunks)
-    return Algorithm(name=SYNTHESIZED, contract=outcome, nodes=graph.ranks, steps=search.run())
+    return algorithm_of(SYNTHESIZED, "allgather", graph.ranks, chunks, search.run())
 
 
 class _Arrivals:
@@ -210,8 +209,7 @@ class EventGather:
         if step_count != count:
             raise MemoryError(f"an all-gather of {count} steps")
         steps = steps_of(round, source, target, chunk)
-        shape = contract("allgather", n, chunks)
-        return Algorithm(name=SYNTHESIZED, contract=shape, nodes=n, steps=steps), took.value
+        return algorithm_of(SYNTHESIZED, "allgather", n, chunks, steps), took.value
 
 
 def has_event_core() -> bool:
@@ -244,8 +242,7 @@ def matched_allgather(
     """An all-gather of `per_rank` chunks each that keeps links busy; the same seed gives the same one."""
     n, chunks = graph.ranks, graph.ranks * per_rank
     search = _Matching(ports or ports_of(graph), n, chunks, size_bytes / chunks, np.random.default_rng(seed))
-    steps = search.run(per_rank)
-    return Algorithm(name=SYNTHESIZED, contract=contract("allgather", n, chunks), nodes=n, steps=steps)
+    return algorithm_of(SYNTHESIZED, "allgather", n, chunks, search.run(np.arange(chunks) // per_rank))
 
 
 def matched_broadcast(
@@ -254,9 +251,8 @@ def matched_broadcast(
     """A broadcast of so many chunks that keeps links busy: ranks pass on what their neighbours lack."""
     n = graph.ranks
     search = _Matching(ports or ports_of(graph), n, chunks, size_bytes / chunks, np.random.default_rng(seed))
-    steps = search.run(0, np.full(chunks, root))
-    outcome = contract("broadcast", n, chunks, root)
-    return Algorithm(name=SYNTHESIZED, contract=outcome, nodes=n, steps=steps)
+    steps = search.run(np.full(chunks, root), one_root=True)
+    return algorithm_of(SYNTHESIZED, "broadcast", n, chunks, steps, root=root)
 
 
 def ticks_of(each: Array) -> Index:
@@ -323,11 +319,10 @@ class _Matching:
             at[ports.rank[hub_ports]] = hub_ports
             self.sending[:, hub_ports] = at[np.maximum(ports.source[:, hub_ports], 0)]
 
-    def run(self, per_rank: int, owner: Index | None = None) -> Steps:
-        chunk_ids = np.arange(self.chunks)
+    def run(self, owner: Index, *, one_root: bool = False) -> Steps:
+        """Steps that take every chunk from its owner to all."""
+        chunk_ids, at, self.one_root = np.arange(self.chunks), owner, one_root
         mask = ONE << (chunk_ids % 64).astype(np.uint64)
-        at = chunk_ids // per_rank if owner is None else owner
-        self.one_root = owner is not None
         np.bitwise_or.at(self.have, (at, chunk_ids // 64), mask)
         self.all = np.zeros(self.words, np.uint64)
         np.bitwise_or.at(self.all, chunk_ids // 64, mask)
@@ -527,4 +522,4 @@ def symmetric_allgather(graph: Graph) -> Algorithm:
         chunk += (((place[:, axis][None] - far[:, axis][:, None]) % size) * stride).astype(np.int32)
     target = np.tile(np.arange(n, dtype=np.int32), len(round))
     steps = copies_of(np.repeat(round.astype(np.int32), n), np.stack(behind)[port].ravel(), target, chunk.ravel())
-    return Algorithm(name=SYNTHESIZED, contract=contract("allgather", n, n), nodes=n, steps=steps)
+    return algorithm_of(SYNTHESIZED, "allgather", n, n, steps)

@@ -23,8 +23,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components, dijkstra, minimum_spanning_tree
 
-from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps, steps_of
-from ridgeline.comm.contract import contract
+from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, algorithm_of, steps_of
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.routes import shortest_routes
 from ridgeline.core.arrays import Array, Index, Mask
@@ -72,7 +71,7 @@ def switched_allreduce(graph: Graph, ways: Index, trees: list[Index], pieces: in
             _, pair, (piece, _, tree, op) = heapq.heappop(coming)
             busy.difference_update(links[pair])
             tree_arrivals(ready, plans[tree], (tree, piece, pair[1], op), waiting[tree * pieces + piece])
-    return allreduce_of(rows, graph.ranks, graph.ranks, pieces * len(trees))
+    return allreduce_of(rows, graph.ranks, pieces * len(trees))
 
 
 def _all_ways(graph: Graph) -> Index:
@@ -231,7 +230,7 @@ def scheduled_allreduce(trees: list[Index], pieces: int) -> Algorithm:
             rows.append((round, source, target, chunk, op))
             tree_arrivals(ready, plans[tree], (tree, piece, target, op), waiting[chunk])
         round += 1
-    return allreduce_of(rows, len(trees[0]), len(trees[0]), pieces * len(trees))
+    return allreduce_of(rows, len(trees[0]), pieces * len(trees))
 
 
 def timed_allreduce(trees: list[Index], pieces: int, seconds: dict[tuple[int, int], float]) -> Algorithm:
@@ -266,7 +265,7 @@ def timed_allreduce(trees: list[Index], pieces: int, seconds: dict[tuple[int, in
         level[node, chunk] = max(level.get((node, chunk), -1), round)
         busy.discard(link)
         free = [link, *tree_arrivals(ready, plans[tree], (tree, piece, node, op), waiting[chunk])]
-    return allreduce_of(rows, len(trees[0]), len(trees[0]), pieces * len(trees))
+    return allreduce_of(rows, len(trees[0]), pieces * len(trees))
 
 
 def begun(trees: list[Index], pieces: int) -> tuple[list[TreePlan], Ready, list[list[int]]]:
@@ -280,11 +279,11 @@ def begun(trees: list[Index], pieces: int) -> tuple[list[TreePlan], Ready, list[
     return plans, ready, np.concatenate([np.tile(plan.children, (pieces, 1)) for plan in plans]).tolist()
 
 
-def allreduce_of(rows: list[tuple[int, int, int, int, int]], ranks: int, nodes: int, chunks: int) -> Algorithm:
+def allreduce_of(rows: list[tuple[int, int, int, int, int]], ranks: int, chunks: int) -> Algorithm:
     """The all-reduce of rows (round, source, target, chunk, op)."""
     round_, source_, target_, chunk_, op_ = np.array(rows, np.int64).T
-    steps: Steps = steps_of(round_, source_, target_, chunk_, op_.astype(np.int8))
-    return Algorithm(name="tree-packing", contract=contract("allreduce", ranks, chunks), nodes=nodes, steps=steps)
+    steps = steps_of(round_, source_, target_, chunk_, op_.astype(np.int8))
+    return algorithm_of("tree-packing", "allreduce", ranks, chunks, steps)
 
 
 def tree_arrivals(

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import sqrt
 
-from ridgeline.comm.algorithm import Algorithm, Candidate, reversed_algorithm
+from ridgeline.comm.algorithm import Algorithm, Candidate, reduce_then_gather, reversed_algorithm
 from ridgeline.comm.bounds import chunked_bound, lower_bound
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph, refusal
-from ridgeline.comm.library.algorithms import reduce_then_gather
 from ridgeline.comm.select import by_floor, candidates, fastest, unbeaten
 from ridgeline.comm.synthesis.exchange import balanced_ways, by_hops, multipath_exchanges, one_by_one
 from ridgeline.comm.synthesis.matching import (
