@@ -116,11 +116,11 @@ class _FileNetwork(NamedTuple):
 
 def _list(network: _FileNetwork, outer: str, without: Parts, groups: str, json: bool) -> None:
     """Every algorithm of the library, for each collective it can do on this network."""
-    from ridgeline.comm import asked_graph, bytes_of, list_algorithms
+    from ridgeline.comm import asked_graph, list_algorithms
 
     shape = network.shape("torus:4x4")
     graph = asked_graph(network.on, shape, network.link, network.latency, outer or None, without or (), (), groups)
-    answer(list_algorithms(graph, bytes_of(network.size)), json)
+    answer(list_algorithms(graph, network.size), json)
 
 
 def _library(what: str, on: str, size: str, library: str, target: tuple[Path | None, str], json: bool) -> None:
@@ -139,7 +139,7 @@ def _library(what: str, on: str, size: str, library: str, target: tuple[Path | N
 
 def _verify(file: Path | None, network: _FileNetwork, json: bool) -> None:
     """Check a file, time its algorithm where a network is given; exit code 2 where it is wrong."""
-    from ridgeline.comm import graph_for, timed_file
+    from ridgeline.comm import asked_graph, timed_file
     from ridgeline.comm.formats import read_collective
     from ridgeline.report import refuse_unknown_picture, write_schedule_picture
 
@@ -153,7 +153,7 @@ def _verify(file: Path | None, network: _FileNetwork, json: bool) -> None:
     content = read_collective(file, network.profile)
     if content.algorithm is not None and (network.on or network.topology or network.picture):
         shape = network.shape(f"switch:{content.algorithm.ranks}")
-        time = timed_file(content, graph_for(network.on, shape, network.link, network.latency), network.size)
+        time = timed_file(content, asked_graph(network.on, shape, network.link, network.latency), network.size)
         if network.picture is not None:
             write_schedule_picture(time, network.picture)
         answer(time, json)

@@ -1,15 +1,12 @@
 """Names that the room of collectives offers."""
 
-from ridgeline.comm.algorithm import REDUCE as REDUCE
 from ridgeline.comm.algorithm import Algorithm as Algorithm
 from ridgeline.comm.answer import CollectiveOptions as CollectiveOptions
 from ridgeline.comm.answer import CollectivePrices as CollectivePrices
 from ridgeline.comm.answer import CollectiveTime as CollectiveTime
 from ridgeline.comm.answer import LayerPrice as LayerPrice
 from ridgeline.comm.answer import asked_graph as asked_graph
-from ridgeline.comm.answer import bytes_of as bytes_of
 from ridgeline.comm.answer import collective as collective
-from ridgeline.comm.answer import graph_for as graph_for
 from ridgeline.comm.answer import timed_file as timed_file
 from ridgeline.comm.bounds import lower_bound as lower_bound
 from ridgeline.comm.comparisons import AlgorithmList as AlgorithmList

@@ -37,6 +37,12 @@ class Steps:
     def __len__(self) -> int:
         return len(self.round)
 
+    @property
+    def adds(self) -> NDArray[np.bool_]:
+        """Whether the receiver adds what comes; else it stores it."""
+        mask: NDArray[np.bool_] = self.op == REDUCE
+        return mask
+
     def take(self, rows: Index | NDArray[np.bool_]) -> Steps:
         """Some of the steps, in the order asked for."""
         return Steps(**{name: getattr(self, name)[rows] for name in STEP_COLUMNS})

@@ -10,11 +10,11 @@ from typing import Unpack, cast
 import numpy as np
 
 from ridgeline.comm.algorithm import Algorithm, Candidate
-from ridgeline.comm.bounds import TimeBound, chunked_bound, contract_bound, lower_bound, sequence_bound
+from ridgeline.comm.bounds import TimeBound, chunked_bound, lower_bound, sequence_bound, time_bound
 from ridgeline.comm.comparisons import SizeRange, crossings
 from ridgeline.comm.contract import PLAIN_COLLECTIVES, Collective, bus_factor
 from ridgeline.comm.formats.files import CollectiveFile
-from ridgeline.comm.graph import Graph, LinkLoad, group_ranks, refusal, slow_links
+from ridgeline.comm.graph import Graph, LinkLoad, bytes_of, group_ranks, link_load, parsed_quantity, refusal, slow_links
 from ridgeline.comm.graph import without as degraded
 from ridgeline.comm.library.table import ALGORITHMS
 from ridgeline.comm.select import EXCHANGES, ExchangeOptions, beaten, candidates_named, exchange_candidates, fastest
@@ -28,7 +28,6 @@ from ridgeline.comm.topologies import graph_of_system
 from ridgeline.comm.topologies import topology as graph_named
 from ridgeline.comm.verify import AlgorithmVerification, verify_algorithm
 from ridgeline.core.errors import InputError, not_among
-from ridgeline.core.units import parse_quantity
 from ridgeline.hardware.load import system
 
 NAMES = (*PLAIN_COLLECTIVES, *EXCHANGES)
@@ -110,7 +109,7 @@ class CollectiveTime:
     prices                  the same by ideal links, library, benchmark and step; null for the algorithm of a file
     by_size                 with --by-size: who is fastest from 1 kB to 10 GB, with the sizes where they cross
 
-    `chunked_bound_s` is 0 where it does not apply; where chunks share links it is the sum of the bounds of both halves.
+    Where chunks share links the chunked bound is the sum of the bounds of both halves.
     """
 
     JSON = """
@@ -126,7 +125,7 @@ class CollectiveTime:
     algorithm: Algorithm
     timing: CollectiveTiming
     bound: TimeBound
-    chunked_bound_s: float
+    chunked_bound_seconds: float | None
     verification: AlgorithmVerification
     synthesis_seconds: float | None
     contention: Contention | None = None
@@ -150,13 +149,8 @@ class CollectiveTime:
     @property
     def ratio_to_bound(self) -> float:
         """Seconds over the chunked bound where it applies, else over the bound; 1 is optimal."""
-        best = self.chunked_bound_s or self.bound.seconds
+        best = self.chunked_bound_seconds or self.bound.seconds
         return self.seconds / best if best else 1.0
-
-    @property
-    def chunked_bound_seconds(self) -> float | None:
-        """The bound for chunks of this size, where it applies."""
-        return self.chunked_bound_s or None
 
     @property
     def busiest(self) -> tuple[LinkLoad, ...]:
@@ -165,15 +159,8 @@ class CollectiveTime:
         if not graph.links or not self.seconds:
             return ()
         busy = carried_bytes / graph.bytes_per_s / self.seconds
-        return tuple(
-            LinkLoad(
-                source=int(graph.tail[link]),
-                target=int(graph.head[link]),
-                bytes=float(carried_bytes[link]),
-                busy=float(busy[link]),
-            )
-            for link in np.argsort(-busy, kind="stable")[:BUSIEST_LINKS]
-        )
+        busiest = np.argsort(-busy, kind="stable")[:BUSIEST_LINKS]
+        return tuple(link_load(graph, link, float(carried_bytes[link]), float(busy[link])) for link in busiest)
 
 
 def collective(
@@ -244,7 +231,7 @@ def collective(
         algorithm_made, timing = best
     else:
         algorithm_made, timing = fastest(kind, graph, size_bytes, name=algorithm, root=root)
-    answer_ = answer(kind, graph, size_bytes, algorithm_made, timing, spent, root)
+    answer_ = answer(kind, graph, size_bytes, algorithm_made, timing, spent)
     if by_size:
         answer_ = replace(answer_, by_size=crossings(kind, graph, root, synthesized=synthesize))
     if not simulate:
@@ -284,7 +271,7 @@ def _concurrent_job(text: str, graph: Graph, root: int) -> Job:
     """Another collective of all ranks, by the library's fastest algorithm."""
     name, _, size = text.partition(":")
     kind = _kind(name, PLAIN_COLLECTIVES, "beside")
-    size_bytes = _number(size or "nothing", "B", "beside")
+    size_bytes = parsed_quantity(size or "nothing", "B", "beside")
     return Job(algorithm=fastest(kind, graph, size_bytes, root=root)[0], size_bytes=size_bytes)
 
 
@@ -295,7 +282,6 @@ def answer(
     made: Algorithm,
     timed: CollectiveTiming,
     spent: float | None,
-    root: int = 0,
 ) -> CollectiveTime:
     """An algorithm and its time beside bounds and verification."""
     chunked_s, total = 0.0, made.contract.chunks
@@ -306,7 +292,7 @@ def answer(
         chunked_s = sum(lower_bound(graph, half, size).seconds for half in SEQUENCE)
     elif timed.crowding == 1:
         chunked_s = sequence_bound(graph, size, total) if sequence else chunked_bound(graph, kind, size, total)
-    least = contract_bound(graph, made.contract, size) if kind in EXCHANGES else lower_bound(graph, kind, size, root)
+    least = time_bound(graph, made.contract, size)
     return CollectiveTime(
         collective=kind,
         graph=graph,
@@ -314,7 +300,7 @@ def answer(
         algorithm=made,
         timing=timed,
         bound=least,
-        chunked_bound_s=max(chunked_s, least.seconds) if chunked_s else 0.0,
+        chunked_bound_seconds=max(chunked_s, least.seconds) if chunked_s else None,
         verification=verify_algorithm(made),
         synthesis_seconds=spent,
     )
@@ -330,48 +316,26 @@ def timed_file(found: CollectiveFile, graph: Graph, size: str | float) -> Collec
             "--on, --topology", f"{graph.name} of {graph.ranks} ranks", f"{algorithm.ranks} ranks, as in the file"
         )
     timing = time_algorithm(algorithm, graph, size_bytes)
-    time_ = answer(algorithm.contract.collective, graph, size_bytes, algorithm, timing, None, algorithm.contract.root)
+    time_ = answer(algorithm.contract.collective, graph, size_bytes, algorithm, timing, None)
     return replace(time_, verification=found.verification)
 
 
 def asked_graph(
-    on: str, topology: str, link: str | float, latency: str | float, outer: str | float | None,
-    without: Iterable[str], slow: Iterable[str], groups: str,
+    on: str, topology: str, link: str | float, latency: str | float, outer: str | float | None = None,
+    without: Iterable[str] = (), slow: Iterable[str] = (), groups: str = "",
 ) -> Graph:  # fmt: skip
-    """The graph less what is broken, with what is slow, in groups."""
-    graph = slow_links(degraded(graph_for(on, topology, link, latency, outer), without), slow)
-    return group_ranks(graph, groups) if groups else graph
-
-
-def bytes_of(size: str | float) -> float:
-    """A size in bytes, above 0; a number without a unit is one of bytes, as nccl-tests has it."""
-    plain = isinstance(size, str) and size.strip().isdecimal() and len(size) < 20
-    size_bytes = float(size) if plain else _number(size, "B", "size")
-    if not 0 < size_bytes < float("inf"):
-        raise refusal("size", str(size), "more than 0 bytes")
-    return size_bytes
-
-
-def graph_for(
-    on: str, topology: str, link: str | float, latency: str | float, outer: str | float | None = None
-) -> Graph:
-    """The graph of a system of the catalog, or of a topology of equal links."""
+    """The graph of a system of the catalog or a topology of equal links; less what is broken, with what is slow."""
     if bool(on) == bool(topology):
         raise refusal(
             "on", "both" if on else "neither a system nor a topology", "--on 64xh100-sxm or --topology mesh:8x8"
         )
     if on:
-        return graph_of_system(system(on))
-    between = None if outer is None else _number(outer, "B/s", "outer")
-    if not 0 <= _number(latency, "s", "latency") < float("inf"):
-        raise refusal("latency", str(latency), "0 seconds or more")
-    return graph_named(topology, _number(link, "B/s", "link"), _number(latency, "s", "latency"), between)
-
-
-def _number(value: str | float, unit: str, path: str) -> float:
-    if not isinstance(value, str):
-        return float(value)
-    try:
-        return parse_quantity(value.replace("KB", "kB"), unit)  # as nccl-tests' users write it
-    except InputError as wrong:
-        raise InputError([replace(problem, path=path) for problem in wrong.problems]) from None
+        graph = graph_of_system(system(on))
+    else:
+        between = None if outer is None else parsed_quantity(outer, "B/s", "outer")
+        latency_s = parsed_quantity(latency, "s", "latency")
+        if not 0 <= latency_s < float("inf"):
+            raise refusal("latency", str(latency), "0 seconds or more")
+        graph = graph_named(topology, parsed_quantity(link, "B/s", "link"), latency_s, between)
+    graph = slow_links(degraded(graph, without), slow)
+    return group_ranks(graph, groups) if groups else graph

@@ -49,7 +49,7 @@ import numpy as np
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components, dijkstra, minimum_spanning_tree
 
-from ridgeline.comm.contract import Collective, Contract
+from ridgeline.comm.contract import PLAIN_COLLECTIVES, Collective, Contract
 from ridgeline.comm.graph import Graph, link_matrix, links_between, ranges, sums_by
 from ridgeline.core.arrays import Array, Index, Mask
 
@@ -285,7 +285,11 @@ def lower_bound(graph: Graph, collective: Collective, size_bytes: float, root: i
     part = _crossing(graph, collective, inside, out, into, holds_root)
     best = float(np.max(part, initial=0.0))
     if collective == "allreduce" and graph.reducing < 0:
-        best = max(best, _partitions(graph))
+        # 2 (|P| - 1) over the rates out of the parts: ranks one by one, or domains
+        best = max(best, 2 * (graph.ranks - 1) / float(graph.out_bytes_per_s()[: graph.ranks].sum()))
+        masks = domain_sets(graph)
+        if len(masks) > 1:
+            best = max(best, 2 * (len(masks) - 1) / sum(_crossing_rates(graph, masks)[0]))
         if not graph.shape:
             best = max(best, trees_seconds(graph))
     if collective == "alltoall" and graph.direct:
@@ -356,15 +360,6 @@ def domain_sets(graph: Graph) -> list[Mask]:
         mask[graph.ranks :] = ~foreign[graph.ranks :]
         sets.append(mask)
     return sets
-
-
-def _partitions(graph: Graph) -> float:
-    """2 (|P| - 1) / sum of rates out of the parts: ranks one by one, or domains."""
-    best = 2 * (graph.ranks - 1) / float(graph.out_bytes_per_s()[: graph.ranks].sum())
-    masks = domain_sets(graph)
-    if len(masks) > 1:
-        best = max(best, 2 * (len(masks) - 1) / sum(_crossing_rates(graph, masks)[0]))
-    return best
 
 
 def _distances(graph: Graph, weight: Array, sources: Index, *, turned: bool = False) -> Array:
@@ -467,6 +462,13 @@ def _soonest(each: Array, count: int) -> float:
 
 MOST_PAIRS = 4_000_000  # of a begin and an end that are looked at for the latency
 FLOW_NODES, FLOW_PAIRS = 320, 400_000  # up to which the concurrent flow is bounded
+
+
+def time_bound(graph: Graph, contract: Contract, size_bytes: float) -> TimeBound:
+    """The bound of a contract: that of its collective where chunks are equal."""
+    if contract.collective in PLAIN_COLLECTIVES:
+        return lower_bound(graph, contract.collective, size_bytes, contract.root)
+    return contract_bound(graph, contract, size_bytes)
 
 
 def contract_bound(graph: Graph, contract: Contract, size_bytes: float) -> TimeBound:

@@ -14,9 +14,9 @@ from typing import cast
 import numpy as np
 
 from ridgeline.comm.algorithm import Algorithm, Candidate, finished_candidate
-from ridgeline.comm.bounds import contract_bound, lower_bound
+from ridgeline.comm.bounds import lower_bound, time_bound
 from ridgeline.comm.contract import PLAIN_COLLECTIVES, Collective
-from ridgeline.comm.graph import Graph, refusal
+from ridgeline.comm.graph import Graph, bytes_of, refusal
 from ridgeline.comm.select import EXCHANGES, MOST_STEPS, beaten, candidates, exchange_candidates
 from ridgeline.comm.synthesis.synthesize import synthesize
 from ridgeline.comm.timing import time_algorithm
@@ -149,8 +149,9 @@ class AlgorithmList:
     algorithms: tuple[ListedAlgorithm, ...]
 
 
-def list_algorithms(graph: Graph, size_bytes: float) -> AlgorithmList:
+def list_algorithms(graph: Graph, size: str | float) -> AlgorithmList:
     """Every algorithm of the library on a graph, collective by collective."""
+    size_bytes = bytes_of(size)
     if graph.ranks > MOST_RANKS:
         raise refusal("topology", f"{graph.ranks} ranks", f"at most {MOST_RANKS} for the whole library")
     algorithms = tuple(_entries(graph, size_bytes))
@@ -159,11 +160,10 @@ def list_algorithms(graph: Graph, size_bytes: float) -> AlgorithmList:
 
 def _entries(graph: Graph, size_bytes: float) -> Iterator[ListedAlgorithm]:
     for kind in (*PLAIN_COLLECTIVES, *EXCHANGES):
-        is_exchange = kind in EXCHANGES
-        collective = cast(Collective, kind)
-        known_candidates = (
-            exchange_candidates(kind, graph.ranks, {}, graph.domain) if is_exchange else candidates(collective, graph)
-        )
+        if kind in EXCHANGES:
+            known_candidates = exchange_candidates(kind, graph.ranks, {}, graph.domain)
+        else:
+            known_candidates = candidates(cast(Collective, kind), graph)
         forms: dict[str, list[Candidate]] = {}
         for candidate in known_candidates:
             forms.setdefault(candidate.name, []).append(candidate)
@@ -172,11 +172,7 @@ def _entries(graph: Graph, size_bytes: float) -> Iterator[ListedAlgorithm]:
             if best is None:
                 continue
             algorithm, timing = best
-            bound = (
-                contract_bound(graph, algorithm.contract, size_bytes)
-                if is_exchange
-                else lower_bound(graph, collective, size_bytes)
-            )
+            bound = time_bound(graph, algorithm.contract, size_bytes)
             yield ListedAlgorithm(
                 algorithm=name,
                 collective=kind,

@@ -17,6 +17,7 @@ import numpy as np
 from ridgeline.comm.contract import Ints
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.units import parse_quantity
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -254,6 +255,11 @@ class LinkLoad:
     busy: float
 
 
+def link_load(graph: Graph, link: int, carried_bytes: float, busy: float) -> LinkLoad:
+    """A link by its number, and what it carries."""
+    return LinkLoad(source=int(graph.tail[link]), target=int(graph.head[link]), bytes=carried_bytes, busy=busy)
+
+
 def group_ranks(graph: Graph, text: str) -> Graph:
     """The graph with its ranks in groups of the sizes given, as 2+3."""
     match = re.fullmatch(r"\d{1,6}(\+\d{1,6})+", text)
@@ -286,3 +292,22 @@ def wrong_graph(given: str, expected: str, todo: str = "") -> InputError:
 def refusal(path: str, given: str, expected: str, *, todo: str = "", where: str = "") -> InputError:
     """One problem of an input: where, what was given, what was expected, what to do."""
     return InputError(Problem(path=path, given=given, expected=expected, todo=todo, where=where))
+
+
+def bytes_of(size: str | float) -> float:
+    """A size in bytes, above 0; a number without a unit is one of bytes, as nccl-tests has it."""
+    plain = isinstance(size, str) and size.strip().isdecimal() and len(size) < 20
+    size_bytes = float(size) if plain else parsed_quantity(size, "B", "size")
+    if not 0 < size_bytes < float("inf"):
+        raise refusal("size", str(size), "more than 0 bytes")
+    return size_bytes
+
+
+def parsed_quantity(value: str | float, unit: str, path: str) -> float:
+    """A number, or what a user wrote of one."""
+    if not isinstance(value, str):
+        return float(value)
+    try:
+        return parse_quantity(value.replace("KB", "kB"), unit)  # as nccl-tests' users write it
+    except InputError as wrong:
+        raise InputError([replace(problem, path=path) for problem in wrong.problems]) from None

@@ -319,7 +319,11 @@ def merge_switches(graph: Graph) -> MergedFabric:
     >>> merge_switches(topology("leafspine:4x8x8", 50e9)).graph.nodes, 4 * 8 + 4 + 1
     (37, 37)
     """
-    inner = _inner(graph)
+    inner = np.arange(graph.nodes) >= graph.ranks  # switches that only switches are linked to
+    inner[graph.head[graph.tail < graph.ranks]] = False
+    inner[graph.tail[graph.head < graph.ranks]] = False
+    if graph.reducing >= 0:
+        inner[graph.reducing] = False
     number = _classes(graph, inner) if int(inner.sum()) > 1 else np.arange(graph.nodes)
     if int(number.max()) + 1 == graph.nodes or _leaves_choose(graph, inner, number):
         return MergedFabric(graph=graph, link=None, wide=np.zeros(graph.links, np.bool_))
@@ -338,16 +342,6 @@ def merge_switches(graph: Graph) -> MergedFabric:
         reducing=-1 if graph.reducing < 0 else int(number[graph.reducing]),
     )
     return MergedFabric(graph=merged_graph, link=link, wide=np.bincount(link) > 1)
-
-
-def _inner(graph: Graph) -> Mask:
-    """Switches that only switches are linked to."""
-    inner = np.arange(graph.nodes) >= graph.ranks
-    inner[graph.head[graph.tail < graph.ranks]] = False
-    inner[graph.tail[graph.head < graph.ranks]] = False
-    if graph.reducing >= 0:
-        inner[graph.reducing] = False
-    return inner
 
 
 def _classes(graph: Graph, inner: Mask) -> Index:

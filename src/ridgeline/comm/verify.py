@@ -14,15 +14,9 @@ are drawn from a hash of the steps themselves, so that no file can be written ar
 itself is worked out and named.
 
 Also checked: every step sends something that is there; no place is written twice in a round unless both add, nor read
-in the round in which it is written (a buffer race); and no rank waits for ever. A connection (source, target, channel)
-holds `slots` chunks: a send blocks while it is full, a receive until its chunk is there. How a rank works through its
-steps decides whether that can end in a cycle of waits:
-
-    apart    one worker sends and one receives on each channel, both in the order of the steps (isend and irecv, or a
-             threadblock each). A wait is then always for an earlier step, or for the send of the same one: no cycle
-             with one slot or more, whatever the steps are
-    serial   one worker does both: in a round it sends all, then receives (a threadblock that has both peers). With more
-             chunks on a connection in a round than slots, ranks can all be stuck in their sends
+in the round in which it is written (a buffer race). No rank waits for ever where one worker sends and one receives on
+each channel, both in the order of the steps (isend and irecv, or a threadblock each): a send waits for a free slot of
+its connection and a receive for its chunk, so always for an earlier step or for the send of the same one.
 """
 
 from __future__ import annotations
@@ -35,66 +29,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps
+from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm
 from ridgeline.core.arrays import Index, Mask
 from ridgeline.core.errors import Problem
-
-
-def deadlocks(steps: Steps, slots: int) -> list[Problem]:
-    """The first cycle of waits of serial workers, or nothing.
-
-    With no more than `slots` chunks per connection in a round, waits go from later rounds to earlier ones, and from
-    receives to sends of one round: they have no cycle. Otherwise the graph of waits is searched for one.
-    """
-    if not len(steps):
-        return []
-    ends = int(max(steps.source.max(), steps.target.max())) + 1
-    pair = steps.source.astype(np.int64) * ends + steps.target
-    connection = pair * (int(steps.channel.max()) + 1) + steps.channel
-    return [] if _most_in_a_round(steps, connection) <= slots else _cycle(steps, connection, slots)
-
-
-def _most_in_a_round(steps: Steps, connection: Index) -> int:
-    """The most chunks that one connection carries in one round."""
-    span = int(connection.max()) + 1
-    key = steps.round.astype(np.int64) * span + connection
-    key.sort()
-    starts = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
-    return int(np.diff(np.append(starts, len(key))).max())
-
-
-def _cycle(steps: Steps, connection: Index, slots: int) -> list[Problem]:
-    """Search the waits: node 2 i is the send of step i, node 2 i + 1 its receive."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    size = len(steps)
-    rows = np.arange(size, dtype=np.int64)
-    waits = [(2 * rows + 1, 2 * rows)]  # a receive waits for its send
-    order = np.argsort(connection, kind="stable")
-    same = connection[order[slots:]] == connection[order[:-slots]] if slots < size else np.zeros(0, np.bool_)
-    waits.append((2 * order[slots:][same], 2 * order[:-slots][same] + 1))  # a slot is free when its chunk was taken
-    worker = np.concatenate([steps.source, steps.target]).astype(np.int64) * 128 + np.tile(steps.channel, 2)
-    phase = np.concatenate([2 * steps.round, 2 * steps.round + 1]).astype(np.int64)
-    nodes = np.concatenate([2 * rows, 2 * rows + 1])
-    line = np.lexsort((np.tile(rows, 2), phase, worker))
-    follows = worker[line[1:]] == worker[line[:-1]]
-    waits.append((nodes[line[1:]][follows], nodes[line[:-1]][follows]))  # a channel works in order
-    late = np.concatenate([row for row, _ in waits])
-    early = np.concatenate([row for _, row in waits])
-    graph = coo_array((np.ones(len(late), np.int8), (late, early)), shape=(2 * size, 2 * size)).tocsr()
-    _, label = connected_components(graph, directed=True, connection="strong")
-    sizes = np.bincount(label)
-    caught = np.flatnonzero(sizes[label] > 1)
-    if not len(caught):
-        return []
-    row = int(caught[0]) // 2
-    path = f"step {row} (round {steps.round[row]}, rank {steps.source[row]} to {steps.target[row]})"
-    given_text = f"{len(caught)} sends and receives that wait for each other with {slots} slots a connection"
-    return [
-        Problem(path=path, given=given_text, expected="an order without deadlock", todo="send fewer chunks in a round")
-    ]
-
 
 MOST_PLACES = 1 << 27
 BLOCK = 1 << 18  # steps that are looked at together, to stay in a cache
@@ -166,7 +103,6 @@ def _blocks(algorithm: Algorithm, start: int, stop: int) -> Iterator[tuple[Index
 
 
 FIELD = np.uint64((1 << 61) - 1)
-SLOTS = 8  # chunks that a connection holds before its receiver takes one: NCCL_STEPS
 DENSE = 1 << 27  # places that are kept as one array; beyond, only those that steps touch
 MOST = 8  # problems that are named
 
@@ -182,10 +118,8 @@ class AlgorithmVerification:
     problems: tuple[Problem, ...]
 
 
-def verify_algorithm(algorithm: Algorithm, slots: int = SLOTS, *, serial: bool = False) -> AlgorithmVerification:
-    """Whether every output holds every contribution exactly once, without races, and without deadlock.
-
-    `serial`: one worker of a channel both sends and receives, see `deadlock`; else they cannot wait in a cycle.
+def verify_algorithm(algorithm: Algorithm) -> AlgorithmVerification:
+    """Whether every output holds every contribution exactly once, without races.
 
     >>> from ridgeline.comm.library.algorithms import ring_allgather
     >>> verify_algorithm(ring_allgather(8)).ok
@@ -194,8 +128,6 @@ def verify_algorithm(algorithm: Algorithm, slots: int = SLOTS, *, serial: bool =
     problems = _malformed_steps(algorithm)
     if not problems and not is_proved(algorithm):
         problems = _Replay(algorithm).problems()
-    if not problems and serial:
-        problems = deadlocks(algorithm.steps, slots)
     return AlgorithmVerification(ok=not problems, steps=len(algorithm.steps), problems=tuple(problems[:MOST]))
 
 
@@ -235,16 +167,12 @@ class _Replay:
         self.begins, self.ends = self.contract.begin_places(), self.contract.end_places()
         self.places = algorithm.nodes * self.contract.chunks
         self.begin_chunks, self.end_chunks = self.begins % chunks, self.ends % chunks
-        if self.places > DENSE:
-            self._compress()
-
-    def _compress(self) -> None:
-        """Number only the places that occur."""
-        parts = (self.read, self.write, self.begins, self.ends)
-        distinct_places, inverse = np.unique(np.concatenate(parts), return_inverse=True)
-        cuts = np.cumsum([len(part) for part in parts])[:-1]
-        self.read, self.write, self.begins, self.ends = np.split(inverse.astype(np.int64), cuts)
-        self.places = len(distinct_places)
+        if self.places > DENSE:  # number only the places that occur
+            parts = (self.read, self.write, self.begins, self.ends)
+            distinct_places, inverse = np.unique(np.concatenate(parts), return_inverse=True)
+            cuts = np.cumsum([len(part) for part in parts])[:-1]
+            self.read, self.write, self.begins, self.ends = np.split(inverse.astype(np.int64), cuts)
+            self.places = len(distinct_places)
 
     def problems(self) -> list[Problem]:
         problems = self._run()
@@ -252,7 +180,11 @@ class _Replay:
 
     def _run(self) -> list[Problem]:
         """Replay every round; the first round with a race or with nothing to send ends it."""
-        drawn = _drawn(self.steps, len(self.begins))
+        digest = blake2b(digest_size=16)  # random elements, not zero, from a hash of all columns
+        for name in ("round", "source", "target", "chunk", "op"):
+            digest.update(np.ascontiguousarray(getattr(self.steps, name)).data)
+        seed = int.from_bytes(digest.digest(), "little")
+        drawn = np.random.default_rng(seed).integers(1, int(FIELD), size=len(self.begins), dtype=np.uint64)
         value = np.zeros(self.places, np.uint64)
         value[self.begins] = drawn
         self.whole = _sum_by(drawn, self.begin_chunks, self.contract.chunks)
@@ -267,7 +199,9 @@ class _Replay:
             stamp[write] = rows
             twice = stamp[write] != rows
             if not is_held[read].all():
-                return [self._empty(int(low + np.flatnonzero(~is_held[read])[0]))]
+                row = int(low + np.flatnonzero(~is_held[read])[0])
+                given_text = f"chunk {self.steps.chunk[row]} sent before it is there"
+                return [Problem(path=self._where(row), given=given_text, expected="a chunk its rank holds")]
             if (stamp[read] >= low).any():
                 return [self._race(int(low + np.flatnonzero(stamp[read] >= low)[0]), "sends", read=True)]
             carried_values = value[read]
@@ -278,9 +212,6 @@ class _Replay:
                 value[write[~add]] = 0
                 places, index = np.unique(write, return_inverse=True)
                 value[places] = (value[places] + _sum_by(carried_values, index, len(places))) % FIELD
-            elif add.all():
-                total = value[write] + carried_values
-                value[write] = np.where(total >= FIELD, total - FIELD, total)
             else:
                 total = np.where(add, value[write], np.uint64(0)) + carried_values
                 value[write] = np.where(total >= FIELD, total - FIELD, total)
@@ -303,25 +234,10 @@ class _Replay:
         steps = self.steps
         return f"step {row} (round {steps.round[row]}, rank {steps.source[row]} to {steps.target[row]})"
 
-    def _empty(self, row: int) -> Problem:
-        chunk = self.steps.chunk[row]
-        return Problem(
-            path=self._where(row), given=f"chunk {chunk} sent before it is there", expected="a chunk its rank holds"
-        )
-
     def _race(self, row: int, verb: str, *, read: bool) -> Problem:
         rank = self.steps.source[row] if read else self.steps.target[row]
         given_text = f"{verb} chunk {self.steps.chunk[row]} of rank {rank} while another step of the round writes it"
         return Problem(path=self._where(row), given=given_text, expected="a round between them", todo="no buffer race")
-
-
-def _drawn(steps: Steps, count: int) -> Elements:
-    """Random elements, not zero, from a hash of all columns."""
-    digest = blake2b(digest_size=16)
-    for column in (steps.round, steps.source, steps.target, steps.chunk, steps.op):
-        digest.update(np.ascontiguousarray(column).data)
-    seed = int.from_bytes(digest.digest(), "little")
-    return np.random.default_rng(seed).integers(1, int(FIELD), size=count, dtype=np.uint64)
 
 
 def _sum_by(values: Elements, index: Index, size: int) -> Elements:

@@ -58,7 +58,7 @@ def draw_collective(time: CollectiveTime, console: Console) -> None:
     rows = facts(
         ("algorithm", f"{algorithm.name}, {algorithm.rounds} rounds, {algorithm.step_count:,} steps"),
         ("bound", f"{format_quantity(bound.seconds, 's', 4)} by {bound.by}"),
-        ("chunked bound", format_quantity(time.chunked_bound_s, "s", 4) if time.chunked_bound_s else DASH),
+        ("chunked bound", format_quantity(time.chunked_bound_seconds, "s", 4) if time.chunked_bound_seconds else DASH),
         ("over the bound", f"{time.ratio_to_bound:.3f}"),
         ("algbw, busbw", " ".join(format_quantity(rate, "B/s", 4) for rate in (time.algbw, time.busbw))),
         ("verified", "yes" if time.verification.ok else "NO"),

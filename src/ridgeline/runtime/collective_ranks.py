@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ridgeline.comm import REDUCE, Algorithm
+from ridgeline.comm import Algorithm
 from ridgeline.comm.formats import read_algorithm
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError
@@ -47,12 +47,12 @@ def transfers_of(algorithm: Algorithm, rank: int) -> list[list[Transfer]]:
     """What a rank does, round by round; rounds in which it does nothing are left out."""
     steps = algorithm.steps
     rounds: dict[int, dict[tuple[int, bool, bool], list[int]]] = defaultdict(lambda: defaultdict(list))
-    columns = (steps.round, steps.source, steps.target, steps.chunk, steps.op)
-    for turn, source, target, chunk, op in zip(*(column.tolist() for column in columns), strict=True):
+    columns = (steps.round, steps.source, steps.target, steps.chunk, steps.adds)
+    for turn, source, target, chunk, adds in zip(*(column.tolist() for column in columns), strict=True):
         if source == rank:
-            rounds[turn][target, True, op == REDUCE].append(chunk)
+            rounds[turn][target, True, adds].append(chunk)
         if target == rank:
-            rounds[turn][source, False, op == REDUCE].append(chunk)
+            rounds[turn][source, False, adds].append(chunk)
     by_round = [sorted(chunks_by_peer.items()) for _, chunks_by_peer in sorted(rounds.items())]
     return [
         [Transfer(peer=peer, sends=sends, adds=adds, chunks=tuple(chunks)) for (peer, sends, adds), chunks in transfers]

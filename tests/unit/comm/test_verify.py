@@ -33,7 +33,7 @@ from ridgeline.comm.library.algorithms import (
     tree_allreduce,
     unequal_allreduce,
 )
-from ridgeline.comm.verify import _Replay, deadlocks, is_proved, verify_algorithm
+from ridgeline.comm.verify import _Replay, is_proved, verify_algorithm
 
 RIGHT = {
     "ring allreduce": reduce_then_gather(ring_allgather(6)),
@@ -173,14 +173,6 @@ def test_reading_what_is_being_written_is_a_race() -> None:
     steps = steps_of(*(np.array(one) for one in ([0, 0], [0, 1], [1, 0], [0, 0])), REDUCE)
     made = Algorithm(name="exchange", contract=contract("allreduce", 2, 1), nodes=2, steps=steps)
     assert "while another step" in verify_algorithm(made).problems[0].given
-
-
-def test_serial_workers_need_slots_for_a_round() -> None:
-    big = allgather_over(np.arange(4), "ring", 12)  # twelve chunks a round on a connection, all ranks sending first
-    assert verify_algorithm(big).ok
-    assert "wait for each other" in verify_algorithm(big, 8, serial=True).problems[0].given
-    assert verify_algorithm(big, 12, serial=True).ok
-    assert not deadlocks(pairwise(4).steps, 1)
 
 
 def test_large_sparse_exchanges_number_only_what_occurs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ there: every write of an earlier round to what it reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -211,28 +211,25 @@ def by_rounds(flows: MessageFlows) -> FluidRun | None:
     if not is_alone.all():
         return None
     messages = flows.messages
-    (ports, connection), line = port_of(flows.messages, flows.out)
-    port, cuts = ports[line], np.searchsorted(messages.first, messages.rounds)
+    (ports, _), line = port_of(messages, flows.out)
+    cuts = np.searchsorted(messages.first, messages.rounds)
     turn = np.repeat(np.arange(len(cuts) - 1), np.diff(cuts))
-    if len(np.unique(turn * (int(port.max()) + 1) + port)) < len(messages):
+    if len(np.unique(turn * (int(ports.max()) + 1) + ports[line])) < len(messages):
         return None
-    free = np.zeros(int(ports.max()) + 1)
-    free[port] = flows.start_s[messages.job]
-    free[ports] = np.maximum(free[ports], flows.late_s[connection])
     lasts = messages.size_bytes / rate[messages.connection] + flows.delay_s[messages.connection]
     rounds = [slice(first, last) for first, last in pairwise(cuts.tolist())]
-    arrival_s = _arrivals(messages, port, free, rounds, lambda rows: lasts[rows])
-    return FluidRun(arrived_s=arrival_s, moments=len(rounds))
+    return FluidRun(arrived_s=_arrivals(flows, rounds, lambda rows: lasts[rows]), moments=len(rounds))
 
 
-def _arrivals(
-    messages: Messages,
-    port: Index,
-    free: Array,
-    rounds: Iterable[slice | Index],
-    lasts: Callable[[slice | Index], Array],
-) -> Array:
-    """When messages arrive whose rounds follow each other; `free` is when each port begins."""
+def _arrivals(flows: MessageFlows, rounds: Sequence[slice | Index], lasts: Callable[[slice | Index], Array]) -> Array:
+    """When messages arrive whose rounds follow each other."""
+    messages = flows.messages
+    (ports, connection), line = port_of(messages, flows.out)
+    port, free = ports[line], np.zeros(int(ports.max(initial=-1)) + 1)  # when each port begins
+    free[port] = flows.start_s[messages.job]
+    free[ports] += flows.late_s[connection]
+    if len(rounds) == 1:  # nothing that arrives is sent on
+        return np.asarray(free[port] + lasts(rounds[0]))
     count, single = np.diff(messages.first), len(messages) == len(messages.read)
     there, arrival_s = np.zeros(messages.places), np.empty(len(messages))
     for rows in rounds:
@@ -264,17 +261,10 @@ def jobs_in_step(flows: MessageFlows) -> bool:
 
 def by_shared_rounds(flows: MessageFlows) -> FluidRun:
     """Every message's arrival, rounds of all jobs side by side."""
-    messages = flows.messages
-    (ports, connection), line = port_of(flows.messages, flows.out)
-    port = ports[line]
-    free = np.zeros(int(ports.max(initial=-1)) + 1)
-    free[ports] = flows.late_s[connection] + float(flows.start_s[0])
     rounds = _Rounds(flows)
-    if len(rounds.cuts) == 2:  # nothing that arrives is sent on
-        return FluidRun(arrived_s=free[port] + rounds.lasts(slice(None)), moments=1, method="rounds")
     order, cuts = rounds.order, pairwise(rounds.cuts.tolist())
     rows = [slice(low, high) if order is None else order[low:high] for low, high in cuts]
-    arrival_s = _arrivals(messages, port, free, rows, rounds.lasts)
+    arrival_s = _arrivals(flows, rows, rounds.lasts)
     return FluidRun(arrived_s=arrival_s, moments=len(rounds.known), method="rounds")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ridgeline.comm.graph import Graph, LinkLoad, refusal
+from ridgeline.comm.graph import Graph, LinkLoad, link_load, refusal
 from ridgeline.comm.routes import PathTable
 from ridgeline.comm.simulation.conditions import LEFT, Conditions, link_rates
 from ridgeline.comm.simulation.fluid_exact import PreparedQueues
@@ -41,11 +41,6 @@ class SimulatedCollective:
     transfers: int
     moments: int
     method: Method
-
-    @property
-    def slowest_link(self) -> int:
-        """The link with the most bytes for its rate."""
-        return int(np.argmax(self.link_bytes / self.link_rates))
 
 
 def simulate(jobs: Sequence[Job], graph: Graph, asked: Conditions, window: float | None = None) -> SimulatedCollective:
@@ -96,12 +91,8 @@ def _simulate_ways(
     rates = _less_background(graph, asked, link_rates(graph, asked))
     capped_ways = _cap_ranks(graph, asked, sent, found, rates)
     start = np.array([job.start_s for job in jobs])
-    late = np.zeros(graph.nodes)
-    slow = np.ones(graph.nodes)
-    for rank, seconds in asked.late.items():
-        late[rank] = seconds
-    for rank, factor in asked.slower.items():
-        slow[rank] = factor
+    late, slow = np.zeros(graph.nodes), np.ones(graph.nodes)
+    late[list(asked.late)], slow[list(asked.slower)] = list(asked.late.values()), list(asked.slower.values())
     flows = MessageFlows(
         messages=sent,
         ways=capped_ways[0],
@@ -117,24 +108,20 @@ def _simulate_ways(
         ends[0] = done.arrived_s.max(initial=0.0)
     else:
         np.maximum.at(ends, sent.job, done.arrived_s)
+    link_bytes = np.zeros(graph.links + 1)
+    for hop, column in enumerate(found.links.T):
+        sent_bytes = by_way if found.share is None else by_way * found.share[:, hop]
+        link_bytes += np.bincount(column, sent_bytes, graph.links + 1)
     return SimulatedCollective(
         seconds=float(ends.max(initial=0.0)),
         job_s=tuple(float(end_s) for end_s in np.maximum(ends - start, 0.0)),
         arrived_s=done.arrived_s,
-        link_bytes=_load(graph, by_way, found),
+        link_bytes=link_bytes[:-1],
         link_rates=rates,
         transfers=len(sent.read),
         moments=done.moments,
         method=done.method,
     )
-
-
-def _load(graph: Graph, by_way: Array, found: Ways) -> Array:
-    """Bytes that cross each link."""
-    total = np.zeros(graph.links + 1)
-    for k, column in enumerate(found.links.T):
-        total += np.bincount(column, by_way if found.share is None else by_way * found.share[:, k], graph.links + 1)
-    return total[:-1]
 
 
 def _cap_ranks(graph: Graph, asked: Conditions, sent: Messages, found: Ways, rates: Array) -> tuple[Ways, Array]:
@@ -256,10 +243,9 @@ class Contention:
         run, graph = self.simulated, self.graph
         if not graph.links or not run.seconds:
             return LinkLoad(source=0, target=0, bytes=0.0, busy=0.0)
-        link = run.slowest_link
+        link = int(np.argmax(run.link_bytes / run.link_rates))
         carried_bytes, rate = float(run.link_bytes[link]), float(run.link_rates[link])
-        ends = (int(graph.tail[link]), int(graph.head[link]))
-        return LinkLoad(source=ends[0], target=ends[1], bytes=carried_bytes, busy=carried_bytes / rate / run.seconds)
+        return link_load(graph, link, carried_bytes, carried_bytes / rate / run.seconds)
 
     @property
     def beside(self) -> tuple[ConcurrentCollective, ...]:
