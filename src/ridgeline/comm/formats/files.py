@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -229,7 +230,7 @@ def _steps(path: Path, data: JsonObject) -> Steps:
     table = data.get("steps")
     if not isinstance(table, dict) or not all(isinstance(table.get(name), list) for name in COLUMNS):
         raise _wrong(path, "steps without a column", f"lists {', '.join(COLUMNS)}")
-    columns = {}
+    columns: dict[str, Any] = {}
     for name in COLUMNS:
         if not all(type(value) is int and -(2**31) <= value < 2**31 for value in table[name]):
             raise _wrong(path, f"steps.{name} with something else in it", "whole numbers")
@@ -239,10 +240,7 @@ def _steps(path: Path, data: JsonObject) -> Steps:
     for name in ("op", "channel"):
         if len(columns[name]) and (columns[name].min() < 0 or columns[name].max() > 127):
             raise _wrong(path, f"steps.{name} outside 0 to 127", "op 0 (copy) or 1 (reduce), channels from 0")
-    return steps_of(
-        columns["round"], columns["source"], columns["target"], columns["chunk"],
-        columns["op"].astype(np.int8), columns["channel"].astype(np.int8),
-    )  # fmt: skip
+    return steps_of(**columns)
 
 
 def _wrong(path: Path, given: str, expected: str) -> InputError:

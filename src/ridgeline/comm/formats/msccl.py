@@ -132,9 +132,17 @@ class _MscclReader:
         self.ranks = self._number(root, "ngpus", 2, MOST_RANKS)
         loop = self._number(root, "nchunksperloop", 1, MOST_CHUNKS)
         self.collective = COLLECTIVES[coll]
-        inputs, outputs = self._chunks(loop)
+        n = self.ranks
+        if self.collective in ("allgather", "reducescatter", "alltoall") and loop % n:
+            raise self.wrong("nchunksperloop", str(loop), f"a multiple of {n} ranks for {self.collective}")
+        sizes = {"allgather": (loop // n, loop), "reducescatter": (loop, loop // n)}
+        inputs, outputs = sizes.get(self.collective, (loop, loop))
         refuse_too_large(self.wrong, self.ranks, inputs, outputs)
-        modes = self._modes(root)
+        inside = self._number(root, "inplace", 0, 1)
+        outside = self._number(root, "outofplace", 0, 1, default=1 - inside)
+        modes = tuple(mode for mode, is_allowed in ((True, inside), (False, outside)) if is_allowed)
+        if not modes:
+            raise self.wrong(f"line {root.line}", "neither inplace nor outofplace", "one of them")
         if len(root.children) != self.ranks:
             raise self.wrong("gpu", f"{len(root.children)} of them", f"{self.ranks}, as ngpus says")
         self.sizes = {"i": inputs, "o": outputs}
@@ -151,19 +159,6 @@ class _MscclReader:
             collective=self.collective, ranks=self.ranks, inputs=inputs, outputs=outputs, root=0, in_place=modes,
             slots=SLOTS, blocks=tuple(blocks),
         )  # fmt: skip
-
-    def _chunks(self, loop: int) -> tuple[int, int]:
-        n = self.ranks
-        if self.collective in ("allgather", "reducescatter", "alltoall") and loop % n:
-            raise self.wrong("nchunksperloop", str(loop), f"a multiple of {n} ranks for {self.collective}")
-        return {"allgather": (loop // n, loop), "reducescatter": (loop, loop // n)}.get(self.collective, (loop, loop))
-
-    def _modes(self, root: _XmlNode) -> tuple[bool, ...]:
-        inside = self._number(root, "inplace", 0, 1)
-        outside = self._number(root, "outofplace", 0, 1, default=1 - inside)
-        if not inside and not outside:
-            raise self.wrong(f"line {root.line}", "neither inplace nor outofplace", "one of them")
-        return tuple(mode for mode, is_allowed in ((True, inside), (False, outside)) if is_allowed)
 
     def _gpu(self, node: _XmlNode, rank: int, loop: int) -> tuple[tuple[Instruction, ...], ...]:
         buffer_chunks = {buffer: self._number(node, f"{buffer}_chunks", 0, MOST_CHUNKS) for buffer in "ios"}
@@ -291,11 +286,12 @@ def _channel(step: Instruction) -> int:
 
 
 def _gpu(program: RankProgram, rank: int, blocks: tuple[tuple[Instruction, ...], ...]) -> list[str]:
-    places = [place for block in blocks for step in block for place in _reach(step)]
-    scratch = 1 + max((place[2] for place in places if place[1] == "s"), default=-1)
+    steps = [step for block in blocks for step in block]
+    ends = [offset + step.count for step in steps for _, buffer, offset in (*step.reads, *step.writes) if buffer == "s"]
+    scratch = max(ends, default=0)
     sizes = {"id": rank, "i_chunks": program.inputs, "o_chunks": program.outputs, "s_chunks": scratch}
     lines = [f"  <gpu {_attributes(sizes)}>"]  # type: ignore[arg-type]
-    dependencies = {step_after for block in blocks for step in block for step_after in step.after}
+    dependencies = {step_after for step in steps for step_after in step.after}
     for index, block in enumerate(blocks):
         send = next((step.pushes[1] for step in block if step.pushes), -1)
         recv = next((step.pops[0] for step in block if step.pops), -1)
@@ -304,11 +300,6 @@ def _gpu(program: RankProgram, rank: int, blocks: tuple[tuple[Instruction, ...],
         lines += [_step(number, step, (index, number) in dependencies) for number, step in enumerate(block)]
         lines.append("    </tb>")
     return [*lines, "  </gpu>"]
-
-
-def _reach(step: Instruction) -> list[Place]:
-    """The last place that each of an instruction's ranges touches."""
-    return [(rank, buffer, offset + step.count - 1) for rank, buffer, offset in (*step.reads, *step.writes)]
 
 
 def _step(number: int, step: Instruction, followed: bool) -> str:

@@ -168,12 +168,6 @@ class HcclSetting:
         return f"{self.operator or 'every operator'}: {levels}"
 
 
-def hccl_text(algorithm: str) -> str:
-    """The setting for one algorithm between servers; `mesh` and one server leave all to HCCL."""
-    between = algorithm if algorithm in HCCL_ALGORITHMS else "NA"
-    return f'{NAME}="level0:NA;level1:{between}"\n'
-
-
 def read_hccl(path: Path, text: str) -> tuple[HcclSetting, ...]:
     """The settings of a file, or an `InputError` that says what is wrong."""
     wrong = Wrong(str(path))
@@ -227,7 +221,8 @@ def choice_text(found: LibraryChoice, target: str = "") -> str:
             " or ".join(f"{name} with --library {library}" for library, name in TARGET_OF.items()),
         )
     if usual == "hccl":
-        text = hccl_text(found.chosen.algorithm)
+        chosen = found.chosen.algorithm  # `mesh` and one server leave all to HCCL
+        text = f'{NAME}="level0:NA;level1:{chosen if chosen in HCCL_ALGORITHMS else "NA"}"\n'
         read_hccl(Path("<hccl>"), text)
         return text
     system = found.system

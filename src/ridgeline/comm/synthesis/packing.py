@@ -141,10 +141,11 @@ def packed_trees(graph: Graph, count: int, seed: int = 0) -> list[Index]:
     roots = np.resize(random.permutation(graph.ranks) if even else 0, count)
     for tree in range(count):
         if even:
-            ends = _shortest(graph, (u, v), load, int(roots[tree]), random)
-        else:
-            ends = _least(graph, (u, v), (load + 1) / rate, random)
-        rows = at[ends]
+            rows = at[_shortest(graph, (u, v), load, int(roots[tree]), random)]
+        else:  # a minimum spanning tree: where rates differ it keeps off slow links
+            weight = 1.0 + (load + 1) / rate + 0.5 * random.random(len(load))
+            spanning = minimum_spanning_tree(csr_array((weight, (u, v)), shape=(graph.ranks, graph.ranks))).tocoo()
+            rows = at[spanning.row, spanning.col]
         used[tree, rows] = True
         load[rows] += 1
     _even_out(used, load, (u, v, rate), graph.ranks, random)
@@ -161,13 +162,6 @@ def _shortest(
     before = dijkstra(matrix, indices=np.array([root]), return_predecessors=True)[1][0].astype(np.int64)
     below = np.flatnonzero(before >= 0)
     return before[below], below
-
-
-def _least(graph: Graph, ends: tuple[Index, Index], full: Array, random: np.random.Generator) -> tuple[Index, Index]:
-    """Links, as ends, of a minimum spanning tree: where rates differ it keeps off slow links."""
-    weight = 1.0 + full + 0.5 * random.random(len(full))
-    spanning_tree = minimum_spanning_tree(csr_array((weight, ends), shape=(graph.ranks, graph.ranks))).tocoo()
-    return spanning_tree.row.astype(np.int64), spanning_tree.col.astype(np.int64)
 
 
 def _even_out(

@@ -66,15 +66,12 @@ def synthesize(
     """
     if graph.ranks < 2:
         return fastest(collective, graph, size_bytes, root=root)[0]
-    best, seconds = None, float("inf")
     if not graph.direct and chunks is None and graph.ranks > MANY_SWITCHED:
         ready = _ready(collective, graph, size_bytes, root)
         if ready is not None:
             return ready
-    for algorithm in _built_algorithms(collective, graph, size_bytes, chunks, root):
-        spent = _seconds(algorithm, graph, size_bytes)
-        if spent < seconds:
-            best, seconds = algorithm, spent
+    built = _built_algorithms(collective, graph, size_bytes, chunks, root)
+    best, seconds = _good_enough(((algorithm, _seconds(algorithm, graph, size_bytes)) for algorithm in built), 0.0)
     library_best = unbeaten(candidates(collective, graph, root), graph, size_bytes, seconds)
     return library_best or best or fastest(collective, graph, size_bytes, root=root)[0]
 
@@ -99,13 +96,12 @@ def synthesize_exchange(known: Sequence[Candidate], graph: Graph, size_bytes: fl
 
     What goes to several ranks (MoE dispatch and combine) has the library's alone.
     """
-    best, seconds = None, float("inf")
     first = known[0].make()
+    built: Iterable[Algorithm] = ()
     if graph.direct and first.contract.collective in ("sendrecv", "alltoallv"):
-        for algorithm in multipath_exchanges(graph, first.contract, size_bytes):
-            spent = time_algorithm(algorithm, graph, size_bytes).seconds
-            if spent < seconds:
-                best, seconds = algorithm, spent
+        built = multipath_exchanges(graph, first.contract, size_bytes)
+    timed = ((algorithm, time_algorithm(algorithm, graph, size_bytes).seconds) for algorithm in built)
+    best, seconds = _good_enough(timed, 0.0)
     return unbeaten(known, graph, size_bytes, seconds) or best or first
 
 
@@ -205,36 +201,30 @@ def gather_algorithm(graph: Graph, per_rank: int, size_bytes: float) -> Algorith
         return symmetric_allgather(graph)
     if per_rank == 1 and has_cycle(graph):
         return cycle_allgather(graph)
-    if has_event_core():
-        return _by_events(graph, per_rank, size_bytes)
-    enough = _enough(graph) * chunked_bound(graph, "allgather", size_bytes, graph.ranks * per_rank)
-    attempts = (make(graph, per_rank, size_bytes, seed) for make, seed in _attempts(graph, per_rank))
-    return _good_enough(((gather, _seconds(gather, graph, size_bytes)) for gather in attempts), enough)
+    times = GOOD if graph.ranks <= FEW_RANKS else GOOD_OF_MANY  # of the chunked bound: no other seed is tried
+    tried: Iterable[tuple[Algorithm, float]]
+    if has_event_core():  # many searches where they are short
+        search = EventGather(graph, per_rank, size_bytes)
+        bound, tries = search.bound, EVENT_TRIES if graph.ranks**2 * per_rank <= SMALL else FEW_EVENT_TRIES
+        tried = (search.build(seed, width, slack) for seed, (width, slack) in enumerate(tries))
+    else:
+        bound = chunked_bound(graph, "allgather", size_bytes, graph.ranks * per_rank)
+        attempts = (make(graph, per_rank, size_bytes, seed) for make, seed in _attempts(graph, per_rank))
+        tried = ((gather, _seconds(gather, graph, size_bytes)) for gather in attempts)
+    best, _ = _good_enough(tried, times * bound)
+    assert best is not None
+    return best
 
 
-def _by_events(graph: Graph, per_rank: int, size_bytes: float) -> Algorithm:
-    """The best of a few searches in the core: many where they are short."""
-    search = EventGather(graph, per_rank, size_bytes)
-    enough = _enough(graph) * search.bound
-    tries = EVENT_TRIES if graph.ranks**2 * per_rank <= SMALL else FEW_EVENT_TRIES
-    return _good_enough((search.build(seed, width, slack) for seed, (width, slack) in enumerate(tries)), enough)
-
-
-def _good_enough(tried: Iterable[tuple[Algorithm, float]], enough: float) -> Algorithm:
-    """The first that takes no more than is enough, in seconds; else the fastest of all."""
+def _good_enough(tried: Iterable[tuple[Algorithm, float]], enough: float) -> tuple[Algorithm | None, float]:
+    """The first that takes no more than is enough, in seconds; else the fastest of all, if any."""
     best, best_s = None, float("inf")
     for algorithm, seconds in tried:
         if seconds < best_s:
             best, best_s = algorithm, seconds
         if best_s <= enough:
             break
-    assert best is not None
-    return best
-
-
-def _enough(graph: Graph) -> float:
-    """Times the chunked bound: no other seed is tried."""
-    return GOOD if graph.ranks <= FEW_RANKS else GOOD_OF_MANY
+    return best, best_s
 
 
 def _attempts(graph: Graph, per_rank: int) -> Iterator[tuple[Callable[[Graph, int, float, int], Algorithm], int]]:
