@@ -23,7 +23,8 @@ The names below are loaded when first used, so that importing Ridgeline costs no
                                                `ridgeline plan` prints and writes
     recommend                                  PlanRequest -> Recommendation: the same for a question that is a value
     find_plan                                  Scenario -> Search: the best plans of its space
-    validate                                   measured runs -> Validation: each beside its prediction
+    validate                                   measured runs -> Validation: each beside its prediction; LogFit of a
+                                               log of requests, Replay of recorded decisions
     fit                                        measured runs -> Refit: parameters, and what they are worth
     export                                     Scenario -> Export: a target's files, and what it cannot express
     import_run                                 a run's configuration -> Imported: settings that `scenario` takes
@@ -31,8 +32,10 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     served_model                               model, TP -> ServedModel: the sizes that `analyze` prices graphs by
     analyze                                    traces -> Analysis: where the time went, under a stated policy
     query                                      traces, SQL -> QueryAnswer: their spans as a table
-    diff                                       two traces or scenarios -> Diff: causes that sum to the difference
-    explain                                    Scenario, trace -> Explanation: what accounts for the gap
+    diff                                       two traces or scenarios -> Diff: causes that sum to the difference; so
+                                               profiles and reports of bringup
+    explain                                    Scenario, trace -> Explanation: what accounts for the gap; requests under
+                                               load -> WhySlow, results of a load generator -> BenchExplanation
     characterize                               a torch device -> Characterization: its profile, measured and written
     preflight                                  ranks of torchrun -> Preflight: slow chips, slow links, wrong settings
     pack                                       documents -> Packed: a file of tokens that a run reads

@@ -2,7 +2,9 @@
 
 from ridgeline.api import analyze as analyze
 from ridgeline.api import collective as collective
+from ridgeline.api import diff as diff
 from ridgeline.api import dry_run as dry_run
+from ridgeline.api import explain as explain
 from ridgeline.api import library_choice as library_choice
 from ridgeline.api import plan as plan
 from ridgeline.api import predict as predict
@@ -11,12 +13,10 @@ from ridgeline.api import recommend as recommend
 from ridgeline.api import roofline as roofline
 from ridgeline.api import run as run
 from ridgeline.api import scenario_of as scenario_of
+from ridgeline.api import validate as validate
 from ridgeline.calibrate.cross_validate import fit_with as fit_with
 from ridgeline.calibrate.cross_validate import refit
-from ridgeline.calibrate.explain import diff as diff
-from ridgeline.calibrate.explain import explain as explain
 from ridgeline.calibrate.next_measurement import next_measurements as next_measurements
-from ridgeline.calibrate.validate import validate as validate
 from ridgeline.cost.profile import Profile as Profile
 from ridgeline.cost.profile import read_profile as read_profile
 from ridgeline.hardware.load import CHIPS as CHIPS

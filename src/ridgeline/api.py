@@ -1,8 +1,7 @@
 """Glue what no floor may join: predictions and plans under a calibration that the user's own runs anchor; traces and
-models of the catalog.
+models of the catalog; and what a verb does with each kind of file.
 
-`ridgeline.predict`, `ridgeline.plan`, `ridgeline.recommend` and `ridgeline.analyze` are these; the command line asks
-the same.
+A verb of the command line is the function of its name here: it parses arguments, calls and prints.
 
     calibration   the prior: a value, a file that `ridgeline fit --with` wrote, or absent for the shipped one
     anchor        runs upon it: see `calibrate.anchor_runs`
@@ -21,19 +20,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 if TYPE_CHECKING:
+    from ridgeline.calibrate.explain import Comparable, Explanation
+    from ridgeline.calibrate.next_measurement import NextMeasurements
+    from ridgeline.calibrate.request_log import BenchExplanation, LogFit
+    from ridgeline.calibrate.validation import Validation
     from ridgeline.comm import CollectiveOptions, CollectiveTime
     from ridgeline.comm.libraries import LibraryChoice
     from ridgeline.comm.simulation import NetworkOptions
-    from ridgeline.cost import Calibration, Choice, Profile
+    from ridgeline.cost import Calibration, Choice, Profile, ProfileDiff
     from ridgeline.ir.rank_ops import DryRun
     from ridgeline.plan.scenario import Scenario
-    from ridgeline.runtime import Numerics, Options, RunOutcome, StepRow, Verification
+    from ridgeline.runtime import Numerics, Options, ReportDiff, RunOutcome, StepRow, Verification
     from ridgeline.search import DeploymentAnswer, DeploymentOptions, PlanOptions, PlanRequest, Recommendation, Watch
-    from ridgeline.serving import BenchReport, Priced, ServingPrediction
+    from ridgeline.serving import BenchReport, Priced, Replay, ServingPrediction, WhySlow
     from ridgeline.sim.phase_prediction import PhasePrediction
     from ridgeline.sim.prediction import Impossible, Prediction
     from ridgeline.sim.roofline import Roofline
-    from ridgeline.trace import Analysis, CounterFile, MemoryRecord, Progress, ServedModel, Timeline
+    from ridgeline.trace import (
+        Analysis,
+        CounterFile,
+        Diff,
+        DiffRuns,
+        MemoryRecord,
+        Progress,
+        ServedModel,
+        Timeline,
+    )
 
 OWN_ENGINE = "ridgeline"
 NETWORKS = ("closed", "simulated")
@@ -55,12 +67,16 @@ def calibration_of(
         from ridgeline.calibrate.profile_sources import profiles_of
 
         prior = replace(prior or default_calibration(), profiles=profiles_of(profile))
-    runs = [str(anchor)] if isinstance(anchor, (str, Path)) else [str(run) for run in anchor]
+    runs = _run_names(anchor)
     if not runs:
         return prior
     from ridgeline.calibrate.anchor import anchor_calibration
 
     return anchor_calibration(prior, runs)
+
+
+def _run_names(anchor: Runs) -> list[str]:
+    return [str(anchor)] if isinstance(anchor, (str, Path)) else [str(run) for run in anchor]
 
 
 def predict(
@@ -154,7 +170,7 @@ def priced_of(
     """
     from ridgeline.serving import Priced, is_request_log, read_request_log
 
-    runs = [str(anchor)] if isinstance(anchor, (str, Path)) else [str(run) for run in anchor]
+    runs = _run_names(anchor)
     logs = [run for run in runs if is_request_log(Path(run))]
     cost = None
     if logs:
@@ -229,13 +245,10 @@ def plan(
 
 
 def recommend(
-    request: PlanRequest,
-    watch: Watch | None = None,
-    *,
-    calibration: Calibration | Path | None = None,
-    anchor: Runs = (),
-    profile: Choice = None,
-) -> Recommendation:
+    request: PlanRequest, watch: Watch | None = None, *, calibration: Calibration | Path | None = None,
+    anchor: Runs = (), profile: Choice = None, all_gains: bool = True,
+    on_best: Callable[[Recommendation], None] | None = None,
+) -> Recommendation:  # fmt: skip
     """Search every case of a request, choose, and explain the choice; see `search.recommendation.recommend`.
 
     Every plan is priced under the anchored calibration.
@@ -243,7 +256,13 @@ def recommend(
     from ridgeline.search import recommend as search
 
     used = calibration_of(calibration, anchor, profile)
-    return search(request if used is None else replace(request, calibration=used), watch)
+    if profile is not None and request.systems:
+        from ridgeline.calibrate.profile_sources import refuse_other_chip
+        from ridgeline.hardware.load import system
+
+        refuse_other_chip(profile, [system(name).chip for name in request.systems])
+    question = request if used is None else replace(request, calibration=used)
+    return search(question, watch, all_gains=all_gains, on_best=on_best)
 
 
 def roofline(
@@ -389,6 +408,110 @@ def _without_timeline(files: Sequence[Path]) -> BenchReport | CounterFile | Memo
     if all(map(is_bench_result, files)):
         return BenchReport(runs=tuple(analyze_bench(run) for file in files for run in read_bench_runs(file)))
     return read_untimed(files[0]) if len(files) == 1 else None
+
+
+# -- kinds of files ---------------------------------------------------------------------------------------------------
+
+
+def validate(
+    path: Path | str | None = None, where: Iterable[str] = (), *, frozen: bool = False, profile: Choice = None,
+    next_: Path | str | Scenario | None = None, calibration: Calibration | Path | None = None, anchor: Runs = (),
+) -> Validation | NextMeasurements | LogFit | Replay:  # fmt: skip
+    """Hold predictions against what was measured: rows of a table, or the bundled ones; see `calibrate.validate`.
+
+    A log of measured requests is explained by five numbers of a step, its own or those of the last log in `anchor`;
+    decisions recorded of an engine are replayed.
+
+    next_   a scenario instead: what to measure next to be surer of it, under `calibration` and `anchor`
+    """
+    from ridgeline.calibrate.validate import validate as validate_rows
+    from ridgeline.core.errors import InputError, Problem
+    from ridgeline.plan.scenario import Scenario
+    from ridgeline.serving import is_recording, is_request_log, read_request_log, replay_recording
+
+    if next_ is not None:
+        from ridgeline.calibrate.next_measurement import next_measurements
+        from ridgeline.plan.scenario_file import read_scenario
+
+        if path is not None:
+            raise InputError(Problem(path="--next", given=f"a table {path}", expected="a scenario alone"))
+        calibrated = calibration_of(calibration, anchor)
+        return next_measurements(next_ if isinstance(next_, Scenario) else read_scenario(next_), calibrated)
+    runs = _run_names(anchor)
+    if path is not None and is_request_log(Path(path)):
+        from ridgeline.calibrate.request_log import apply_request_log, fit_request_log
+
+        log = read_request_log(Path(path))
+        return (
+            apply_request_log(log, fit_request_log(read_request_log(Path(runs[-1])))) if runs else fit_request_log(log)
+        )
+    if calibration is not None or runs:
+        given_text = "--calibration" if calibration is not None else "--anchor"
+        todo = "rows are held against the shipped parameters; `predict --anchor` shows yours"
+        raise InputError(Problem(path=given_text, given="no --next", expected="--next SCENARIO", todo=todo))
+    if path is not None and is_recording(Path(path)):
+        return replay_recording(Path(path))
+    return validate_rows(path, where, frozen=frozen, profile=profile)
+
+
+def diff(
+    before: Comparable, after: Comparable | list[Path] | tuple[Path, ...] | None = None, *, policy: str = "all",
+    classes: Path | None = None, settings: Sequence[str] = (),
+) -> Diff | DiffRuns | ProfileDiff | ReportDiff:  # fmt: skip
+    """Why a step of `after` takes longer than one of `before`, see `calibrate.explain.diff`; several are each compared.
+
+    Two profiles: which kernels differ beyond their spread. Two reports of bringup: what is newly wrong or slower.
+    """
+    from ridgeline.calibrate.explain import diff as diff_steps
+    from ridgeline.cost import diff_profiles, is_profile, read_profile
+    from ridgeline.runtime import diff_reports, is_report, read_report
+    from ridgeline.trace import DiffRuns
+
+    others: list[Comparable | None] = list(after) or [None] if isinstance(after, (list, tuple)) else [after]
+    files = [Path(side) for side in (before, *others) if isinstance(side, (str, Path))]
+    if len(others) == 1 and len(files) == 2:
+        if all(path.is_file() and is_report(path) for path in files):
+            return diff_reports(*map(read_report, files))
+        if all(map(is_profile, files)):
+            return diff_profiles(*map(read_profile, files))
+    diffs = [diff_steps(before, side, policy=policy, classes=classes, settings=settings) for side in others]
+    return diffs[0] if len(diffs) == 1 else DiffRuns(runs=tuple(diffs))
+
+
+def explain(
+    scenario: Scenario | Path | str, *traces: Path | str | Timeline, policy: str = "all", classes: Path | None = None,
+    settings: Sequence[str] = (), calibration: Calibration | Path | None = None, profile: Choice = None,
+    anchor: Path | None = None, force: bool = False, progress: Callable[[int, int], None] | None = None,
+) -> Explanation | BenchExplanation | WhySlow:  # fmt: skip
+    """What accounts for the gap between a scenario and a trace of it; see `calibrate.explain.explain`.
+
+    Results of a load generator are explained load by load (`calibrate.request_log.explain_bench`), anchored on one more
+    result. Without a trace, requests under load explain themselves: why the slow ones are slow.
+    """
+    from ridgeline.calibrate.explain import explain as explain_trace
+    from ridgeline.core.errors import InputError, Problem
+    from ridgeline.plan.scenario import Scenario
+    from ridgeline.plan.scenario_file import read_scenario
+    from ridgeline.serving import is_bench_result, predict_serving, read_bench_runs, refuse_impossible, why_slow
+
+    files = [Path(trace) for trace in traces if isinstance(trace, (str, Path))]
+    is_bench = bool(files) and len(files) == len(traces) and all(map(is_bench_result, files))
+    if traces and not is_bench:
+        return explain_trace(
+            scenario, *traces, policy=policy, classes=classes, settings=settings, calibration=calibration, force=force
+        )
+    built = scenario if isinstance(scenario, Scenario) else read_scenario(scenario, settings)
+    if is_bench:
+        from ridgeline.calibrate.request_log import explain_bench
+
+        runs = [run for file in files for run in read_bench_runs(file)]
+        anchor_run = read_bench_runs(anchor)[0] if anchor is not None else None
+        return explain_bench(built, runs, priced_of(calibration, (), profile), anchor_run)
+    if built.workload.kind != "serve":
+        given, expected = f"no trace of a {built.workload.kind} scenario", "a trace to compare it with"
+        raise InputError(Problem(path="TRACE", given=given, expected=expected))
+    step_price = priced_of(calibration)
+    return why_slow(refuse_impossible(predict_serving(built, step_price, sample=True, progress=progress)), step_price)
 
 
 # -- running ----------------------------------------------------------------------------------------------------------

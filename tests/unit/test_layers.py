@@ -233,17 +233,20 @@ def test_rooms_with_a_door_are_entered_through_it(path: Path) -> None:
 
 
 def test_a_door_opens_to_what_it_names() -> None:
-    from ridgeline import comm, cost, runtime, serving, sim
+    from ridgeline import comm, cost, report, runtime, serving, sim
 
     sides = [import_module(f"ridgeline.{room}.{side}") for room, names in SIDE_DOORS.items() for side in names]
     assert all(
-        getattr(room, name) is not None for room in (comm, cost, runtime, serving, sim, *sides) for name in room.__all__
+        getattr(room, name) is not None
+        for room in (comm, cost, report, runtime, serving, sim, *sides)
+        for name in room.__all__
     )
     assert len(sim.__all__) <= 44
     assert len(cost.__all__) <= 35
     assert len(comm.__all__) <= 30
     assert len(runtime.__all__) <= 55
     assert len(serving.__all__) <= 50
+    assert len(report.__all__) <= 24
 
 
 def test_the_door_of_runtime_loads_no_torch() -> None:

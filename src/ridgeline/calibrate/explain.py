@@ -463,8 +463,6 @@ def explain(
     prediction = predict(built, used)
     if isinstance(prediction, Impossible):
         raise InputError(prediction.reasons)
-    if not traces:
-        raise InputError("a trace is needed to compare the scenario with")
     analysis = analyze(*traces, policy=policy, chip=built.system.chip.id, classes=classes)
     against = tuple(contradictions(built, analysis))
     if against and not force:

@@ -172,15 +172,10 @@ def _hand_over(
     found: BringUp | FaultsReport | ImportedDump, html: Path | None, output: Path | None, json: bool
 ) -> None:
     """The report on the terminal, as a page and as a file."""
-    from ridgeline.report import bringup_page, dump_page, faults_page
-    from ridgeline.runtime import BringUp, FaultsReport
-
     if html is not None:
-        if isinstance(found, FaultsReport):
-            text = faults_page(found)
-        else:
-            text = bringup_page(found) if isinstance(found, BringUp) else dump_page(found)
-        write_text(html, text)
+        from ridgeline.report import page
+
+        write_text(html, page(found))
     if output is not None:
         write_text(output, codec.dumps(to_json(found), indent=1, allow_nan=False) + "\n")
     answer(found, json)

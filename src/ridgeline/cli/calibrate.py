@@ -10,19 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 import ridgeline
-from ridgeline import api
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import answer, check_outputs, print_json, progress_bar
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
-
-if TYPE_CHECKING:
-    from ridgeline.calibrate.request_log import LogFit
 
 
 def validate(
@@ -31,47 +26,20 @@ def validate(
     anchor: list[str] | None = None,
 ) -> None:  # fmt: skip
     """Hold predictions against measured runs: how far off, on what, and why."""
-    from ridgeline.serving import is_recording, is_request_log, replay_recording
+    from ridgeline.calibrate.validation import Validation, ValidationReport
 
-    if next_ is not None:
-        if table is not None:
-            raise InputError(Problem(path="--next", given=f"a table {table}", expected="a scenario alone"))
-        calibrated = api.calibration_of(calibration, anchor or ())
-        answer(ridgeline.next_measurements(ridgeline.read_scenario(next_), calibrated), json)
-        return
-    if table is not None and is_request_log(table):
-        answer(_fit_requests(table, anchor or ()), json)
-        return
-    if calibration is not None or anchor:
-        given_text = "--calibration" if calibration is not None else "--anchor"
-        todo = "rows are held against the shipped parameters; `predict --anchor` shows yours"
-        raise InputError(Problem(path=given_text, given="no --next", expected="--next SCENARIO", todo=todo))
-    if table is not None and is_recording(table):
-        answer(replay_recording(table), json)
-        return
     check_outputs(html)
-    validation = ridgeline.validate(table, where or (), frozen=frozen, profile=profile)
-    if html is not None:
-        from ridgeline.report import validation_page
-
-        write_text(html, validation_page(validation, table.name if table else "the bundled rows"))
-    if json:
-        from ridgeline.calibrate.validation import ValidationReport
-
-        print_json(ValidationReport(validation=validation))
+    result = ridgeline.validate(
+        table, where or (), frozen=frozen, profile=profile, next_=next_, calibration=calibration, anchor=anchor or ()
+    )
+    if not isinstance(result, Validation):
+        answer(result, json)
         return
-    answer(validation, json)
+    if html is not None:
+        from ridgeline.report import page
 
-
-def _fit_requests(path: Path, anchor: Sequence[str]) -> LogFit:
-    """Explain a log of measured requests by five numbers, its own or another log's."""
-    from ridgeline.calibrate.request_log import apply_request_log, fit_request_log
-    from ridgeline.serving import read_request_log
-
-    log = read_request_log(path)
-    if anchor:
-        return apply_request_log(log, fit_request_log(read_request_log(Path(anchor[-1]))))
-    return fit_request_log(log)
+        write_text(html, page(result, table.name if table else "the bundled rows"))
+    answer(ValidationReport(validation=result) if json else result, json)
 
 
 def fit(
@@ -102,12 +70,32 @@ def fit(
     if check:
         _check(report.stale_tables())
         return
-    root = None if quick else report.checkout()
-    sheet = _nested_figures(report.checkout()) if nested else _refit(quick, root)
+    root = report.checkout() if nested or not quick else None
+    sheet = _fit_rows(nested=nested, quick=quick, write=root is not None)
+    if root is not None:
+        for path in report.write_tables(sheet, root):
+            say(f"wrote {path.relative_to(root)}", err=True)
     if json:
         print_json(sheet)
     else:
-        say(report.nested_table(sheet) if nested else report.sets_table(sheet))
+        say(report.figures_table(sheet))
+
+
+def _fit_rows(*, nested: bool, quick: bool, write: bool) -> dict[str, object]:
+    """Fit the bundled rows with a progress bar, or choose the priors inside folds; what that is worth.
+
+    Parameters are written where there is a checkout to write to.
+    """
+    _need_scipy()
+    from ridgeline.calibrate.cross_validate import nested_sheet, refit, write_parameters
+
+    with _progress() as tell:
+        if nested:
+            return nested_sheet(progress=tell)
+        fits = refit(quick=quick, progress=tell)
+    if write:
+        write_parameters(fits)
+    return fits.accuracy
 
 
 def _refit_serving(json: bool) -> None:
@@ -190,31 +178,3 @@ def _need_scipy() -> None:
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
     with progress_bar("fitting") as tell:
         yield lambda what, done, total: tell(done, total, what)
-
-
-def _nested_figures(root: Path) -> dict[str, object]:
-    """Choose the priors inside folds with a progress bar; write what that is worth, and the table of it."""
-    _need_scipy()
-    from ridgeline.calibrate.cross_validate import nested_sheet
-    from ridgeline.report import write_nested
-
-    with _progress() as tell:
-        sheet = nested_sheet(progress=tell)
-    for path in write_nested(sheet, root):
-        say(f"wrote {path.relative_to(root)}", err=True)
-    return sheet
-
-
-def _refit(quick: bool, root: Path | None) -> dict[str, object]:
-    """Fit with a progress bar on standard error; write where there is a checkout to write to."""
-    _need_scipy()
-    from ridgeline.calibrate.cross_validate import refit, write_parameters
-    from ridgeline.report import write_tables
-
-    with _progress() as tell:
-        fits = refit(quick=quick, progress=tell)
-    if root is not None:
-        write_parameters(fits)
-        for path in write_tables(fits.accuracy, root):
-            say(f"wrote {path.relative_to(root)}", err=True)
-    return fits.accuracy

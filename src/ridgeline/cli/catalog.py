@@ -54,12 +54,9 @@ def show(
     if json:
         print_json(shown)
         return
-    from ridgeline.report import draw_entries, draw_sources
+    from ridgeline.report import draw_entries
 
-    screen = console()
-    draw_entries(shown, screen)
-    if sources:
-        draw_sources(shown, screen)
+    draw_entries(shown, console(), sources=sources)
 
 
 def check(scenario: Path, settings: list[str] | None = None, json: bool = False) -> None:

@@ -51,7 +51,11 @@ def collective(
     if _asks_library(file, output, to, library):
         _library(what, on, size, library or {"hccl": "hccl"}.get(to, "nccl"), (output, to), json)
         return
-    _check_picture(picture)
+    if picture is not None:
+        from ridgeline.report import refuse_picture
+
+        refuse_picture(picture, "collective")
+        check_outputs(picture)
     time = ridgeline.collective(
         what, on=on, topology=topology, link=link, latency=latency, size=size, algorithm=algorithm,
         synthesize=synthesize, without=without or (), chunks=chunks, root=root, outer=outer or None, slow=slow or (),
@@ -65,20 +69,11 @@ def collective(
         write_collective(time.algorithm, output, to or "ridgeline")
         say(f"{output}: {time.algorithm.step_count} steps", err=True)
     if picture is not None:
-        from ridgeline.report import write_schedule_picture
+        from ridgeline.report import write_picture
 
-        write_schedule_picture(time, picture, time.by_size or ())
+        write_picture(time, picture)
         say(f"{picture}: written", err=True)
     answer(time, json)
-
-
-def _check_picture(path: Path | None) -> None:
-    """Refuse a picture that cannot be drawn or written, before the work."""
-    if path is not None:
-        from ridgeline.report import refuse_unknown_picture
-
-        refuse_unknown_picture(path)
-        check_outputs(path)
 
 
 def _asks_library(file: Path | None, output: Path | None, to: str, library: str) -> bool:
@@ -141,21 +136,20 @@ def _verify(file: Path | None, network: _FileNetwork, json: bool) -> None:
     """Check a file, time its algorithm where a network is given; exit code 2 where it is wrong."""
     from ridgeline.comm import asked_graph, timed_file
     from ridgeline.comm.formats import read_collective
-    from ridgeline.report import refuse_unknown_picture, write_schedule_picture
+    from ridgeline.report import refuse_picture, write_picture
 
     if file is None:
         raise InputError(Problem(path="FILE", given="nothing", expected="a file after verify"))
     if network.profile not in ("", "msccl", "rccl"):
         expectation = "--to rccl or msccl: whose limits an XML file is held against"
         raise InputError(Problem(path="--to", given=f"verify --to {network.profile}", expected=expectation))
-    if network.picture is not None:
-        refuse_unknown_picture(network.picture)
+    refuse_picture(network.picture, "collective")
     content = read_collective(file, network.profile)
     if content.algorithm is not None and (network.on or network.topology or network.picture):
         shape = network.shape(f"switch:{content.algorithm.ranks}")
         time = timed_file(content, asked_graph(network.on, shape, network.link, network.latency), network.size)
         if network.picture is not None:
-            write_schedule_picture(time, network.picture)
+            write_picture(time, network.picture)
         answer(time, json)
     else:
         answer(content, json)

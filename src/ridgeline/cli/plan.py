@@ -159,23 +159,16 @@ def _plan_training(
 
     A page for people names changes that gain something; files list all that were tried.
     """
-    from ridgeline.search import recommend
-
     if out.to:
         from ridgeline.targets import training_target
 
         request = replace(request, target=training_target(out.to))
     refuse_filled(out.folder, out.force)
-    used = api.calibration_of(calibration, anchor, profile)
-    if profile is not None and request.systems:
-        from ridgeline.calibrate.profile_sources import refuse_other_chip
-        from ridgeline.hardware.load import system
-
-        refuse_other_chip(profile, [system(name).chip for name in request.systems])
-    request = request if used is None else replace(request, calibration=used)
     with _watching("plan") as watch:
-        lists_all = out.json or out.html is not None
-        answer = recommend(request, watch, all_gains=lists_all, on_best=None if out.json else watch.print_best)
+        answer = api.recommend(
+            request, watch, calibration=calibration, anchor=anchor, profile=profile,
+            all_gains=out.json or out.html is not None, on_best=None if out.json else watch.print_best,
+        )  # fmt: skip
     _tell(answer, watch.took(), out)
 
 
@@ -195,9 +188,9 @@ def _tell(found: Recommendation, took: SearchTime, out: PlanOut) -> None:
     assert found.reasons is not None
     lines = _write_plan(out, found.reasons.recommended.scenario, found.scenario_text)
     if out.html is not None:
-        from ridgeline.report import plan_page
+        from ridgeline.report import page
 
-        write_text(out.html, plan_page(report))
+        write_text(out.html, page(report))
     which = "the refined plan" if report.recommended.refined else "plan 1"
     lines += [f"written: {path}{what}" for path, what in ((out.file, f", {which}"), (out.html, "")) if path is not None]
     if out.json:
@@ -217,10 +210,10 @@ def _tell(found: Recommendation, took: SearchTime, out: PlanOut) -> None:
 
 def _plan_serving(model: str, priced: Priced, out: PlanOut, **options: Unpack[DeploymentOptions]) -> None:
     """Print the deployment that a question asks for, and write it as asked: a scenario, a page, a picture."""
-    from ridgeline.report import refuse_picture, write_deployment_page, write_frontier_picture
+    from ridgeline.report import refuse_picture, write_picture
     from ridgeline.search import DeploymentRequest, recommend_deployment
 
-    refuse_picture(out.picture)
+    refuse_picture(out.picture, "plan")
     request = replace(DeploymentRequest.from_options(model, **options), priced=priced)
     if out.to:
         from ridgeline.targets import serving_target
@@ -236,10 +229,8 @@ def _plan_serving(model: str, priced: Priced, out: PlanOut, **options: Unpack[De
         raise InputError(found.problems)
     report = found.report(replace(watch.took(), explain_seconds=0.0))
     lines = _write_plan(out, found.scenario, found.scenario_text)
-    if out.html is not None:
-        write_deployment_page(report, out.html)
-    if out.picture is not None:
-        write_frontier_picture(report, out.picture)
+    for path in filter(None, (out.html, out.picture)):
+        write_picture(report, path)
     lines += [f"written: {path}" for path in (out.file, out.html, out.picture) if path is not None]
     answer(report, out.json)
     for line in lines if not out.json else ():

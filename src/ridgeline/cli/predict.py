@@ -25,7 +25,6 @@ from ridgeline.core.files import write_text
 if TYPE_CHECKING:
     from ridgeline.comm.simulation import NetworkOptions
     from ridgeline.plan.scenario import Scenario
-    from ridgeline.serving import Priced, ServingPrediction
     from ridgeline.trace import Timeline
 
 LONG = 20_000  # requests from which a bar is shown
@@ -66,14 +65,6 @@ def request_bar(scenario: Scenario) -> AbstractContextManager[Callable[..., None
     if scenario.workload.kind != "serve":
         return nullcontext()
     return progress_bar(f"{scenario.model.id}: requests", LONG)
-
-
-def predict_samples(scenario: Scenario, priced: Priced) -> ServingPrediction:
-    """What becomes of requests under load, with queues and caches over time."""
-    from ridgeline.serving import predict_serving, refuse_impossible
-
-    with request_bar(scenario) as tell:
-        return refuse_impossible(predict_serving(scenario, priced, sample=True, progress=tell))
 
 
 def timeline(
@@ -126,12 +117,14 @@ def _timeline_text(line: Timeline, output: Path, together: bool, *, is_open: boo
 
 def _write_requests(scenario: Scenario, output: Path | None, html: Path | None, *, json: bool) -> None:
     """Write the page of a scenario's requests over time."""
-    from ridgeline.report import serving_page
+    from ridgeline.report import page
+    from ridgeline.serving import predict_serving, refuse_impossible
 
     if output is not None or html is None:
         raise InputError(Problem(path="-o", given="a serve scenario", expected="--html FILE: requests over time"))
-    prediction = predict_samples(scenario, api.priced_of())
-    write_text(html, serving_page(prediction))
+    with request_bar(scenario) as tell:
+        prediction = refuse_impossible(predict_serving(scenario, api.priced_of(), sample=True, progress=tell))
+    write_text(html, page(prediction))
     metrics = prediction.metrics
     if json:
         print_json({"file": str(html), "requests": metrics.requests, "seconds": metrics.duration_s})
@@ -179,9 +172,9 @@ def roofline(
         model, on, phase=phase, seq=seq, batch=batch, engine=engine, calibration=calibration, profile=profile
     )
     if output is not None:
-        from ridgeline.report import write_chart
+        from ridgeline.report import write_picture
 
-        write_chart(drawing, output)
+        write_picture(drawing, output)
         say(f"{output}: {len(drawing.ops)} ops", err=True)
     answer(drawing, json)
 

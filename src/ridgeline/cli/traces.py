@@ -16,20 +16,16 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import typer
 
 import ridgeline
-from ridgeline import api
-from ridgeline.cli.predict import predict_samples
+from ridgeline.cli.predict import LONG
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import answer, check_outputs, console, print_json, progress_bar
+from ridgeline.cli.terminal import answer, check_outputs, progress_bar
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
-
-if TYPE_CHECKING:
-    from ridgeline.serving import Priced
 
 STDIN = Path("-")
 CHUNK = 2**20  # bytes copied at a time
@@ -86,51 +82,25 @@ def diff(
 
     0  done        1  slower than --fail-above allows, or a worse report        2  the input cannot be used
     """
-    limit = None if fail_above is None else _share(fail_above)
-    others = after or []
-    if len(others) == 1 and _diff_measurements(before, others[0], json):
-        return
-    from ridgeline.report import diff_page, draw_diff, draw_runs
-    from ridgeline.trace import DiffRuns
+    from ridgeline.report import page
+    from ridgeline.runtime import ReportDiff
+    from ridgeline.trace import Diff, DiffRuns
 
+    limit = None if fail_above is None else _share(fail_above)
     check_outputs(html)
-    with plain_files([before, *others]) as paths:
-        diffs = [
-            ridgeline.diff(paths[0], path, policy=policy, classes=classes, settings=settings or ())
-            for path in (paths[1:] if others else [None])
-        ]
-    if html is not None:
-        write_text(html, diff_page(diffs))
+    with plain_files([before, *(after or [])]) as paths:
+        result = ridgeline.diff(paths[0], paths[1:], policy=policy, classes=classes, settings=settings or ())
+    diffs = result.runs if isinstance(result, DiffRuns) else (result,) if isinstance(result, Diff) else ()
+    if html is not None and diffs:
+        write_text(html, page(result))
         say(f"{html}: {len(diffs)} comparison(s)", err=True)
-    if json:
-        print_json(diffs[0] if len(diffs) == 1 else DiffRuns(runs=tuple(diffs)))
-    else:
-        for diff in diffs:
-            draw_diff(diff, console())
-        if len(diffs) > 1:
-            draw_runs(diffs, console())
+    answer(result, json)
     slower = [diff for diff in diffs if limit is not None and diff.slower > limit]
     for diff in slower:
         text = f"{diff.after.label} is {diff.slower:.1%} slower than {diff.before.label}"
         say(f"regression: {text}, more than the {fail_above} that --fail-above allows", err=True)
-    if slower:
+    if slower or (isinstance(result, ReportDiff) and result.worse):
         raise typer.Exit(1)
-
-
-def _diff_measurements(before: Path, after: Path, json: bool) -> bool:
-    """Compare two reports of bringup, or two profiles, where both files are such."""
-    from ridgeline.cost import diff_profiles, is_profile, read_profile
-    from ridgeline.runtime import diff_reports, is_report, read_report
-
-    sides = (before, after)
-    if all(path.is_file() and is_report(path) for path in sides):
-        reports = diff_reports(*map(read_report, sides))
-        answer(reports, json)
-        raise typer.Exit(1 if reports.worse else 0)
-    if not all(map(is_profile, sides)):
-        return False
-    answer(diff_profiles(*map(read_profile, sides)), json)
-    return True
 
 
 def _share(text: str) -> float:
@@ -159,49 +129,20 @@ def explain(
     profile: str | None = None, anchor: Path | None = None, force: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     """Compare a scenario with a trace: what accounts for the gap. Requests under load: why the slow ones are slow."""
-    from ridgeline.serving import is_bench_result
+    from ridgeline.calibrate.anchor import write_residuals
+    from ridgeline.calibrate.explain import Explanation
 
-    if not traces:
-        _explain_requests(scenario, settings or (), calibration, json)
-        return
-    if all(map(is_bench_result, traces)):
-        _explain_bench(scenario, traces, settings or (), api.priced_of(calibration, (), profile), anchor, json)
-        return
     check_outputs(output)
-    with plain_files(traces) as paths:
-        explanation = ridgeline.explain(
+    with plain_files(traces or []) as paths, progress_bar("requests", LONG) as tell:
+        result = ridgeline.explain(
             scenario, *paths, policy=policy, classes=classes, settings=settings or (), calibration=calibration,
-            force=force,
+            profile=profile, anchor=anchor, force=force, progress=tell,
         )  # fmt: skip
-    if output is not None:
-        from ridgeline.calibrate.anchor import write_residuals
-
-        write_residuals(explanation, output)
-    answer(explanation, json)
-    if output is not None and not json:
-        say(f"{output}: {len(explanation.parts)} residuals; fit them with `ridgeline fit --with {output}`")
-
-
-def _explain_bench(
-    path: Path, results: list[Path], settings: Sequence[str], priced: Priced, anchor: Path | None, json: bool
-) -> None:
-    """A serve scenario beside what a load generator measured of it."""
-    from ridgeline.calibrate.request_log import explain_bench
-    from ridgeline.serving import read_bench_runs
-
-    runs = [run for result in results for run in read_bench_runs(result)]
-    anchor_run = read_bench_runs(anchor)[0] if anchor is not None else None
-    answer(explain_bench(ridgeline.read_scenario(path, settings), runs, priced, anchor_run), json)
-
-
-def _explain_requests(path: Path, settings: Sequence[str], calibration: Path | None, json: bool) -> None:
-    """A scenario without a trace: requests under load explain themselves."""
-    scenario = ridgeline.read_scenario(path, settings)
-    if scenario.workload.kind != "serve":
-        given_text, expectation = f"no trace of a {scenario.workload.kind} scenario", "a trace to compare it with"
-        raise InputError(Problem(path="TRACE", given=given_text, expected=expectation))
-    priced = api.priced_of(calibration)
-    answer(ridgeline.why_slow(predict_samples(scenario, priced), priced), json)
+    if output is not None and isinstance(result, Explanation):
+        write_residuals(result, output)
+    answer(result, json)
+    if output is not None and isinstance(result, Explanation) and not json:
+        say(f"{output}: {len(result.parts)} residuals; fit them with `ridgeline fit --with {output}`")
 
 
 # -- pipes ------------------------------------------------------------------------------------------------------------

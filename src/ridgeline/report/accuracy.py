@@ -8,7 +8,6 @@ README.md                    the table of sets, where it has the markers
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -56,25 +55,18 @@ def checkout() -> Path:
 
 
 def write_tables(sheet: Sheet, root: Path) -> list[Path]:
-    """Write the figures and every table of them; pages without markers stay as they are."""
-    written = [root / FIGURES]
-    write_text(root / FIGURES, json.dumps(sheet, indent=1) + "\n")
-    for page in PAGES:
-        path = root / page
+    """Write the figures, or what priors chosen inside folds are worth, and every table of them; pages without markers
+    stay as they are."""
+    figures = root / (NESTED if "candidates" in sheet else FIGURES)
+    write_text(figures, json.dumps(sheet, indent=1) + "\n")
+    written = [figures]
+    for path in (root / page for page in PAGES):
         old = read_text(path) if path.is_file() else ""
         new = with_tables(old, sheet)
         if new != old:
             write_text(path, new)
             written.append(path)
     return written
-
-
-def write_nested(sheet: Sheet, root: Path) -> list[Path]:
-    """Write what priors chosen inside folds are worth, and the table of it."""
-    page = root / PAGES[0]
-    write_text(root / NESTED, json.dumps(sheet, indent=1) + "\n")
-    write_text(page, _replace_marked(read_text(page), "nested", nested_table(sheet)))
-    return [root / NESTED, page]
 
 
 def nested_table(sheet: Sheet) -> str:
@@ -87,27 +79,18 @@ def nested_table(sheet: Sheet) -> str:
     return _table(("left out, a quarter at a time", "headline rows", "all rows", "chosen by the inner folds"), rows)
 
 
-def _replace_marked(text: str, name: str, table: str) -> str:
-    """A page with one table between its markers."""
-    marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-    return marked.sub(lambda found: f"{found[1]}{table}\n{found[2]}", text)
-
-
 def stale_tables(root: Path | None = None, found: Validation | None = None) -> list[str]:
     """What is out of date: figures that the shipped parameters no longer give, and pages that show other figures."""
     root = checkout() if root is None else root
     sheet = json.loads(read_text(root / FIGURES))
     fresh = accuracy_of(validate() if found is None else found, shipped_parameters())
     stale = differences({name: sheet.get(name) for name in fresh}, fresh)
-    for page in PAGES:
-        path = root / page
-        if path.is_file() and with_tables(text := read_text(path), sheet) != text:
-            stale.append(f"{page} shows other figures than {FIGURES}")
-    first = root / PAGES[0]
-    if (root / NESTED).is_file() and first.is_file():
-        made = nested_table(json.loads(read_text(root / NESTED)))
-        if _replace_marked(text := read_text(first), "nested", made) != text:
-            stale.append(f"{PAGES[0]} shows other figures than {NESTED}")
+    nested = [(NESTED, json.loads(read_text(root / NESTED)))] if (root / NESTED).is_file() else []
+    for name, figures in ((FIGURES, sheet), *nested):
+        for page in PAGES:
+            path = root / page
+            if path.is_file() and with_tables(text := read_text(path), figures) != text:
+                stale.append(f"{page} shows other figures than {name}")
     return stale
 
 
@@ -124,10 +107,17 @@ def with_tables(text: str, sheet: Sheet) -> str:
     >>> with_tables("a <!-- nothing --> b", {})
     'a <!-- nothing --> b'
     """
-    for name, table in TABLES.items():
-        if f"<!-- {name} -->\n" in text:
-            text = _replace_marked(text, name, table(sheet))
+    for name, table in ({"nested": nested_table} if "candidates" in sheet else TABLES).items():
+        head, begin, marked = text.partition(f"<!-- {name} -->\n")
+        _, end, tail = marked.partition(f"<!-- /{name} -->")
+        if end:
+            text = f"{head}{begin}{table(sheet)}\n{end}{tail}"
     return text
+
+
+def figures_table(sheet: Sheet) -> str:
+    """The table that `ridgeline fit` prints of a sheet."""
+    return nested_table(sheet) if "candidates" in sheet else sets_table(sheet)
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

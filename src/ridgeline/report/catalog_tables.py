@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.encode import to_json
@@ -35,8 +36,8 @@ from ridgeline.report.cells import DASH, WEAK, clean, facts, header_table, list_
 COLOURS = {"F": "white on blue", "B": "black on green", "I": "black on cyan", "W": "black on yellow"}
 
 
-def draw_entries(entries: Sequence[Entry], console: Console) -> None:
-    """Print the entries; neighbours of one kind that compare well stand side by side."""
+def draw_entries(entries: Sequence[Entry], console: Console, *, sources: bool = False) -> None:
+    """Print the entries; neighbours of one kind that compare well stand side by side; where asked, their sources."""
     for kind, group in groupby(entries, type):
         if kind is ChipEntry:
             console.print(chips([entry for entry in group if isinstance(entry, ChipEntry)]))
@@ -45,6 +46,9 @@ def draw_entries(entries: Sequence[Entry], console: Console) -> None:
         else:
             for entry in group:
                 console.print(_page(entry))
+    for entry in entries if sources else ():
+        if isinstance(entry, ChipEntry):
+            console.print(_sources(entry))
 
 
 def _page(entry: Entry) -> RenderableType:
@@ -131,20 +135,19 @@ def _ratio_text(ratio: Ratio | None, factor: float, form: str) -> Text:
     return Text(form.format(ratio.value * factor), style=_colour(ratio.evidence))
 
 
-def draw_sources(entries: Sequence[Entry], console: Console) -> None:
-    """Print where every number of the chips comes from, and who disagrees."""
+def _sources(entry: ChipEntry) -> Table:
+    """Where every number of a chip comes from, and who disagrees."""
     known = known_sources()
-    for entry in (entry for entry in entries if isinstance(entry, ChipEntry)):
-        table = header_table(("number", "value", "evidence", "source", "note"), title=f"{entry.chip.id}: sources")
-        for path, number in entry.numbers.items():
-            quoted = number.quoted
-            source = clean(known.get(quoted.source, quoted.source))
-            table.add_row(path, _number(number), quoted.evidence.label, source, clean(quoted.note))
-            for dissent in quoted.conflicts:
-                value = Text(_in_unit(dissent.value, number.unit), style="red")
-                name = clean(known.get(dissent.source, dissent.source))
-                table.add_row("", value, "differs", name, clean(dissent.note))
-        console.print(table)
+    table = header_table(("number", "value", "evidence", "source", "note"), title=f"{entry.chip.id}: sources")
+    for path, number in entry.numbers.items():
+        quoted = number.quoted
+        source = clean(known.get(quoted.source, quoted.source))
+        table.add_row(path, _number(number), quoted.evidence.label, source, clean(quoted.note))
+        for dissent in quoted.conflicts:
+            value = Text(_in_unit(dissent.value, number.unit), style="red")
+            name = clean(known.get(dissent.source, dissent.source))
+            table.add_row("", value, "differs", name, clean(dissent.note))
+    return table
 
 
 # -- the rest ---------------------------------------------------------------------------------------------------------

@@ -31,7 +31,6 @@ from ridgeline.comm.formats import CollectiveFile
 from ridgeline.comm.libraries import LibraryChoice
 from ridgeline.comm.simulation import Contention, Method
 from ridgeline.core.arrays import Array
-from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_bytes, write_text
 from ridgeline.core.units import format_quantity
 from ridgeline.report import html
@@ -364,7 +363,6 @@ PAGE_LINKS, PAGE_ROUNDS = 96, 160  # cells of a page, each of which tells what i
 HEAT_LEFT, HEAT_TOP, HEAT_EDGE = 24, 34, 12
 CHART = 300  # pixels of the chart by size
 FULL = (47, 111, 178)  # colour of the fullest cell
-WRITERS = (".png", ".svg", ".html")
 
 
 def heat(algorithm: Algorithm, graph: Graph, most_links: int, most_rounds: int, *, by_bytes: bool = True) -> Array:
@@ -387,25 +385,17 @@ def heat(algorithm: Algorithm, graph: Graph, most_links: int, most_rounds: int, 
     return shares / (shares.max() or 1.0)
 
 
-def refuse_unknown_picture(path: Path) -> None:
-    """An `InputError` for a name that is no picture's."""
-    if path.suffix.lower() not in WRITERS:
-        expected_text = f"a name ending in {', '.join(WRITERS[:-1])} or {WRITERS[-1]}"
-        raise InputError(Problem(path="--picture", given=path.name, expected=expected_text))
-
-
-def write_schedule_picture(found: CollectiveTime, path: Path, by_size: Sequence[SizeRange] = ()) -> None:
+def write_schedule_picture(found: CollectiveTime, path: Path) -> None:
     """Write the picture as PNG, SVG or a page of HTML, by the name's ending."""
-    refuse_unknown_picture(path)
     kind = path.suffix.lower()
     if kind == ".html":
-        write_text(path, page(found, by_size))
+        write_text(path, page(found))
         return
     shares = heat(found.algorithm, found.graph, MOST_LINKS, MOST_ROUNDS)
     if kind == ".png":
         write_bytes(path, _png(shares, _side(shares), _picture_title(found)))
     else:
-        write_text(path, _svg(shares, _side(shares), _picture_title(found), by_size))
+        write_text(path, _svg(shares, _side(shares), _picture_title(found), found.by_size or ()))
 
 
 def _picture_title(found: CollectiveTime) -> str:
@@ -455,9 +445,9 @@ def _svg(filled: Array, side: tuple[int, int], title: str, by_size: Sequence[Siz
     return standalone_svg(html.svg(width, height, marks), style) + "\n"
 
 
-def page(found: CollectiveTime, by_size: Sequence[SizeRange] = ()) -> str:
+def page(found: CollectiveTime) -> str:
     """A page: time beside its bound, the schedule, the busiest links, and who is fastest at which size."""
-    algorithm, graph = found.algorithm, found.graph
+    algorithm, graph, by_size = found.algorithm, found.graph, found.by_size
     size = format_quantity(found.size_bytes, "B", 4)
     title = f"{found.collective} of {size} on {graph.name}"
     pairs = [

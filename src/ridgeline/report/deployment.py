@@ -9,7 +9,6 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_bytes, write_text
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.report.cells import (
@@ -166,23 +165,15 @@ def _foot(report: DeploymentReport) -> Iterator[RenderableType]:
 # -- deployment chart -------------------------------------------------------------------------------------------------
 
 
-WRITERS = (".png", ".svg")
 LOOK: Look = {"rule": (RULE, 1.0), "front": (RULE, 2.0), "met": ((192, 57, 43), 0.0), "missed": ((59, 120, 195), 0.0)}
 
 
 def write_frontier_picture(report: DeploymentReport, path: Path) -> None:
-    """The frontier as PNG or SVG, by the name's ending."""
+    """The frontier as PNG or SVG, by the name's ending; the whole page under any other name."""
     if path.suffix.lower() == ".png":
         write_bytes(path, frontier_png(report))
     else:
-        write_text(path, frontier_svg(report))
-
-
-def refuse_picture(path: Path | None) -> None:
-    """Say before the work that a name has no ending that is drawn."""
-    if path is not None and path.suffix.lower() not in WRITERS:
-        expected = f"a name ending in {' or '.join(WRITERS)}"
-        raise InputError(Problem(path="--picture", given=path.name[:60], expected=expected))
+        write_text(path, frontier_svg(report) if path.suffix.lower() == ".svg" else page(report))
 
 
 def frontier_png(report: DeploymentReport) -> bytes:
@@ -206,14 +197,6 @@ def _frontier_marks(report: DeploymentReport) -> Iterator[Mark]:
         yield ChartPoint(kind="met" if met else "missed", x=across(speed), y=up(cost), radius=6 if met else 4)
     yield Label(text=cost_name(report), x=LEFT, y=14)
     yield Label(text="tokens/s of a user (red: the objective is kept)", x=WIDE / 2, y=TALL - 22, anchor="middle")
-
-
-def write_deployment_page(report: DeploymentReport, path: Path) -> None:
-    """The page as HTML, or its chart as SVG where the file is named so."""
-    if path.suffix.lower() == ".svg":
-        write_text(path, frontier_svg(report))
-    else:
-        write_text(path, page(report))
 
 
 def frontier_svg(report: DeploymentReport) -> str:

@@ -11,7 +11,7 @@ from ridgeline.calibrate.explain import Explanation, GapPart
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.report.cells import better_or_worse, blocks, clean, grid, list_lines, signed_time, time
 from ridgeline.report.html import document, escape_text, facts, label, page_style, rule, svg, table
-from ridgeline.trace import CauseTime, Diff, Place
+from ridgeline.trace import CauseTime, Diff, DiffRuns, Place
 
 SHOWN = 4  # of a cause on a page
 LEAST = 0.02  # of the whole difference: smaller items are not on the page
@@ -24,12 +24,13 @@ def draw_diff(diff: Diff, console: Console) -> None:
     console.print(blocks(_head(diff), _causes(diff), *(_places(by, rows) for by, rows in places)))
 
 
-def draw_runs(diffs: Sequence[Diff], console: Console) -> None:
-    """Print all runs beside the first, with the cause that adds most to each."""
+def draw_runs(diffs: DiffRuns, console: Console) -> None:
+    """Print each run, then all of them beside the first, with the cause that adds most to each."""
     table = grid("left", "right", "right", "left")
-    first = diffs[0].before
+    first = diffs.runs[0].before
     table.add_row(clean(first.label), time(first.step_ns), "", "")
-    for diff in diffs:
+    for diff in diffs.runs:
+        draw_diff(diff, console)
         share = signed_share(diff.slower) if diff.slower else "0.0%"
         most = diff.causes[0] if diff.causes else None
         sentence = f"{most.cause} {signed_time(most.delta_ns)}" if most else ""
@@ -179,8 +180,9 @@ WIDE, TALL, NAMES = 860, 24, 190  # of the chart of causes, in pixels
 ITEMS = 25  # of a cause
 
 
-def diff_page(diffs: Sequence[Diff]) -> str:
+def diff_page(result: Diff | DiffRuns) -> str:
     """The page of one or several diffs, each against the first run; names of strangers are escaped."""
+    diffs = result.runs if isinstance(result, DiffRuns) else (result,)
     first = diffs[0].before
     runs = table(
         ("run", "chip", "step", "B − A", ""),

@@ -14,12 +14,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.report import html
 
 Colour = tuple[int, int, int]
 PAPER, INK, FAINT, RULE = (252, 252, 250), (29, 39, 51), (138, 148, 160), (223, 227, 232)
 SIZE = 2  # pixels of a letter's square
+ENDINGS = {"plan": (".png", ".svg"), "collective": (".png", ".svg", ".html")}  # of pictures, by verb
+
+
+def refuse_picture(path: Path | None, verb: str) -> None:
+    """Say before the work that a name has no ending that a verb draws."""
+    if path is not None and path.suffix.lower() not in ENDINGS[verb]:
+        *others, last = ENDINGS[verb]
+        expected = f"a name ending in {', '.join(others)} or {last}"
+        raise InputError(Problem(path="--picture", given=path.name[:60], expected=expected))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Which results each verb prints with `--json`, their JSON schema, and the terminal page of each: `results.toml`."""
+"""Which results each verb prints with `--json`, their JSON schema, their pages and pictures: `results.toml`."""
 
 from __future__ import annotations
 
@@ -17,20 +17,28 @@ if TYPE_CHECKING:
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 RESULTS: Mapping[str, Sequence[str]] = MappingProxyType(_TABLES["results"])
 """The classes of a verb's results. Where there are several they differ in `kind` or `possible`."""
-PAGES: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        name: (f"ridgeline.report.{module}", function)
-        for module, functions in _TABLES["pages"].items()
-        for name, function in functions.items()
-    }
-)
-"""Class of a result -> the module and function that draw its terminal page."""
+
+
+def _call(table: str, result: object, *arguments: object) -> object:
+    """Call the function of `ridgeline.report` that a table names for the class of a result."""
+    name = type(result).__name__
+    module, function = next((room, names[name]) for room, names in _TABLES[table].items() if name in names)
+    return getattr(import_module(f"ridgeline.report.{module}"), function)(result, *arguments)
 
 
 def draw(result: object, console: Console) -> None:
-    """Print the page of a result, whatever it is."""
-    module, function = PAGES[type(result).__name__]
-    getattr(import_module(module), function)(result, console)
+    """Print the terminal page of a result, whatever it is."""
+    _call("pages", result, console)
+
+
+def page(result: object, *about: str) -> str:
+    """The HTML page of a result; that of a validation is told what was validated."""
+    return str(_call("html", result, *about))
+
+
+def write_picture(result: object, path: Path) -> None:
+    """Write the picture of a result: PNG, SVG or a page, by the ending of the file's name."""
+    _call("pictures", result, path)
 
 
 def results_of(verb: str) -> tuple[type, ...]:

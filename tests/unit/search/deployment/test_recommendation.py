@@ -10,7 +10,8 @@ import pytest
 
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.report.deployment import frontier_png, frontier_svg, page, refuse_picture
+from ridgeline.report.deployment import frontier_png, frontier_svg, page
+from ridgeline.report.drawing import refuse_picture
 from ridgeline.search.deployment.capacity import capacity
 from ridgeline.search.deployment.fleet import outdone
 from ridgeline.search.deployment.recommendation import DeploymentAnswer, recommend_deployment
@@ -99,7 +100,7 @@ def test_sheet_and_pages(found: DeploymentAnswer) -> None:
     assert drawn != frontier_png(replace(report, found=replace(found, frontier=found.frontier[1:])))
     assert frontier_png(replace(report, found=replace(found, frontier=()))).startswith(b"\x89PNG")
     with pytest.raises(InputError, match=r"\.png or \.svg"):
-        refuse_picture(Path("frontier.jpeg"))
+        refuse_picture(Path("frontier.jpeg"), "plan")
 
 
 def test_goodput_fills_the_chips() -> None:
