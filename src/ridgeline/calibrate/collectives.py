@@ -402,22 +402,13 @@ def collective_cases(
     usable = [item for item in read if id(item) not in refusals]
     predicted_s, left_out = predictions(usable)
     cases = tuple(
-        ValidationCase(
-            row=item.row,
-            chip=item.system.chip.id,
-            engine=item.question.software,
-            measured_s=item.seconds,
-            predicted_s=seconds,
-            low_s=seconds * low,
-            high_s=seconds * high,
-            cross_validated=is_left_out,
-            parts=MappingProxyType({item.kind: seconds}),
-            assumptions=item.notes,
-            size=item.size,
+        ValidationCase.of(
+            item.row, item.seconds, seconds, _bundled_spread().interval_of(item), part=item.kind,
+            chip=item.system.chip.id, engine=item.question.software, cross_validated=is_left_out,
+            assumptions=item.notes, size=item.size,
         )
         for item, seconds, is_left_out in zip(usable, predicted_s.tolist(), left_out, strict=True)
-        for low, high in (_bundled_spread().interval_of(item),)
-    )
+    )  # fmt: skip
     return cases, tuple(refusals.values())
 
 

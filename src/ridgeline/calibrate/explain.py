@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ridgeline import trace
 from ridgeline.calibrate.truth.rows import WORDS
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
@@ -24,38 +25,20 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import apply_settings, read_scenario, self_contained
 from ridgeline.plan.workload import Train
 from ridgeline.sim import Impossible, Prediction, default_calibration, predict, timeline
-from ridgeline.trace import (
-    ALL,
-    ASSUMED,
-    Analysis,
-    Breakdown,
-    Diff,
-    Rules,
-    Timeline,
-    analyze,
-    chip_of,
-    classify,
-    coarse,
-    diff_timelines,
-    entries_of,
-    exclusive_time,
-    read_rules,
-    read_timeline,
-)
 
 SCENARIOS = (".toml", ".yaml", ".yml")
 PARTS = frozenset({"system", "workload", "plan"})  # beside a model, what makes a JSON file a scenario and no trace
-Comparable = Path | str | Timeline | Scenario
+Comparable = Path | str | trace.Timeline | Scenario
 
 
 def diff(
     before: Comparable,
     after: Comparable | None = None,
     *,
-    policy: str = ALL,
+    policy: str = trace.ALL,
     classes: Path | None = None,
     settings: Sequence[str] = (),
-) -> Diff:
+) -> trace.Diff:
     """Why a step of ``after`` takes longer than one of ``before``: causes that sum to the difference.
 
     Either is a trace file or folder, a scenario file (TOML, YAML, JSON; it is predicted, with ``settings`` applied), or
@@ -68,16 +51,16 @@ def diff(
     True
     """
     if after is None:
-        return _settings_diff(before, policy, read_rules(classes), tuple(settings))
+        return _settings_diff(before, policy, trace.read_rules(classes), tuple(settings))
     if settings and not any(_is_scenario(side) for side in (before, after)):
         raise InputError(Problem(path="--set", given=settings[0], expected="a scenario among A and B; both are traces"))
-    rules = read_rules(classes)
+    rules = trace.read_rules(classes)
     sides = [side_of(side, rules, settings) for side in (before, after)]
     labels = (_label(before, "A"), _label(after, "B"))
-    return diff_timelines(sides[0], sides[1], rules, policy, labels)
+    return trace.diff_timelines(sides[0], sides[1], rules, policy, labels)
 
 
-def _settings_diff(what: Comparable, policy: str, rules: Rules, settings: tuple[str, ...]) -> Diff:
+def _settings_diff(what: Comparable, policy: str, rules: trace.Rules, settings: tuple[str, ...]) -> trace.Diff:
     """A scenario against itself with settings."""
     if not isinstance(what, (Path, str)) or not _is_scenario(what):
         expected_text = "two of them, or a scenario file and --set"
@@ -88,19 +71,19 @@ def _settings_diff(what: Comparable, policy: str, rules: Rules, settings: tuple[
         expected_text = "--set KEY=VALUE, which changes A, or another trace or scenario"
         raise InputError(Problem(path="B", given="nothing", expected=expected_text))
     sides = [side_of(what, rules, chosen) for chosen in ((), settings)]
-    return diff_timelines(sides[0], sides[1], rules, policy, (_label(what, "A"), ", ".join(settings)))
+    return trace.diff_timelines(sides[0], sides[1], rules, policy, (_label(what, "A"), ", ".join(settings)))
 
 
-def side_of(what: Comparable, rules: Rules, settings: Sequence[str] = ()) -> Timeline:
+def side_of(what: Comparable, rules: trace.Rules, settings: Sequence[str] = ()) -> trace.Timeline:
     """The classified timeline of one side."""
-    if isinstance(what, Timeline):
-        return classify(what, rules)
+    if isinstance(what, trace.Timeline):
+        return trace.classify(what, rules)
     if isinstance(what, Scenario):
         return predicted_timeline(what, rules)
     path = Path(what)
     if _is_scenario(path):
         return predicted_timeline(read_scenario(path, settings), rules)
-    return read_timeline(path, rules=rules)
+    return trace.read_timeline(path, rules=rules)
 
 
 def _is_scenario(what: Comparable) -> bool:
@@ -127,18 +110,20 @@ def _says_scenario(path: Path) -> bool:
     return "model" in table and bool(PARTS & set(table))
 
 
-def predicted_timeline(scenario: Scenario, rules: Rules, calibration: Calibration | None = None) -> Timeline:
+def predicted_timeline(
+    scenario: Scenario, rules: trace.Rules, calibration: Calibration | None = None
+) -> trace.Timeline:
     """One predicted step, classified; an `InputError` with the reasons when there is none."""
     drawn = timeline(scenario, calibration)
     if isinstance(drawn, Impossible):
         raise InputError(drawn.reasons)
-    return classify(drawn, rules)
+    return trace.classify(drawn, rules)
 
 
 def _label(what: Comparable, otherwise: str) -> str:
     if isinstance(what, Scenario):
         return what.name or otherwise
-    return otherwise if isinstance(what, Timeline) else Path(what).name
+    return otherwise if isinstance(what, trace.Timeline) else Path(what).name
 
 
 MODEL, MACHINE, UNCLEAR, NOTHING = "model", "machine", "unclear", "nothing"
@@ -154,14 +139,14 @@ class Reached:
     reachable: float
 
 
-def reached_by_class(found: Analysis) -> dict[str, Reached]:
+def reached_by_class(found: trace.Analysis) -> dict[str, Reached]:
     """By coarse class: time the roofline allows over time taken, of all ops with recorded shapes."""
     line = found.timeline
     rates: dict[str, list[tuple[float, float, float, str]]] = {}
     for rate in found.rates:
         if rate.roof_ns is not None and rate.bound is not None:
             roof = min(rate.roof_ns, rate.total_ns)
-            parts = rates.setdefault(coarse(line, line.classes.index(rate.class_)), [])
+            parts = rates.setdefault(trace.coarse(line, line.classes.index(rate.class_)), [])
             parts.append((roof, rate.total_ns, roof / rate.reachable, rate.bound))
     return {class_: _together(parts) for class_, parts in rates.items()}
 
@@ -187,7 +172,7 @@ def own_bytes(predicted_ns: float, measured_ns: float, share: float) -> dict[str
     if not predicted_ns or not measured_ns:
         return {}
     efficiency = min(1.0, share * predicted_ns / measured_ns)
-    return {"optimizer": Reached(efficiency=efficiency, bound="memory", reachable=ASSUMED["memory"])}
+    return {"optimizer": Reached(efficiency=efficiency, bound="memory", reachable=trace.ASSUMED["memory"])}
 
 
 def verdict(class_: str, times: tuple[float, float], rate: Reached | None, step: float) -> tuple[str, str]:
@@ -242,10 +227,10 @@ BACKWARD_OF_INPUTS = 2 / 3  # of the products: forward, and the gradients that e
 FORCE = "name the scenario of this run, or add --force to compare them all the same"
 
 
-def contradictions(built: Scenario, found: Analysis) -> Iterator[Problem]:
+def contradictions(built: Scenario, found: trace.Analysis) -> Iterator[Problem]:
     """What rules out that the trace is of the scenario."""
     about = found.timeline.about
-    ran_on, world = chip_of(about), about.world_size
+    ran_on, world = trace.chip_of(about), about.world_size
     host = built.system.chip.vendor == "host"  # a process without an accelerator: its ops are the work
     if not host and not found.timeline.predicted and not found.timeline.of_kind("kernel").any():
         yield _against("a trace without a kernel", "kernels of a training step on a chip")
@@ -275,10 +260,10 @@ def _against(given: str, expected: str) -> Problem:
     return Problem(path="trace", given=given, expected=expected, todo=FORCE)
 
 
-def doubts(built: Scenario, found: Analysis) -> Iterator[str]:
+def doubts(built: Scenario, found: trace.Analysis) -> Iterator[str]:
     """What makes a comparison of the two unequal, in words; most decisive first."""
     about, chips = found.timeline.about, len(found.breakdown.chips)
-    ran_on = chip_of(about)
+    ran_on = trace.chip_of(about)
     if ran_on is not None and ran_on.id != built.system.chip.id:
         yield f"the trace ran on {ran_on.id}, the scenario is about {built.system.chip.id}"
     world = about.world_size or chips
@@ -286,20 +271,17 @@ def doubts(built: Scenario, found: Analysis) -> Iterator[str]:
         yield f"the trace says {world} ranks, the scenario has {built.system.chips} chips"
     yield from _other_sizes(built, found)
     if not found.timeline.predicted:
-        yield from _other_engine(built.plan.engine, found.breakdown)
+        spans = sum(part.spans for part in found.breakdown.names if part.name.startswith(GENERATED))
+        switch = {"torch-eager": "torch-compile", "torch-compile": "torch-eager"}.get(built.plan.engine, "")
+        if switch and bool(spans) == (built.plan.engine == "torch-eager"):
+            what = f"{spans:,} kernels" if spans else "no kernel"
+            said = f"{what} of torch.compile, the scenario says {built.plan.engine}"
+            yield f"the trace has {said}: --set plan.engine={switch}"
     if not found.breakdown.steps:
         yield "the trace marks no steps: all of it counts as one"
 
 
-def _other_engine(engine: str, parts: Breakdown) -> Iterator[str]:
-    spans = sum(part.spans for part in parts.names if part.name.startswith(GENERATED))
-    switch = {"torch-eager": "torch-compile", "torch-compile": "torch-eager"}.get(engine, "")
-    if switch and bool(spans) == (engine == "torch-eager"):
-        what = f"{spans:,} kernels" if spans else "no kernel"
-        yield f"the trace has {what} of torch.compile, the scenario says {engine}: --set plan.engine={switch}"
-
-
-def _other_sizes(built: Scenario, found: Analysis) -> Iterator[str]:
+def _other_sizes(built: Scenario, found: trace.Analysis) -> Iterator[str]:
     """Products of a step, by recorded shapes, against 3 x forward of the scenario; one chip, nothing recomputed."""
     if built.system.chips != 1 or built.plan.recompute.kind != "none" or not isinstance(built.workload, Train):
         return
@@ -315,7 +297,7 @@ def _step_flops(built: Scenario) -> float:
     return (token_flops.total - token_flops.scores) * built.workload.tokens
 
 
-def _products(found: Analysis) -> float | None:
+def _products(found: trace.Analysis) -> float | None:
     """Flops of matrix products of a chip in a step, by recorded shapes; None where too few are recorded."""
     rates = [rate for rate in found.rates if rate.class_ == "matmul"]
     time = sum(class_time.total_ns for class_time in found.breakdown.classes if class_time.id == "matmul")
@@ -384,8 +366,8 @@ class Explanation:
 
     scenario: Scenario
     prediction: Prediction
-    analysis: Analysis
-    diff: Diff
+    analysis: trace.Analysis
+    diff: trace.Diff
     parts: tuple[GapPart, ...]
     """Largest first, whichever sign."""
     doubts: tuple[str, ...]
@@ -446,8 +428,8 @@ class Explanation:
 
 def explain(
     scenario: Scenario | Path | str,
-    *traces: Path | str | Timeline,
-    policy: str = ALL,
+    *traces: Path | str | trace.Timeline,
+    policy: str = trace.ALL,
     classes: Path | None = None,
     settings: Sequence[str] = (),
     calibration: Calibration | Path | None = None,
@@ -463,13 +445,13 @@ def explain(
     prediction = predict(built, used)
     if isinstance(prediction, Impossible):
         raise InputError(prediction.reasons)
-    analysis = analyze(*traces, policy=policy, chip=built.system.chip.id, classes=classes)
+    analysis = trace.analyze(*traces, policy=policy, chip=built.system.chip.id, classes=classes)
     against = tuple(contradictions(built, analysis))
     if against and not force:
         raise InputError(against)
     drawn = predicted_timeline(built, analysis.rules, used)
     labels = (built.name or "predicted", ", ".join(analysis.timeline.about.sources[:2]) or "measured")
-    difference = diff_timelines(drawn, analysis.timeline, analysis.rules, policy, labels)
+    difference = trace.diff_timelines(drawn, analysis.timeline, analysis.rules, policy, labels)
     sides = [_by_part(line, analysis.rules, policy) for line in (drawn, analysis.timeline)]
     share = (used or default_calibration()).value("memory", built.system.chip, built.engine)
     before_ns, after_ns = (side.get(("optimizer", "optimizer"), 0.0) for side in sides)
@@ -483,20 +465,22 @@ def explain(
     )  # fmt: skip
 
 
-def _by_part(line: Timeline, rules: Rules, policy: str) -> dict[tuple[str, str], float]:
+def _by_part(line: trace.Timeline, rules: trace.Rules, policy: str) -> dict[tuple[str, str], float]:
     """Own nanoseconds of a step by phase and class.
 
     Gaps are classed by their cause, of which those between kernels are what a model calls per-kernel cost.
     """
     side: dict[tuple[str, str], float] = {}
-    for entry in entries_of(exclusive_time(line, rules, policy), by_name=False):
+    for entry in trace.entries_of(trace.exclusive_time(line, rules, policy), by_name=False):
         idle = "per-kernel" if entry.name == "between kernels" else f"idle, {entry.name}"
         key = entry.phase, idle if entry.class_ == "idle" else entry.class_
         side[key] = side.get(key, 0.0) + entry.own_ns
     return side
 
 
-def _parts(sides: list[dict[tuple[str, str], float]], compared: Diff, rates: Mapping[str, Reached]) -> list[GapPart]:
+def _parts(
+    sides: list[dict[tuple[str, str], float]], compared: trace.Diff, rates: Mapping[str, Reached]
+) -> list[GapPart]:
     total_ns = compared.delta_ns or 1.0
     parts = []
     for phase, class_ in dict.fromkeys([*sides[0], *sides[1]]):

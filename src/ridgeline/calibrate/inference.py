@@ -24,6 +24,7 @@ from zlib import crc32
 
 import numpy as np
 
+from ridgeline import sim
 from ridgeline.calibrate.truth.inference_rows import InferenceRow, inference_of
 from ridgeline.calibrate.truth.rows import TRUTH, Row, Skipped, read_table
 from ridgeline.calibrate.validation import Validation, ValidationCase
@@ -37,18 +38,6 @@ from ridgeline.cost.pricing import SERVING_PARAMETERS
 from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.plan.serving_plan import BARE
 from ridgeline.serving import ClosedBatch, Limits, closed_batch
-from ridgeline.sim import (
-    PRODUCTS,
-    SIDE_BY_SIDE,
-    ForwardWorkload,
-    class_seconds,
-    forward_work,
-    host_seconds,
-    is_weight_only,
-    limits_of,
-    overlap_host,
-    serving_memory,
-)
 
 INFERENCE = "inference.csv"
 WIDE = (0.4, 2.5)  # around a prediction of a kind that no row was fitted of
@@ -111,22 +100,13 @@ def validate_inference(rows: Sequence[Row], calibration: Calibration | None = No
         serving = shipped_serving() if place < 0 else shipped_fit.folds[place]
         predicted_s[in_fold] = run_columns(fold_runs).predict_runs(run_values(fold_runs, serving))
     cases = tuple(
-        ValidationCase(
-            row=run.item.row,
-            chip=run.item.scenario.system.chip.id,
-            engine=run.item.scenario.engine.id,
-            measured_s=run.item.measured,
-            predicted_s=value,
-            low_s=value * low,
-            high_s=value * high,
-            cross_validated=is_cross_validated,
-            parts=MappingProxyType({run.item.kind: value}),
-            assumptions=run.item.notes,
-            metric=run.item.row["metric"],
+        ValidationCase.of(
+            run.item.row, run.item.measured, value, shipped_fit.spread.get(kind_of_run(run), WIDE), part=run.item.kind,
+            chip=run.item.scenario.system.chip.id, engine=run.item.scenario.engine.id,
+            cross_validated=is_cross_validated, assumptions=run.item.notes, metric=run.item.row["metric"],
         )
         for run, value, is_cross_validated in zip(runs, predicted_s.tolist(), is_left_out, strict=True)
-        for low, high in (shipped_fit.spread.get(kind_of_run(run), WIDE),)
-    )
+    )  # fmt: skip
     return Validation(kind="inference", cases=cases, skipped=tuple(skipped_rows))
 
 
@@ -330,12 +310,12 @@ def price_run(item: InferenceRow, calibration: Calibration) -> PricedRun | str:
     try:
         if item.asked == "step":
             steps = forward_steps(decodes=float(item.in_flight), kv_tokens=float(item.in_flight * item.isl))
-            return _price_load(item, forward_work(item.scenario, steps, calibration), np.ones(1), 0.0)
+            return _price_load(item, sim.forward_work(item.scenario, steps, calibration), np.ones(1), 0.0)
         limits = _limits(item)
         if isinstance(limits, str):
             return limits
         batch = closed_batch(_lengths(item), limits)
-        work = forward_work(item.scenario, batch.steps, calibration)
+        work = sim.forward_work(item.scenario, batch.steps, calibration)
         return _price_load(item, work, *_figure(item, batch))
     except MissingNumber as missing:
         return f"x_chip: {missing.path} of {missing.owner} is not published"
@@ -356,7 +336,7 @@ def _figure(item: InferenceRow, batch: ClosedBatch) -> tuple[Array, float]:
     return batch.shares(), tokens / mesh.ranks if item.over == "chip" else tokens * replicas
 
 
-def _price_load(item: InferenceRow, load: ForwardWorkload, share: Array, amount: float) -> PricedRun:
+def _price_load(item: InferenceRow, load: sim.ForwardWorkload, share: Array, amount: float) -> PricedRun:
     stages = load.work.shape[1]
     slowest = load.work.sum(0).sum(1).argmax()
     return PricedRun(
@@ -372,7 +352,7 @@ def _price_load(item: InferenceRow, load: ForwardWorkload, share: Array, amount:
 
 def _limits(item: InferenceRow) -> Limits | str:
     """Requests at once and tokens of a step, as memory and the engine allow."""
-    used = limits_of(item.scenario)
+    used = sim.limits_of(item.scenario)
     if item.static:
         buckets = (item.scenario.engine.serves or BARE).static_shapes
         return Limits(batch=item.in_flight, tokens=max(item.in_flight * item.isl, 1), buckets=buckets)
@@ -381,7 +361,7 @@ def _limits(item: InferenceRow) -> Limits | str:
     settings = replace(
         used, gpu_memory_utilization=BENCHED.get(item.scenario.engine.id, used.gpu_memory_utilization)
     )  # fmt: skip
-    fit = int(serving_memory(item.scenario, settings).requests(item.isl + item.osl))
+    fit = int(sim.serving_memory(item.scenario, settings).requests(item.isl + item.osl))
     if fit < 1:
         return f"tp: {item.scenario.model.id} and one request of {item.isl + item.osl} tokens do not fit on the chips"
     pp = item.scenario.plan.mesh.pp
@@ -422,8 +402,8 @@ class RunColumns:
     def predict_runs(self, values: Mapping[str, Array]) -> Array:
         """The figure of every run in its own unit; values of parameters by run."""
         row_values = {name: column[self.own] for name, column in values.items()}
-        step_s = np.sum(list(class_seconds(self.work, self.graphed, row_values).values()), axis=0)
-        step_s = step_s + self.sends + host_seconds(self.requests, row_values)
+        step_s = np.sum(list(sim.class_seconds(self.work, self.graphed, row_values).values()), axis=0)
+        step_s = step_s + self.sends + sim.host_seconds(self.requests, row_values)
         return self._figures(values, step_s)[0]
 
     def _figures(self, values: Mapping[str, Array], step_s: Array) -> tuple[Array, Array, Array, Array]:
@@ -438,15 +418,15 @@ class RunColumns:
     def slopes(self, values: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         """Logarithm of every figure, and how it answers to the logarithm of each parameter of its run."""
         row_values = {name: column[self.own] for name, column in values.items()}
-        parts = class_seconds(self.work, self.graphed, row_values)
+        parts = sim.class_seconds(self.work, self.graphed, row_values)
         kernels, meetings = self.work[6], self.work[8]
         by_vector = self.work[9] * row_values["decode_vector"] > self.work[4] * row_values["decode_attention"]
         gaps = kernels * row_values["kernel"]
         busy = np.sum([parts[name] for name in parts if name != "kernel"], axis=0) + gaps
         issue_s = np.where(self.graphed, 0.0, kernels * row_values["issue"])
-        joint_s = overlap_host(busy, issue_s)
-        busy_share = self.share * (busy / joint_s) ** (SIDE_BY_SIDE - 1)
-        host = host_seconds(self.requests, row_values)
+        joint_s = sim.overlap_host(busy, issue_s)
+        busy_share = self.share * (busy / joint_s) ** (sim.SIDE_BY_SIDE - 1)
+        host = sim.host_seconds(self.requests, row_values)
         step_s = np.sum(list(parts.values()), axis=0) + self.sends + host
         answers = {
             "product_memory": self.work[0] * row_values["product_memory"] * busy_share,
@@ -459,15 +439,15 @@ class RunColumns:
             "kernel": gaps * busy_share,
             "wire": self.work[7] * row_values["wire"] * busy_share,
             "all_reduce": meetings * row_values["all_reduce"] * busy_share,
-            "issue": issue_s * (issue_s / joint_s) ** (SIDE_BY_SIDE - 1) * self.share,
+            "issue": issue_s * (issue_s / joint_s) ** (sim.SIDE_BY_SIDE - 1) * self.share,
             "step": np.where(self.requests > 0, row_values["step"], 0.0) * self.share,
             "request": self.requests * row_values["request"] * self.share,
         }
         many = len(self.runs)
         figure, sign, waits, in_flight = self._figures(values, step_s)
         run_slopes = {name: np.bincount(self.own, column, many) * sign for name, column in answers.items()}
-        narrow = np.array([is_weight_only(run.item.scenario) for run in self.runs])
-        run_slopes["weight_only"] = np.where(narrow, sum(run_slopes[name] for name in PRODUCTS), 0.0)
+        narrow = np.array([sim.is_weight_only(run.item.scenario) for run in self.runs])
+        run_slopes["weight_only"] = np.where(narrow, sum(run_slopes[name] for name in sim.PRODUCTS), 0.0)
         ahead = {
             "first_token": waits * values["first_token"] * sign,
             "arrival": waits * in_flight * values["arrival"] * sign,
@@ -492,6 +472,6 @@ def run_values(runs: Sequence[PricedRun], serving: ServingCalibration) -> dict[s
     for name in SERVING_PARAMETERS:
         value_of = {owner: serving.owner_value(name, owner) for owner in set(owner_rows)}
         values[name] = np.array([value_of[owner] for owner in owner_rows])
-    narrow = np.array([is_weight_only(run.item.scenario) for run in runs])
+    narrow = np.array([sim.is_weight_only(run.item.scenario) for run in runs])
     slower = np.where(narrow, values["weight_only"], 1.0)
-    return values | {name: values[name] * slower for name in PRODUCTS}
+    return values | {name: values[name] * slower for name in sim.PRODUCTS}

@@ -26,26 +26,12 @@ from ridgeline.core.dtype import element_bytes
 from ridgeline.core.errors import RidgelineError, near
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.units import BINARY, DECIMAL
-from ridgeline.cost import Calibration, Profile, owners, read_profile
-from ridgeline.cost.fitting import (
-    FLASH,
-    PRODUCTS,
-    SHIPPED_PROFILES,
-    ChipRates,
-    Measurement,
-    chip_rates,
-    fitted_share,
-    kernel_columns,
-    product_state,
-    roof_and_place,
-    shipped_calibration,
-    surface_of,
-)
+from ridgeline.cost import Calibration, Profile, fitting, owners, read_profile
 from ridgeline.hardware.load import CHIPS, chip
 from ridgeline.ir.kernel import LEAST_OUTPUT, Kernel, product_bytes
 from ridgeline.plan.engine import ENGINES
 
-LIBRARY_FOLDER = SHIPPED_PROFILES / "libraries"
+LIBRARY_FOLDER = fitting.SHIPPED_PROFILES / "libraries"
 FEWEST_WARM = 24  # products from the cache, below which they say little of others
 FEWEST = 3  # rows that make a surface of a library's published figures
 STAND_INS: Mapping[str, Sequence[str]] = WORDS["stand_ins"]  # the nearest first
@@ -84,21 +70,13 @@ def validate_kernels(rows: Iterable[Row], profiles: Mapping[str, Profile]) -> Va
             reason = f"precision: {item.chip} has no published rate for {item.kernel.dtype}, or for its memory"
             skipped_rows.append(Skipped(id=row.id, reason=reason))
     cases = tuple(
-        ValidationCase(
-            row=item.row,
-            chip=item.chip,
-            engine=item.kernel.impl,
-            measured_s=item.kernel.seconds,
-            predicted_s=price.seconds,
-            low_s=price.seconds * low,
-            high_s=price.seconds * high,
-            cross_validated=price.how.startswith("library"),
-            parts=MappingProxyType({item.kernel.op: price.seconds}),
+        ValidationCase.of(
+            item.row, item.kernel.seconds, price.seconds, kernel_interval(item, price), part=item.kernel.op,
+            chip=item.chip, engine=item.kernel.impl, cross_validated=price.how.startswith("library"),
             assumptions=(price.how, *item.notes),
         )
         for item, price in zip(priceable, price_kernels(priceable, profiles), strict=True)
-        for low, high in (kernel_interval(item, price),)
-    )
+    )  # fmt: skip
     return Validation(kind="kernels", cases=cases, skipped=tuple(skipped_rows))
 
 
@@ -106,7 +84,7 @@ def price_kernels(
     kernels: Sequence[PublishedKernel], profiles: Mapping[str, Profile], calibration: Calibration | None = None
 ) -> list[KernelPrice]:
     """The price of every kernel: by profiles first, by libraries' figures without its own, by the calibration last."""
-    numbers = calibration or shipped_calibration()
+    numbers = calibration or fitting.shipped_calibration()
     tables = _Tables(profiles)
     return [_slower(kernel, _price_kernel(kernel, tables, numbers), tables, numbers) for kernel in kernels]
 
@@ -137,14 +115,14 @@ def _price_kernel(one: PublishedKernel, tables: _Tables, calibration: Calibratio
     roof = _roof(kernel, _sheet(one.chip))
     fitted_s = roof / _share(kernel, one.chip, calibration)
     for how, rows, sheet in tables.candidates(one):
-        surface = surface_of(rows, sheet)
+        surface = fitting.surface_of(rows, sheet)
         if surface is None:
             continue
-        _, place = roof_and_place(kernel.op, rows[0].dtype, kernel_columns([kernel]), sheet)
-        place = np.column_stack([place, product_state([_as_run(one, rows)])]) if kernel.op == "gemm" else place
+        _, place = fitting.roof_and_place(kernel.op, rows[0].dtype, fitting.kernel_columns([kernel]), sheet)
+        place = np.column_stack([place, fitting.product_state([_as_run(one, rows)])]) if kernel.op == "gemm" else place
         ratio, distance = surface.read(place)
         nearest = float(distance[0])
-        far = float(fitted_share(distance)[0])
+        far = float(fitting.fitted_share(distance)[0])
         if far >= 1:
             continue
         seconds = float(np.exp((1 - far) * (np.log(roof) + ratio[0]) + far * np.log(fitted_s)))
@@ -153,7 +131,7 @@ def _price_kernel(one: PublishedKernel, tables: _Tables, calibration: Calibratio
     return KernelPrice(seconds=fitted_s, how="fitted", distance=float("inf"), evidence=Evidence.FITTED)
 
 
-def _as_run(one: PublishedKernel, rows: Sequence[Measurement]) -> Measurement:
+def _as_run(one: PublishedKernel, rows: Sequence[fitting.Measurement]) -> fitting.Measurement:
     """The kernel with what its benchmark does to it: replays of one graph find small operands in the cache.
 
     Told only where enough of the rows that price it were measured so.
@@ -170,15 +148,19 @@ class _Tables:
     """Measured rows by what a surface is of."""
 
     def __init__(self, profiles: Mapping[str, Profile]) -> None:
-        self.own: dict[Key, list[Measurement]] = {}
+        self.own: dict[Key, list[fitting.Measurement]] = {}
         for id, profile in profiles.items():
             for row in _without_warm(profile):
                 self.own.setdefault(_key(id, row), []).append(row)
         self.library = _library_rows()
 
-    def candidates(self, one: PublishedKernel) -> Iterable[tuple[str, list[Measurement], ChipRates]]:
+    def candidates(self, one: PublishedKernel) -> Iterable[tuple[str, list[fitting.Measurement], fitting.ChipRates]]:
         """Rows that can price a kernel, best first, each with the data sheet they are shares of."""
-        chips = [one.chip, *_kin(one.chip)]
+        family = CHIPS[one.chip].family
+        chips = [
+            one.chip,
+            *tuple(other.id for other in CHIPS.values() if family and other.family == family and other.id != one.chip),
+        ]
         impl_name, narrow = one.kernel.impl, one.kernel.dtype in NARROW
         substitutes = [name for name in STAND_INS.get(impl_name, ()) if not (narrow and name in CASTS)]
         impls = (f"{impl_name}{HEADS_FIRST}", impl_name, *substitutes)
@@ -190,25 +172,24 @@ class _Tables:
                 yield "profile", rows, _sheet(one.chip)
         for impl in impls:
             for place, id in enumerate(chips):
-                rows = [row for row in self.library.get(_key(id, one.kernel, impl), ()) if not _same(row, one, id)]
+                rows = [
+                    row
+                    for row in self.library.get(_key(id, one.kernel, impl), ())
+                    if not (dict(row.dims) == dict(one.kernel.dims) and (id == one.chip or row.impl == one.kernel.impl))
+                ]
                 if len(rows) >= FEWEST:
                     yield "library" if not place else f"library on {id}", rows, _sheet(id)
 
 
-def _key(id: str, row: Measurement, impl: str = "") -> Key:
-    dtype = "bf16" if row.dtype == "fp16" and row.op in FLASH else row.dtype
+def _key(id: str, row: fitting.Measurement, impl: str = "") -> Key:
+    dtype = "bf16" if row.dtype == "fp16" and row.op in fitting.FLASH else row.dtype
     dtype = "" if row.op in ("copy", "read", "write", "h2d", "d2h", "launch") else dtype
     name = impl or row.impl
     layout = {"torch_nn": "torch", "torch_nt": "torch"}.get(name, name) if row.op == "gemm" else name
-    return id, row.op, layout, dtype, int(row.dims.get("causal", 0)) if row.op in FLASH else 0
+    return id, row.op, layout, dtype, int(row.dims.get("causal", 0)) if row.op in fitting.FLASH else 0
 
 
-def _same(row: Measurement, one: PublishedKernel, id: str) -> bool:
-    """Whether a row has the sizes of the kernel that is priced, on its chip or one of its family."""
-    return dict(row.dims) == dict(one.kernel.dims) and (id == one.chip or row.impl == one.kernel.impl)
-
-
-def _without_warm(profile: Profile) -> Iterable[Measurement]:
+def _without_warm(profile: Profile) -> Iterable[fitting.Measurement]:
     """Rows that ran; of copies in the cache only those smaller than any that was kept out of it."""
     cold = [row.dims.get("bytes", 0) for row in profile.rows if row.ok and row.figures.get("cold") == 1]
     least = min(cold, default=0)
@@ -218,15 +199,9 @@ def _without_warm(profile: Profile) -> Iterable[Measurement]:
             yield row
 
 
-def _kin(id: str) -> tuple[str, ...]:
-    """Other chips of the family, whose cores are alike."""
-    family = CHIPS[id].family
-    return tuple(other.id for other in CHIPS.values() if family and other.family == family and other.id != id)
-
-
 @cache
-def _sheet(id: str) -> ChipRates:
-    return chip_rates(chip(id))
+def _sheet(id: str) -> fitting.ChipRates:
+    return fitting.chip_rates(chip(id))
 
 
 @cache
@@ -237,9 +212,9 @@ def bundled_kernels() -> tuple[PublishedKernel, ...]:
 
 
 @cache
-def _library_rows() -> Mapping[Key, tuple[Measurement, ...]]:
+def _library_rows() -> Mapping[Key, tuple[fitting.Measurement, ...]]:
     """What libraries published, by what a surface is of: bundled rows but our own, and aiconfigurator's."""
-    rows_by_key: dict[Key, list[Measurement]] = {}
+    rows_by_key: dict[Key, list[fitting.Measurement]] = {}
     for kernel_row in bundled_kernels():
         if not is_own(kernel_row.row):
             rows_by_key.setdefault(_key(kernel_row.chip, kernel_row.kernel), []).append(kernel_row.kernel)
@@ -256,8 +231,8 @@ def is_own(row: Row) -> bool:
     return row["source"].startswith("own measurement")
 
 
-def _roof(kernel: Measurement, sheet: ChipRates) -> float:
-    return float(roof_and_place(kernel.op, kernel.dtype, kernel_columns([kernel]), sheet)[0][0])
+def _roof(kernel: fitting.Measurement, sheet: fitting.ChipRates) -> float:
+    return float(fitting.roof_and_place(kernel.op, kernel.dtype, fitting.kernel_columns([kernel]), sheet)[0][0])
 
 
 def is_priceable(one: PublishedKernel) -> bool:
@@ -268,26 +243,26 @@ def is_priceable(one: PublishedKernel) -> bool:
         return False
 
 
-def _share(kernel: Measurement, id: str, calibration: Calibration) -> float:
+def _share(kernel: fitting.Measurement, id: str, calibration: Calibration) -> float:
     """What the calibration says is sustained of a kernel's roof."""
     owner_names = owners(chip(id), ENGINES[ENGINE_OF.get(kernel.impl, "torch-eager")])
-    if kernel.op in PRODUCTS:
+    if kernel.op in fitting.PRODUCTS:
         name = {"fp8": "matmul_8", "int8": "matmul_8", "nvfp4": "matmul_4"}.get(kernel.dtype, "matmul_wide")
         return calibration.owner_value(name, owner_names)
-    if kernel.op in FLASH:
+    if kernel.op in fitting.FLASH:
         share = calibration.owner_value("attention", owner_names)
         share *= 1.0 if kernel.op == "attention_forward" else calibration.owner_value("attention_back", owner_names)
         return share / (UNFUSED if kernel.impl in ("math", "xformers") else 1.0)
     return calibration.owner_value("memory", owner_names) if kernel.op not in ("h2d", "d2h", "launch") else 0.85
 
 
-def group_of(kernel: Kernel | Measurement) -> str:
+def group_of(kernel: Kernel | fitting.Measurement) -> str:
     """What kernels are reported by: product, attention, or memory.
 
     >>> group_of(Kernel(op="gemm", dims={}))
     'product'
     """
-    if kernel.op in PRODUCTS:
+    if kernel.op in fitting.PRODUCTS:
         return "product"
     return "attention" if kernel.op.startswith("attention") else "memory"
 
@@ -330,7 +305,7 @@ class PublishedKernel:
 
     row: Row
     chip: str
-    kernel: Measurement
+    kernel: fitting.Measurement
     notes: tuple[str, ...]
 
 
@@ -363,7 +338,7 @@ def _read(cells: RowCells) -> PublishedKernel:
     if any(not 0 <= size <= LARGEST for size in dims.values()):
         raise Unusable("shape", f"got {row['shape'][:40]!r}, expected sizes up to {LARGEST:,}")
     kernel = Kernel(op=op, impl=_library(row, op), dtype=dtype, dims=MappingProxyType(dims))
-    measurement = Measurement(kernel=kernel, seconds=_seconds(cells, kernel))
+    measurement = fitting.Measurement(kernel=kernel, seconds=_seconds(cells, kernel))
     return PublishedKernel(row=row, chip=CHIPS[chip].id, kernel=measurement, notes=tuple(cells.notes))
 
 

@@ -84,13 +84,12 @@ def sources(chip: str, kind: str, table: str) -> Iterator[KernelSource]:
     folder = folder_of(chip) / kind
     libraries = ("nccl",) if kind == "comm" else LIBRARIES
     for library in libraries:
-        versions = sorted(folder.glob(f"{library}/*/{table}.parquet"), key=lambda path: _version(path.parent.name))
+        versions = sorted(
+            folder.glob(f"{library}/*/{table}.parquet"),
+            key=lambda path: tuple(int(part) for part in re.findall(r"\d+", path.parent.name)),
+        )
         if versions:
             yield KernelSource(library=library, version=versions[-1].parent.name, columns=_read(versions[-1]))
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text))
 
 
 def _read(path: Path) -> Columns:

@@ -24,7 +24,7 @@ import numpy as np
 
 from ridgeline.calibrate.truth.rows import TRUTH, Row, Skipped
 from ridgeline.calibrate.validation import Validation, ValidationCase
-from ridgeline.core.documents import JsonObject, JsonValue
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.scenario_file import scenario as scenario_of
@@ -125,7 +125,14 @@ def _row_metrics(row: Row) -> Iterator[tuple[str, float]]:
 def _table(row: Row) -> JsonObject:
     tp, dp = int(_number(row["tp"]) or 1), int(_number(row["x_dp"]) or 1)
     chips = int(_number(row["n"]) or tp * dp)
-    plan: JsonObject = {"tp": tp, "pp": max(chips // (tp * dp), 1), "dp": dp, "precision": _precision(row)}
+    precision_name = row["x_precision"].lower() or "bf16"
+    narrow = precision_name in ("fp8", "int8", "int4", "nvfp4", "mxfp4")
+    plan: JsonObject = {
+        "tp": tp,
+        "pp": max(chips // (tp * dp), 1),
+        "dp": dp,
+        "precision": ({"name": precision_name, "weights": precision_name} if narrow else precision_name),
+    }
     plan["engine"] = "sglang" if "sglang" in row["engine"].lower() else "vllm"
     if row["x_ep"] and row["x_ep"] != "0":
         plan["ep"] = tp * dp
@@ -144,12 +151,6 @@ def _table(row: Row) -> JsonObject:
         },
         "plan": plan,
     }
-
-
-def _precision(row: Row) -> JsonValue:
-    precision_name = row["x_precision"].lower() or "bf16"
-    narrow = precision_name in ("fp8", "int8", "int4", "nvfp4", "mxfp4")
-    return {"name": precision_name, "weights": precision_name} if narrow else precision_name
 
 
 def _vllm(row: Row) -> JsonObject:
@@ -245,7 +246,13 @@ def validate_serving(rows: Iterable[Row], priced: Priced | None = None) -> Valid
         elif isinstance(predicted := predict_row(read, priced), Skipped):
             skipped_rows.append(predicted)
         else:
-            cases += _cases(read, predicted)
+            cases += [
+                ValidationCase.of(
+                    row, value, predicted[metric], metric_interval(metric, row.group), part=metric, chip=row.chip,
+                    engine=row["engine"], cross_validated=False, assumptions=read.scenario.assumptions, metric=metric,
+                )
+                for metric, value in read.measured.items()
+            ]  # fmt: skip
     return Validation(kind="serving", cases=tuple(cases), skipped=tuple(skipped_rows))
 
 
@@ -272,25 +279,6 @@ def _columns(read: ServingRow, told: ServingMetrics) -> Iterator[tuple[str, floa
     yield "x_tpot_ms", told.tpot.mean / MILLI
     answer_tokens = read.printed_tokens or told.output_tokens / max(told.requests, 1)
     yield THROUGHPUT, told.requests_per_s * answer_tokens
-
-
-def _cases(read: ServingRow, predicted: Mapping[str, float]) -> Iterator[ValidationCase]:
-    for metric, measured_value in read.measured.items():
-        value = predicted[metric]
-        low, high = metric_interval(metric, read.row.group)
-        yield ValidationCase(
-            row=read.row,
-            chip=read.row.chip,
-            engine=read.row["engine"],
-            measured_s=measured_value,
-            predicted_s=value,
-            low_s=value * low,
-            high_s=value * high,
-            cross_validated=False,
-            parts=MappingProxyType({metric: value}),
-            assumptions=read.scenario.assumptions,
-            metric=metric,
-        )
 
 
 def metric_interval(metric: str, group: str) -> tuple[float, float]:

@@ -194,25 +194,17 @@ def validation_of(table: Dataset, parameters: FittedParameters, own: Sequence[bo
             skipped_rows.append(Skipped(id=row.id, reason=reason))
             continue
         if is_own:
-            low, high = known_span(chip, engine, row.group)
+            span = known_span(chip, engine, row.group)
         else:
-            low, high = stranger_span(chip, engine, scenario.system.chip.family, precision, scenario.workload.seq)
+            span = stranger_span(chip, engine, scenario.system.chip.family, precision, scenario.workload.seq)
+        step_parts = MappingProxyType({name: float(column[index]) for name, column in parts.items()})
         cases.append(
-            ValidationCase(
-                row=row,
-                chip=chip,
-                engine=engine,
-                known_as=owners(scenario.system.chip, scenario.engine),
-                measured_s=float(table.measured_s[index]),
-                predicted_s=seconds,
-                low_s=seconds * low,
-                high_s=seconds * high,
-                cross_validated=is_own,
-                parts=MappingProxyType({name: float(column[index]) for name, column in parts.items()}),
-                assumptions=scenario.assumptions,
-                peak=peak_of(row, scenario),
+            ValidationCase.of(
+                row, float(table.measured_s[index]), seconds, span, parts=step_parts, chip=chip, engine=engine,
+                known_as=owners(scenario.system.chip, scenario.engine), cross_validated=is_own,
+                assumptions=scenario.assumptions, peak=peak_of(row, scenario),
             )
-        )
+        )  # fmt: skip
     return Validation(kind="training", cases=tuple(cases), skipped=tuple(skipped_rows))
 
 

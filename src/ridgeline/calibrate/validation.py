@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -149,6 +149,16 @@ class ValidationCase:
         id=row.id measured=measured_s predicted=predicted_s residual low=low_s high=high_s cross_validated
         peak_memory_bytes=peak metric?
     """
+
+    @classmethod
+    def of(
+        cls, row: Row, measured: float, predicted: float, span: tuple[float, float], *, part: str = "", **more: Any
+    ) -> ValidationCase:
+        """A case whose interval is a span around a prediction of 1; of one part where that is named."""
+        if part:
+            more["parts"] = MappingProxyType({part: predicted})
+        low, high = (predicted * end for end in span)
+        return cls(row=row, measured_s=measured, predicted_s=predicted, low_s=low, high_s=high, **more)
 
     @property
     def residual(self) -> float:

@@ -20,7 +20,7 @@ from ridgeline.core.files import write_text
 
 if TYPE_CHECKING:
     from ridgeline.cost import Profile
-    from ridgeline.runtime import BringUp, FaultsReport, Fingerprint, ImportedDump, Rates
+    from ridgeline.runtime import BringUp, FaultsReport, ImportedDump, Rates
 
 
 def bringup(
@@ -46,11 +46,24 @@ def bringup(
     report, repros = _outputs(html, output)
     if msprobe is not None:
         _judge_dump(msprobe, model, html, report, json)
-    target = target_of(_require_model(model))
+    if not model:
+        expectation = "a model to bring up, or --msprobe FOLDER"
+        todo = "`ridgeline show models` lists them"
+        raise InputError(Problem(path="MODEL", given="none", expected=expectation, todo=todo))
+    target = target_of(model)
     faults = Path(CORPUS) if faults is None and fault else faults
     options: JsonObject = {"seed": seed, "tell": unheard if json else _aloud, "faults": faults or ""}
     device_profile = _profile_of(profile, save_fingerprint, faults is not None)
-    options |= {"allow": allowances(allow or []), "stored": _stored_fingerprint(device_profile)}
+    from ridgeline.runtime import Fingerprint
+
+    options |= {
+        "allow": allowances(allow or []),
+        "stored": (
+            Fingerprint.from_table(device_profile.fingerprint)
+            if device_profile is not None and device_profile.fingerprint
+            else None
+        ),
+    }
     names = fault_names(faults, fault) if faults is not None else []
     if not names:
         folder = folder_of(repros, target, device)
@@ -83,14 +96,6 @@ def _outputs(html: Path | None, output: Path | None) -> tuple[Path | None, Path 
     return report, None if is_file else output
 
 
-def _require_model(model: str) -> str:
-    if not model:
-        expectation = "a model to bring up, or --msprobe FOLDER"
-        todo = "`ridgeline show models` lists them"
-        raise InputError(Problem(path="MODEL", given="none", expected=expectation, todo=todo))
-    return model
-
-
 def _judge_dump(folder: Path, model: str, html: Path | None, output: Path | None, json: bool) -> None:
     """Judge a dump of msprobe, and end."""
     from ridgeline.runtime import bringup_msprobe, unheard
@@ -120,13 +125,6 @@ def _profile_of(path: Path | None, save: bool, faulted: bool) -> Profile | None:
         refuse_stored(profile, path)
         check_outputs(path)
     return profile
-
-
-def _stored_fingerprint(profile: Profile | None) -> Fingerprint | None:
-    """The fingerprint that a profile holds."""
-    from ridgeline.runtime import Fingerprint
-
-    return Fingerprint.from_table(profile.fingerprint) if profile is not None and profile.fingerprint else None
 
 
 def _save_fingerprint(found: BringUp, path: Path | None, save: bool) -> BringUp:

@@ -48,7 +48,16 @@ def export(
     exported_files = ridgeline.export(built, to=to, launcher=launcher, job=_variables(job or [], "--job"))
     refused = exported_files.check is not None and exported_files.check.refuses and not allow_misfit
     if output is not None and not refused:
-        _write(output, exported_files, force)
+        _refuse_existing([output / name for name in exported_files.files], force)
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as wrong:
+            problem = Problem(
+                path="--output", given=wrong.strerror or "not writable", expected="a folder", where=str(output)
+            )
+            raise InputError(problem) from None
+        for name, text in exported_files.files.items():
+            write_text(output / name, text)
     if json:
         print_json(exported_files)
     elif refused:
@@ -114,7 +123,18 @@ def import_run(
         source, target=target, system=system, model=model, seq=_tokens(seq), arguments=arguments or (),
         environment=_variables(environment or []),
     )  # fmt: skip
-    _refuse_incomplete(imported_run)
+    missing = {
+        "model": ("--model", "the model that the script builds", "add --model llama3-8b, for example"),
+        "system": ("--on", "the machine that runs it", "add --on 64xh100-sxm, for example"),
+    }
+    lacks = [parts for key, parts in missing.items() if key not in imported_run.settings]
+    if lacks:
+        nothing = f"nothing in the {imported_run.target} files"
+        strange = [
+            f"{one.value}, which no model of the catalog is" for one in imported_run.unread if one.option == "model"
+        ]
+        texts = {"--model": strange[0] if strange else nothing, "--on": nothing}
+        raise InputError([Problem(path=at, given=texts[at], expected=want, todo=todo) for at, want, todo in lacks])
     text = _notes(imported_run) + toml_text(imported_run.settings)
     if output is not None:
         _refuse_existing([output], force)
@@ -162,39 +182,12 @@ def _unread(found: Imported) -> Iterator[str]:
         yield f"unread, changes no step: {named}{more}"
 
 
-def _refuse_incomplete(found: Imported) -> None:
-    """A scenario needs a model and a machine; files often name neither."""
-    missing = {
-        "model": ("--model", "the model that the script builds", "add --model llama3-8b, for example"),
-        "system": ("--on", "the machine that runs it", "add --on 64xh100-sxm, for example"),
-    }
-    lacks = [parts for key, parts in missing.items() if key not in found.settings]
-    if lacks:
-        nothing = f"nothing in the {found.target} files"
-        strange = [f"{one.value}, which no model of the catalog is" for one in found.unread if one.option == "model"]
-        texts = {"--model": strange[0] if strange else nothing, "--on": nothing}
-        raise InputError([Problem(path=at, given=texts[at], expected=want, todo=todo) for at, want, todo in lacks])
-
-
 def _by_reason(found: Imported) -> dict[str, list[str]]:
     """What was not read, gathered by why."""
     reasons: dict[str, list[str]] = {}
     for part in found.unread:
         reasons.setdefault(_one_line(part.why), []).append(_one_line(f"{part.option} {part.value}".strip()))
     return reasons
-
-
-def _write(folder: Path, found: Export, force: bool) -> None:
-    _refuse_existing([folder / name for name in found.files], force)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as wrong:
-        problem = Problem(
-            path="--output", given=wrong.strerror or "not writable", expected="a folder", where=str(folder)
-        )
-        raise InputError(problem) from None
-    for name, text in found.files.items():
-        write_text(folder / name, text)
 
 
 def _refuse_existing(paths: list[Path], force: bool) -> None:

@@ -25,7 +25,6 @@ from ridgeline.core.files import write_text
 if TYPE_CHECKING:
     from ridgeline.comm.simulation import NetworkOptions
     from ridgeline.plan.scenario import Scenario
-    from ridgeline.trace import Timeline
 
 LONG = 20_000  # requests from which a bar is shown
 
@@ -100,19 +99,14 @@ def timeline(
         facts = {"file": str(output or html), "spans": len(line), "stages": len(line.processes)}
         print_json(facts | {"seconds": line.span_s, "layers_together": drawn_together(line)})
     elif output is not None:
-        say(_timeline_text(line, output, drawn_together(line), is_open=show))
+        from ridgeline.core.units import format_quantity
+
+        where = f"{len(line):,} spans of {len(line.processes)} stage(s), {format_quantity(line.span_s, 's')}"
+        note = "; the layers of a step are drawn as one, there are too many" if drawn_together(line) else ""
+        how = "" if show else "; open it at https://ui.perfetto.dev or chrome://tracing, or with --open"
+        say(f"{output}: {where}{note}{how}")
     if show and output is not None:
         _show(output, once)
-
-
-def _timeline_text(line: Timeline, output: Path, together: bool, *, is_open: bool) -> str:
-    """What was written, and how to look at it."""
-    from ridgeline.core.units import format_quantity
-
-    where = f"{len(line):,} spans of {len(line.processes)} stage(s), {format_quantity(line.span_s, 's')}"
-    note = "; the layers of a step are drawn as one, there are too many" if together else ""
-    how = "" if is_open else "; open it at https://ui.perfetto.dev or chrome://tracing, or with --open"
-    return f"{output}: {where}{note}{how}"
 
 
 def _write_requests(scenario: Scenario, output: Path | None, html: Path | None, *, json: bool) -> None:

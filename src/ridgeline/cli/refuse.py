@@ -63,7 +63,10 @@ def refuse(wrong: BaseException, arguments: Sequence[str]) -> int:
         elif isinstance(wrong, USAGE):
             wrong.show()  # type: ignore[attr-defined]
         else:
-            _complain(_lines(wrong))
+            messages = (
+                [str(wrong)] if isinstance(wrong, RidgelineError) else [str(problem) for problem in problems_of(wrong)]
+            )
+            _complain([part for line in messages for part in line.splitlines()] or [type(wrong).__name__])
     if code == OUR_MISTAKE and os.environ.get(TRACEBACK):
         raise wrong
     return code
@@ -95,11 +98,6 @@ def _unreachable(wrong: OSError) -> Problem:
     shown = where if len(where) <= 200 else where[:197] + "..."
     want = "a file that can be read and written" if where != "standard output" else "a place with room to write"
     return Problem(path=shown, given=wrong.strerror or type(wrong).__name__, expected=want, todo="choose another")
-
-
-def _lines(wrong: BaseException) -> list[str]:
-    messages = [str(wrong)] if isinstance(wrong, RidgelineError) else [str(problem) for problem in problems_of(wrong)]
-    return [part for line in messages for part in line.splitlines()] or [type(wrong).__name__]
 
 
 def _complain(lines: Sequence[str]) -> None:

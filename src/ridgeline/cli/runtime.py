@@ -26,7 +26,6 @@ from ridgeline.core.errors import InputError
 from ridgeline.core.files import write_text
 
 if TYPE_CHECKING:
-    from ridgeline.plan.scenario import Scenario
     from ridgeline.runtime import Options, StepRow
     from ridgeline.sim.prediction import Prediction
 
@@ -57,7 +56,16 @@ def run(
         weights=str(weights or ""), save_weights=str(save_weights or ""),
     )  # fmt: skip
     if sbatch is not None:
-        _write_sbatch(sbatch, built, (str(scenario), *_words(options, device, settings or ())), json)
+        from ridgeline.runtime import SbatchScript, refusals
+        from ridgeline.targets import slurm_run
+
+        if problems := (*ridgeline.check(built), *refusals(built)):
+            raise InputError(problems)
+        write_text(sbatch, slurm_run(built, (str(scenario), *_words(options, device, settings or ()))))
+        if json:
+            print_json(SbatchScript(output=sbatch))
+        else:
+            say(f"{sbatch}: sbatch {sbatch}")
         return
     expected_step = None if verify else api.expected_step(built)
     with _live(options, expected_step, json) as (tell, note):
@@ -88,19 +96,6 @@ def _words(options: Options, device: str, settings: Sequence[str]) -> Iterator[s
     yield from ("--device", device) if device else ()
     for setting in settings:
         yield from ("--set", setting)
-
-
-def _write_sbatch(path: Path, built: Scenario, words: tuple[str, ...], json: bool) -> None:
-    from ridgeline.runtime import SbatchScript, refusals
-    from ridgeline.targets import slurm_run
-
-    if problems := (*ridgeline.check(built), *refusals(built)):
-        raise InputError(problems)
-    write_text(path, slurm_run(built, words))
-    if json:
-        print_json(SbatchScript(output=path))
-    else:
-        say(f"{path}: sbatch {path}")
 
 
 @contextmanager
@@ -151,7 +146,14 @@ def characterize(
     from ridgeline.runtime import merge_profiles
 
     if standalone is not None:
-        _write_standalone(standalone, json)
+        from ridgeline.runtime import write_standalone
+
+        check_outputs(standalone)
+        written = write_standalone(standalone)
+        if json:
+            print_json(written)
+        else:
+            say(f"{standalone}: python {standalone.name} --device cuda --minutes 8 -o profile.json")
         return
     if merge:
         answer(merge_profiles(merge, output), json)
@@ -163,17 +165,6 @@ def characterize(
             backend=backend, seed=seed, progress=tell,
         )  # fmt: skip
     answer(device_profile, json)
-
-
-def _write_standalone(path: Path, json: bool) -> None:
-    from ridgeline.runtime import write_standalone
-
-    check_outputs(path)
-    written = write_standalone(path)
-    if json:
-        print_json(written)
-    else:
-        say(f"{path}: python {path.name} --device cuda --minutes 8 -o profile.json")
 
 
 def preflight(

@@ -39,13 +39,12 @@ def console() -> Console:
 
     if sys.stdout.isatty():
         return Console(highlight=False)
-    return Console(highlight=False, width=_columns(), file=cast(TextIO, Trimmed(sys.stdout)))
-
-
-def _columns() -> int:
-    """What COLUMNS says, where it is a width."""
     text = os.environ.get("COLUMNS", "")
-    return max(NARROWEST, min(int(text), WIDEST)) if text.isascii() and text.isdigit() and int(text) else PIPED
+    return Console(
+        highlight=False,
+        width=(max(NARROWEST, min(int(text), WIDEST)) if text.isascii() and text.isdigit() and int(text) else PIPED),
+        file=cast(TextIO, Trimmed(sys.stdout)),
+    )
 
 
 def stderr_console() -> Console:

@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
 
 import typer
 
@@ -190,19 +189,16 @@ def _copy_stream(path: Path, folder: Path) -> Path:
     try:
         stream = contextlib.nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb")
         with copy.open("wb") as target, stream as source:
-            _pour(source, target, path, shutil.disk_usage(folder).free // 2)
+            room = shutil.disk_usage(folder).free // 2
+            while chunk := source.read(CHUNK):
+                room -= len(chunk)
+                if room < 0:
+                    given_text, todo = "more than half of the free space holds", "set TMPDIR, or name a file"
+                    raise _refuse(path, given_text, "a smaller trace", todo)
+                target.write(chunk)
     except OSError as wrong:
         raise _refuse(path, wrong.strerror or "unreadable", "a trace that can be read", "name a file") from None
     return copy
-
-
-def _pour(source: BinaryIO, target: BinaryIO, path: Path, room: int) -> None:
-    while chunk := source.read(CHUNK):
-        room -= len(chunk)
-        if room < 0:
-            given_text, todo = "more than half of the free space holds", "set TMPDIR, or name a file"
-            raise _refuse(path, given_text, "a smaller trace", todo)
-        target.write(chunk)
 
 
 def _refuse(path: Path, given: str, expected: str, todo: str) -> InputError:

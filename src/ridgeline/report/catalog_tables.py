@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -16,67 +16,31 @@ from ridgeline.core.units import format_count, format_quantity
 from ridgeline.hardware.chip import PEAK_KEYS, Ratio
 from ridgeline.hardware.load import sources as known_sources
 from ridgeline.plan.workload import Workload
-from ridgeline.report.catalog import (
-    CONVENTION,
-    NUMBERS,
-    ChipEntry,
-    ChipNumber,
-    EngineEntry,
-    Entry,
-    Listing,
-    MediaSize,
-    ModelEntry,
-    ScenarioEntry,
-    ScheduleEntry,
-    ScheduleStep,
-    SystemEntry,
-)
+from ridgeline.report import catalog
 from ridgeline.report.cells import DASH, WEAK, clean, facts, header_table, list_lines
 
 COLOURS = {"F": "white on blue", "B": "black on green", "I": "black on cyan", "W": "black on yellow"}
 
 
-def draw_entries(entries: Sequence[Entry], console: Console, *, sources: bool = False) -> None:
+def draw_entries(entries: Sequence[catalog.Entry], console: Console, *, sources: bool = False) -> None:
     """Print the entries; neighbours of one kind that compare well stand side by side; where asked, their sources."""
     for kind, group in groupby(entries, type):
-        if kind is ChipEntry:
-            console.print(chips([entry for entry in group if isinstance(entry, ChipEntry)]))
-        elif kind is ModelEntry:
-            console.print(models([entry for entry in group if isinstance(entry, ModelEntry)]))
-        else:
-            for entry in group:
-                console.print(_page(entry))
+        page = PAGES[kind]
+        for neighbours in [list(group)] if kind in SIDE_BY_SIDE else group:
+            console.print(page(neighbours))
     for entry in entries if sources else ():
-        if isinstance(entry, ChipEntry):
+        if isinstance(entry, catalog.ChipEntry):
             console.print(_sources(entry))
-
-
-def _page(entry: Entry) -> RenderableType:
-    match entry:
-        case SystemEntry():
-            return system(entry)
-        case EngineEntry():
-            return engine(entry)
-        case ScheduleEntry():
-            return schedule(entry)
-        case ScenarioEntry():
-            return scenario(entry)
-        case Listing():
-            return listing(entry)
-        case ChipEntry():
-            return chips([entry])
-        case ModelEntry():
-            return models([entry])
 
 
 # -- chips ------------------------------------------------------------------------------------------------------------
 
 
-def chips(entries: Sequence[ChipEntry]) -> RenderableType:
+def chips(entries: Sequence[catalog.ChipEntry]) -> RenderableType:
     """Chips side by side: quoted numbers, ridge points, bytes per flop; weaker evidence is coloured."""
     columns = ["", *(entry.chip.id for entry in entries)]
     table = header_table(columns, title=", ".join(entry.chip.name for entry in entries))
-    for path in NUMBERS:
+    for path in catalog.NUMBERS:
         if any(path in entry.numbers for entry in entries):
             table.add_row(Text(path), *(_side_note(entry, path) for entry in entries))
     table.add_section()
@@ -86,7 +50,12 @@ def chips(entries: Sequence[ChipEntry]) -> RenderableType:
             table.add_row(f"ridge {key}", *(_ratio_text(ridge, 1, "{:.0f} FLOP/B") for ridge in ridges))
     table.add_section()
     for link in ("hbm", "scaleup", "scaleout", "host"):
-        ratios = [entry.bytes_per_flop.get(_main_peak(entry), {}).get(link) for entry in entries]
+        ratios = [
+            entry.bytes_per_flop.get(
+                next((key for key in ("bf16", "fp16", "fp8") if key in entry.bytes_per_flop), ""), {}
+            ).get(link)
+            for entry in entries
+        ]
         table.add_row(f"{link} B/kFLOP", *(_ratio_text(ratio, 1000, "{:.3g}") for ratio in ratios))
     legend = Text.assemble(("analytic", "cyan"), "  ", ("assumed", "yellow"), "  * sources differ", style="dim")
     if any(entry.measured for entry in entries):
@@ -101,11 +70,7 @@ def chips(entries: Sequence[ChipEntry]) -> RenderableType:
     return Group(table, legend, Text(under, style="dim"), *missing)
 
 
-def _main_peak(entry: ChipEntry) -> str:
-    return next((key for key in ("bf16", "fp16", "fp8") if key in entry.bytes_per_flop), "")
-
-
-def _side_note(entry: ChipEntry, path: str) -> Text:
+def _side_note(entry: catalog.ChipEntry, path: str) -> Text:
     """A number, and what was measured of it."""
     number, best = _number(entry.numbers.get(path)), entry.measured.get(path)
     if best is None:
@@ -114,7 +79,7 @@ def _side_note(entry: ChipEntry, path: str) -> Text:
     return Text.assemble(number, (f"  {format_quantity(best['value'], best['unit'], 4)} measured{share}", "green"))
 
 
-def _number(number: ChipNumber | None) -> Text:
+def _number(number: catalog.ChipNumber | None) -> Text:
     if number is None:
         return Text(DASH, style="dim")
     text = _in_unit(number.quoted.value, number.unit) + ("*" if number.quoted.conflicts else "")
@@ -135,7 +100,7 @@ def _ratio_text(ratio: Ratio | None, factor: float, form: str) -> Text:
     return Text(form.format(ratio.value * factor), style=_colour(ratio.evidence))
 
 
-def _sources(entry: ChipEntry) -> Table:
+def _sources(entry: catalog.ChipEntry) -> Table:
     """Where every number of a chip comes from, and who disagrees."""
     known = known_sources()
     table = header_table(("number", "value", "evidence", "source", "note"), title=f"{entry.chip.id}: sources")
@@ -153,7 +118,7 @@ def _sources(entry: ChipEntry) -> Table:
 # -- the rest ---------------------------------------------------------------------------------------------------------
 
 
-def system(entry: SystemEntry) -> RenderableType:
+def system(entry: catalog.SystemEntry) -> RenderableType:
     """A sized system: its tiers from the inside out, and its totals."""
     about, totals = entry.system, entry.totals
     tiers = header_table(
@@ -183,7 +148,7 @@ def system(entry: SystemEntry) -> RenderableType:
     return Group(tiers, rows, *list_lines("assumed", about.assumptions))
 
 
-def engine(entry: EngineEntry) -> RenderableType:
+def engine(entry: catalog.EngineEntry) -> RenderableType:
     """A training software."""
     about = entry.engine
     rows = facts(
@@ -215,7 +180,7 @@ def _words(value: str | bool | Sequence[str | Sequence[str]]) -> str:
     return ", ".join(word if isinstance(word, str) else "+".join(word) for word in value)
 
 
-def schedule(entry: ScheduleEntry) -> RenderableType:
+def schedule(entry: catalog.ScheduleEntry) -> RenderableType:
     """A schedule as a coloured grid: a row a rank, as wide as each action takes, phase and microbatch inside."""
     table = entry.table
     wide = len(str(table.microbatches - 1)) + 1
@@ -260,7 +225,7 @@ class _Bands:
                 yield Text(name.ljust(label)) + line[start : start + wide]
 
 
-def _cells(step: ScheduleStep, wide: int) -> Text:
+def _cells(step: catalog.ScheduleStep, wide: int) -> Text:
     """One step: its actions share its time, each drawn in its colour."""
     line = Text()
     width = round((step.end - step.start) * wide)
@@ -282,7 +247,7 @@ def _load_text(work: Workload) -> str:
     return f"serve, {work.arrivals.kind} arrivals{speed}{lengths}"
 
 
-def scenario(entry: ScenarioEntry) -> RenderableType:
+def scenario(entry: catalog.ScenarioEntry) -> RenderableType:
     """A scenario as it was understood."""
     about, plan = entry.scenario, entry.scenario.plan
     mesh = " ".join(f"{axis}={degree}" for axis, degree in to_json(plan.mesh).items() if axis != "order" and degree > 1)
@@ -304,7 +269,7 @@ def scenario(entry: ScenarioEntry) -> RenderableType:
     return Group(rows, *list_lines("assumed", about.assumptions))
 
 
-def listing(entry: Listing) -> RenderableType:
+def listing(entry: catalog.Listing) -> RenderableType:
     """A catalog as one table."""
     names = {key: key.replace("_", " ") for key in entry.rows[0]} if entry.rows else {}
     return header_table(
@@ -333,11 +298,11 @@ PARTS = (
     "embedding", "attention", "mlp", "experts", "shared_experts", "router", "norms", "head", "vision", "audio",
     "encoder", "companions", "extra",
 )  # fmt: skip
-Row = tuple[str, Callable[[ModelEntry], str]]  # its name, and what stands there for a model
+Row = tuple[str, Callable[[catalog.ModelEntry], str]]  # its name, and what stands there for a model
 HEADS = ("parameters", "forward")  # rows that others follow as parts
 
 
-def models(entries: Sequence[ModelEntry]) -> RenderableType:
+def models(entries: Sequence[catalog.ModelEntry]) -> RenderableType:
     """Models side by side: parameters by part, flops, cache, intensity."""
     columns = ["", *(entry.spec.id for entry in entries)]
     table = header_table(columns, title=", ".join(entry.spec.name for entry in entries))
@@ -350,7 +315,7 @@ def models(entries: Sequence[ModelEntry]) -> RenderableType:
     untold = [
         f"{entry.spec.id}: {line}" for entry in entries if entry.spec.capture for line in entry.spec.capture.untold
     ]
-    return Group(table, Text(CONVENTION, style="dim"), *list_lines("captured; could not be told", untold))
+    return Group(table, Text(catalog.CONVENTION, style="dim"), *list_lines("captured; could not be told", untold))
 
 
 SHAPE_ROWS: tuple[Row, ...] = (
@@ -364,29 +329,31 @@ SHAPE_ROWS: tuple[Row, ...] = (
 CACHE_ROWS: tuple[Row, ...] = (
     ("KV cache", lambda entry: f"{format_quantity(entry.kv_cache_bytes_per_token, 'B')}/token"),
     ("  at this length", lambda entry: f"{format_quantity(entry.kv_cache_bytes_per_sequence, 'B')}/sequence"),
-    ("recurrent state", lambda entry: _state(entry.state_bytes_per_sequence)),
+    (
+        "recurrent state",
+        lambda entry: (
+            f"{format_quantity(entry.state_bytes_per_sequence, 'B')}/sequence"
+            if entry.state_bytes_per_sequence
+            else "0"
+        ),
+    ),
     ("intensity, prefill", lambda entry: f"{entry.arithmetic_intensity['prefill']:.4g} FLOP/B"),
-    ("intensity, decode", lambda entry: _decode_intensity(entry)),
+    (
+        "intensity, decode",
+        lambda entry: f"{entry.arithmetic_intensity['decode']:.3g} FLOP/B at batch {entry.detail.batch}",
+    ),
 )
 
 
-def _decode_intensity(entry: ModelEntry) -> str:
-    return f"{entry.arithmetic_intensity['decode']:.3g} FLOP/B at batch {entry.detail.batch}"
-
-
-def _state(size: float) -> str:
-    return f"{format_quantity(size, 'B')}/sequence" if size else "0"
-
-
 def _param_rows() -> Iterator[Row]:
-    def share_of(part: str) -> Callable[[ModelEntry], str]:
-        def cell(entry: ModelEntry) -> str:
+    def share_of(part: str) -> Callable[[catalog.ModelEntry], str]:
+        def cell(entry: catalog.ModelEntry) -> str:
             value = entry.params[part]
             return f"{format_count(value, 4)}  {value / entry.params['total']:.1%}" if value else "0"
 
         return cell
 
-    def count_of(key: str) -> Callable[[ModelEntry], str]:
+    def count_of(key: str) -> Callable[[catalog.ModelEntry], str]:
         return lambda entry: format_count(entry.params[key], 4) if entry.params[key] else "0"
 
     yield "parameters", lambda entry: f"{format_count(entry.params['total'], 4)}  ({entry.params['total']:,})"
@@ -396,12 +363,12 @@ def _param_rows() -> Iterator[Row]:
     yield "weights", lambda entry: f"{format_quantity(entry.weight_bytes, 'B')} in {entry.dtype.id}"
 
 
-def _flop_rows(entries: Sequence[ModelEntry]) -> Iterator[Row]:
-    def per_token(entry: ModelEntry, key: str) -> str:
+def _flop_rows(entries: Sequence[catalog.ModelEntry]) -> Iterator[Row]:
+    def per_token(entry: catalog.ModelEntry, key: str) -> str:
         return f"{format_quantity(entry.flops_per_token[key], 'FLOP')}/token"
 
-    def share_of(part: str) -> Callable[[ModelEntry], str]:
-        def cell(entry: ModelEntry) -> str:
+    def share_of(part: str) -> Callable[[catalog.ModelEntry], str]:
+        def cell(entry: catalog.ModelEntry) -> str:
             value = entry.flops_per_token["parts"].get(part, 0)
             return f"{value / entry.flops_per_token['forward']:.1%}" if value else "0"
 
@@ -413,11 +380,11 @@ def _flop_rows(entries: Sequence[ModelEntry]) -> Iterator[Row]:
     yield "training", lambda entry: per_token(entry, "training")
 
 
-def _media_rows(entries: Sequence[ModelEntry]) -> Iterator[Row]:
+def _media_rows(entries: Sequence[catalog.ModelEntry]) -> Iterator[Row]:
     """A row for each size of image, video and clip that any of the models reads, or makes."""
 
-    def flops_of(kind: str, name: str) -> Callable[[ModelEntry], str]:
-        def cell(entry: ModelEntry) -> str:
+    def flops_of(kind: str, name: str) -> Callable[[catalog.ModelEntry], str]:
+        def cell(entry: catalog.ModelEntry) -> str:
             size = next((size for size in _sizes(entry, kind) if _size_name(size) == name), None)
             return DASH if size is None else f"{format_quantity(size.flops, 'FLOP')}, {size.tokens:,.0f} tokens"
 
@@ -430,18 +397,25 @@ def _media_rows(entries: Sequence[ModelEntry]) -> Iterator[Row]:
     yield "beside it", lambda entry: ", ".join(one.name for one in entry.spec.companions) or DASH
 
 
-def _sizes(entry: ModelEntry, kind: str) -> tuple[MediaSize, ...]:
+def _sizes(entry: catalog.ModelEntry, kind: str) -> tuple[catalog.MediaSize, ...]:
     part = entry.media[kind]
     return part.sizes if part else ()
 
 
-def _size_name(size: MediaSize) -> str:
+def _size_name(size: catalog.MediaSize) -> str:
     if size.seconds is not None:
         return f"sound of {size.seconds} s"
     what = f"video of {size.frames} frames, " if (size.frames or 1) > 1 else "image of "
     return f"{what}{size.height} x {size.width}"
 
 
-def _source(entry: ModelEntry) -> str:
+def _source(entry: catalog.ModelEntry) -> str:
     part = entry.media["source"]
     return f"{format_quantity(part.flops or 0.0, 'FLOP')} of {part.positions:,}" if part else DASH
+
+
+PAGES: Mapping[type, Callable[..., RenderableType]] = {
+    catalog.ChipEntry: chips, catalog.ModelEntry: models, catalog.SystemEntry: system, catalog.EngineEntry: engine,
+    catalog.ScheduleEntry: schedule, catalog.ScenarioEntry: scenario, catalog.Listing: listing,
+}  # fmt: skip
+SIDE_BY_SIDE = (catalog.ChipEntry, catalog.ModelEntry)  # whose pages take several

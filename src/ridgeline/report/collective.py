@@ -462,7 +462,10 @@ def page(found: CollectiveTime) -> str:
     body = f"<h1>{html.escape_text(title)}</h1>{html.facts(pairs)}<h2>Schedule</h2><figure>"
     side = _side(shares)
     cells = _heat_cells(shares, side, _link_labels(found, shares))
-    body += html.svg(*_size(shares, side), [*_round_labels(shares, side, algorithm.rounds), *cells])
+    right = HEAT_LEFT + shares.shape[1] * side[0]
+    first = html.label("round 1", HEAT_LEFT, HEAT_TOP - 8)
+    last = html.label(f"round {algorithm.rounds}", right, HEAT_TOP - 8, anchor="end")
+    body += html.svg(*_size(shares, side), [*([first, last] if algorithm.rounds > 1 else [first]), *cells])
     caption = "Darker: more bytes in these rounds on these links; the darkest cell is the fullest."
     body += f"<figcaption>{caption}</figcaption></figure>{_busiest(found)}"
     if by_size:
@@ -470,15 +473,8 @@ def page(found: CollectiveTime) -> str:
         body += f"<h2>By size</h2><figure>{chart}</figure>{crossing_table(by_size)}"
     if found.verification.problems:
         rows = [(str(problem),) for problem in found.verification.problems]
-        body += f"<h2>What is wrong</h2>{html.table(('step, rank',), rows, text=(0,))}"
+        body += html.section("What is wrong", ("step, rank",), rows, text=(0,))
     return html.document(title=title, body=body, style=html.page_style())
-
-
-def _round_labels(filled: Array, side: tuple[int, int], rounds: int) -> list[str]:
-    right = HEAT_LEFT + filled.shape[1] * side[0]
-    first = html.label("round 1", HEAT_LEFT, HEAT_TOP - 8)
-    last = html.label(f"round {rounds}", right, HEAT_TOP - 8, anchor="end")
-    return [first, last] if rounds > 1 else [first]
 
 
 def _link_labels(found: CollectiveTime, filled: Array) -> list[str]:
@@ -504,4 +500,4 @@ def _busiest(found: CollectiveTime) -> str:
          f"{busy[link]:.1%}")
         for link in np.argsort(-busy, kind="stable")[:8]
     ]  # fmt: skip
-    return f"<h2>Busiest links</h2>{html.table(('link', 'bytes', 'of the time'), rows, text=(0,))}"
+    return html.section("Busiest links", ("link", "bytes", "of the time"), rows, text=(0,))

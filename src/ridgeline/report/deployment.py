@@ -24,7 +24,7 @@ from ridgeline.report.cells import (
     scatter,
 )
 from ridgeline.report.drawing import RULE, ChartPoint, Label, Line, Look, Mark, png_marks, standalone_svg
-from ridgeline.report.html import Scale, document, escape_text, facts, page_part, page_style, table
+from ridgeline.report.html import Scale, document, escape_text, facts, page_part, page_style, section
 from ridgeline.report.plan_html import EDGE, LEFT, TALL, WIDE, Chart, chart
 from ridgeline.report.predict import COLOURS
 from ridgeline.search import DeploymentReport, FrontierPoint
@@ -225,7 +225,8 @@ def page(report: DeploymentReport) -> str:
     ]  # fmt: skip
     title = f"{report.scenario.model.id} on {report.scenario.system.name}"
     body = f"<h1>{escape_text(title)}</h1><p class=plan>{escape_text(best.candidate.words)}</p>{facts(pairs)}"
-    body += _deployment_chart_frontier(report) + _deployment_chart_knobs(report)
+    body += _deployment_chart_frontier(report)
+    body += section("What each knob would change", KNOB_HEADS, _knob_rows(report), text=(0, 2, 3))
     return document(title=title, body=body, style=page_style("plan"), script=page_part("plan.js"))
 
 
@@ -242,8 +243,3 @@ def _deployment_chart_frontier(report: DeploymentReport) -> str:
         ],
     )
     return f"<h2>Frontier</h2>{chart(made, 'Replicas that no other beats in both; red ones keep the objective.')}"
-
-
-def _deployment_chart_knobs(report: DeploymentReport) -> str:
-    rows = _knob_rows(report)
-    return f"<h2>What each knob would change</h2>{table(KNOB_HEADS, rows, text=(0, 2, 3))}" if rows else ""

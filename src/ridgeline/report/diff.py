@@ -10,7 +10,7 @@ from rich.text import Text
 from ridgeline.calibrate.explain import Explanation, GapPart
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.report.cells import better_or_worse, blocks, clean, grid, list_lines, signed_time, time
-from ridgeline.report.html import document, escape_text, facts, label, page_style, rule, svg, table
+from ridgeline.report.html import document, escape_text, facts, label, page_style, rule, section, svg, table
 from ridgeline.trace import CauseTime, Diff, DiffRuns, Place
 
 SHOWN = 4  # of a cause on a page
@@ -275,4 +275,4 @@ def _place_table(by: str, places: Sequence[Place]) -> str:
         for place in places
         if place.delta_ns
     ]
-    return f"<h2>By {by}</h2>{table((by, 'A', 'B', 'B − A'), rows[:60])}" if rows else ""
+    return section(f"By {by}", (by, "A", "B", "B − A"), rows[:60])

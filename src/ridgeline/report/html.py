@@ -51,12 +51,11 @@ def policy(style: str, script: str = "") -> str:
     "default-src 'none'; style-src 'sha256-SNJDlN1Iy2mnt7D"
     """
     own = {"style": style, **({"script": script} if script else {})}
-    allowed = (f"{kind}-src 'sha256-{_hash(text)}'" for kind, text in own.items())
+    allowed = (
+        f"{kind}-src 'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+        for kind, text in own.items()
+    )
     return "; ".join(("default-src 'none'", *allowed, "base-uri 'none'", "form-action 'none'"))
-
-
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def printable(text: str, most: int = LONGEST) -> str:
@@ -108,6 +107,22 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, text: Sequen
         return f"<tr>{''.join(made)}</tr>"
 
     return f'<div class="wide"><table>{line(head, "th")}{"".join(line(row, "td") for row in rows)}</table></div>'
+
+
+def section(title: str, head: Sequence[str], rows: Sequence[Sequence[object]], *, text: Sequence[int] = ()) -> str:
+    """A table under its title; nothing where there is no row."""
+    return f"<h2>{escape_text(title)}</h2>{table(head, rows, text=text)}" if rows else ""
+
+
+def details(title: str, summary: str, inside: str) -> str:
+    """What opens on demand, under its title."""
+    return f"<h2>{escape_text(title)}</h2><details><summary>{escape_text(summary)}</summary>{inside}</details>"
+
+
+def list_items(title: str, items: Iterable[str]) -> str:
+    """A list under its title."""
+    lines = "".join(f"<li>{escape_text(item)}</li>" for item in items)
+    return f"<h2>{escape_text(title)}</h2><ul>{lines}</ul>"
 
 
 def svg(width: float, height: float, marks: Iterable[str]) -> str:

@@ -21,7 +21,6 @@ from ridgeline.search import (
     RefinedPlan,
     SystemPlan,
 )
-from ridgeline.sim import Prediction
 
 WORTH = 0.005  # gains below half a per cent are not worth telling
 MOST_UNTOLD = 3  # decisions named of a plan that a target cannot express
@@ -53,6 +52,9 @@ def draw_best(report: PlanReport, console: Console) -> None:
 def draw_reasons(report: PlanReport, console: Console) -> None:
     """Print what follows the best plans, the most important first; how long the search took stands last."""
     console.print()
+    speed = report.found.considered / report.search.time.seconds if report.search.time.seconds else 0.0
+    counts = f"{report.found.considered:,} plans priced, {report.found.feasible:,} fit"
+    explained = f"; explained in {report.search.time.explain_seconds:.1f} s" if report.reasons.complete else ""
     console.print(
         blocks(
             _stopped_note(report),
@@ -63,7 +65,7 @@ def draw_reasons(report: PlanReport, console: Console) -> None:
             _system_comparison(report),
             _frontier(report),
             list_lines("assumed", report.reasons.assumptions, most=MOST),
-            [_search_text(report)],
+            [Text(f"{counts}; {report.search.time.seconds:.1f} s, {speed:,.0f} plans/s{explained}", style="dim")],
         )
     )
 
@@ -90,7 +92,10 @@ def _headline(report: PlanReport) -> Iterable[RenderableType]:
         ("speed", f"{best.tokens_per_s_per_chip:,.0f} tokens/s/chip   MFU {best.utilization.mfu:.1%}"),
         ("memory", f"{format_gib(best.memory.peak_bytes)} of {format_gib(capacity)}, {free:.0%} free"),
     ]
-    bill = _bill(best)
+    cost_usd, energy_j = best.bill.cost_usd, best.bill.energy_j
+    words = [] if cost_usd is None else [f"{cost_usd:.3g} USD a step"]
+    words += [] if energy_j is None else [f"{format_quantity(energy_j, 'J', 3)} at rated power"]
+    bill = ", ".join(words)
     rows += [("bill", bill)] if bill else []
     rows += [("run", run_words)] if (run_words := _run(report)) else []
     rows += [("yours", _given_plan_text(report.reasons.given))] if report.reasons.given else []
@@ -103,13 +108,6 @@ def _target(report: PlanReport) -> str:
     """The target that the plan is for, where one was asked for."""
     target = report.found.request.target
     return f", {target.id} can express all of it" if target else ""
-
-
-def _bill(best: Prediction) -> str:
-    cost_usd, energy_j = best.bill.cost_usd, best.bill.energy_j
-    words = [] if cost_usd is None else [f"{cost_usd:.3g} USD a step"]
-    words += [] if energy_j is None else [f"{format_quantity(energy_j, 'J', 3)} at rated power"]
-    return ", ".join(words)
 
 
 def _run(report: PlanReport) -> str:
@@ -336,10 +334,3 @@ def _frontier(report: PlanReport) -> Iterable[RenderableType]:
     yield Text(f"frontier: the {len(points)} plans that no other beats in both, * the one chosen", style="dim")
     across, up = (PlotAxis(name=FORMS[axis][0], form=FORMS[axis][1]) for axis in (first, second))
     yield from (Text(line.rstrip(), no_wrap=True) for line in scatter(dots, across, up))
-
-
-def _search_text(report: PlanReport) -> Text:
-    speed = report.found.considered / report.search.time.seconds if report.search.time.seconds else 0.0
-    counts = f"{report.found.considered:,} plans priced, {report.found.feasible:,} fit"
-    explained = f"; explained in {report.search.time.explain_seconds:.1f} s" if report.reasons.complete else ""
-    return Text(f"{counts}; {report.search.time.seconds:.1f} s, {speed:,.0f} plans/s{explained}", style="dim")

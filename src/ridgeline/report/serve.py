@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.calibrate.request_log import METRICS as EXPLAINED_METRICS
-from ridgeline.calibrate.request_log import BenchExplanation, BenchLoad, LogFit
+from ridgeline.calibrate.request_log import BenchExplanation, LogFit
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_gib, format_quantity, signed_quantity, signed_share
 from ridgeline.report import html
@@ -48,7 +48,12 @@ def draw_serving(prediction: ServingPrediction, console: Console) -> None:
     """Print the page of a serving prediction."""
     assumed = list_lines("assumed", prediction.assumptions, most=MOST)
     where = (Text("where the time of a request goes", style="bold"), _bars(prediction.metrics.time))
-    console.print(blocks(_headline(prediction), [_metrics(prediction)], where, [_fleet(prediction)], assumed))
+    heads, rows = metric_rows(prediction)
+    console.print(
+        blocks(
+            _headline(prediction), [header_table(("", *heads), rows, right=heads)], where, [_fleet(prediction)], assumed
+        )
+    )
 
 
 def _about(title: ServedTitle) -> Text:
@@ -85,11 +90,6 @@ def metric_rows(prediction: ServingPrediction) -> tuple[list[str], list[tuple[st
     heads = list(prediction.metrics.ttft.figures)
     figures = {name: getattr(prediction.metrics, key).figures for key, name in METRICS.items()}
     return heads, [(name, *(format_quantity(row[head], "s") for head in heads)) for name, row in figures.items()]
-
-
-def _metrics(prediction: ServingPrediction) -> Table:
-    heads, rows = metric_rows(prediction)
-    return header_table(("", *heads), rows, right=heads)
 
 
 def _bars(parts: dict[str, float]) -> Table:
@@ -297,7 +297,10 @@ def draw_bench_explanation(explanation: BenchExplanation, console: Console) -> N
         console.print(Text.assemble("anchored on ", clean(explanation.anchor), f"{fit}: {parts}"))
         console.print()
     for load in explanation.loads:
-        console.print(Text(_explain_bench_title(load), style="bold"))
+        rate = f"{load.finite_rate:g} requests/s" if load.finite_rate else "all at once"
+        limit = f", at most {load.max_concurrency} at a time" if load.max_concurrency else ""
+        times = f"median of {load.repeats} repeats" if load.repeats > 1 else "one run"
+        console.print(Text(f"{rate}{limit}: {times}, {load.requests:,} requests; medians of requests", style="bold"))
         causes = list(load.causes)
         heads = ["measured", "predicted", "residual", "spread", *(["cold"] if explanation.anchor else []), *causes]
         table = header_table(["", *heads], right=heads)
@@ -311,13 +314,6 @@ def draw_bench_explanation(explanation: BenchExplanation, console: Console) -> N
         console.print()
     for line in list_lines("notes", explanation.notes):
         console.print(line)
-
-
-def _explain_bench_title(load: BenchLoad) -> str:
-    rate = f"{load.finite_rate:g} requests/s" if load.finite_rate else "all at once"
-    limit = f", at most {load.max_concurrency} at a time" if load.max_concurrency else ""
-    times = f"median of {load.repeats} repeats" if load.repeats > 1 else "one run"
-    return f"{rate}{limit}: {times}, {load.requests:,} requests; medians of requests"
 
 
 # -- the page of requests over time -----------------------------------------------------------------------------------
@@ -384,7 +380,8 @@ def _time_table(parts: Mapping[str, float]) -> str:
         for name, value in parts.items()
         if value > 0
     ]
-    return f"<h2>Where the time of a request goes</h2>{html.table(('part', 'mean', 'share', ''), rows, text=(0, 3))}"
+    heads = ("part", "mean", "share", "")
+    return html.section("Where the time of a request goes", heads, rows, text=(0, 3))
 
 
 def _legend() -> str:

@@ -16,19 +16,7 @@ from ridgeline.models.params import count
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.scenario_file import apply_settings, read_scenario
 from ridgeline.plan.schedules import SCHEDULES
-from ridgeline.report.catalog import (
-    Detail,
-    Entry,
-    Listing,
-    ScenarioEntry,
-    chip_entry,
-    engine_entry,
-    experts_label,
-    mixer_label,
-    model_entry,
-    schedule_entry,
-    system_entry,
-)
+from ridgeline.report import catalog
 
 
 def _chip_rows() -> Iterator[JsonObject]:
@@ -50,7 +38,7 @@ def _model_rows() -> Iterator[JsonObject]:
         params = count(spec)
         yield {
             "id": spec.id, "params": params.total, "active": params.active, "layers": spec.layers,
-            "hidden": spec.hidden, "attention": mixer_label(spec), "experts": experts_label(spec),
+            "hidden": spec.hidden, "attention": catalog.mixer_label(spec), "experts": catalog.experts_label(spec),
         }  # fmt: skip
 
 
@@ -80,7 +68,7 @@ LISTS: Mapping[str, Callable[[], Iterable[JsonObject]]] = {
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
-def show(*names: str, detail: Detail | None = None, settings: tuple[str, ...] = ()) -> list[JsonObject]:
+def show(*names: str, detail: catalog.Detail | None = None, settings: tuple[str, ...] = ()) -> list[JsonObject]:
     """The facts of each name as `ridgeline show --json` prints them, in order; see `entries`.
 
     >>> facts = show("h100-sxm")[0]
@@ -90,9 +78,9 @@ def show(*names: str, detail: Detail | None = None, settings: tuple[str, ...] = 
     return [to_json(entry) for entry in entries(*names, detail=detail, settings=settings)]
 
 
-def entries(*names: str, detail: Detail | None = None, settings: tuple[str, ...] = ()) -> list[Entry]:
+def entries(*names: str, detail: catalog.Detail | None = None, settings: tuple[str, ...] = ()) -> list[catalog.Entry]:
     """An entry for each name, in order. A catalog's word (`chips`, `models`, ...) gives one that lists it."""
-    detail = detail or Detail()
+    detail = detail or catalog.Detail()
     if wrong := list(detail.problems()):
         raise InputError(wrong)
     return [_entry(name, detail, settings) for name in names]
@@ -103,22 +91,22 @@ def known_names() -> list[str]:
     return [*LISTS, *CHIPS, *MODELS, *SYSTEMS, *ENGINES, *SCHEDULES]
 
 
-def _entry(name: str, detail: Detail, settings: tuple[str, ...]) -> Entry:
+def _entry(name: str, detail: catalog.Detail, settings: tuple[str, ...]) -> catalog.Entry:
     if name in LISTS:
         _refuse(settings, name)
-        return Listing(of=name, rows=tuple(LISTS[name]()))
+        return catalog.Listing(of=name, rows=tuple(LISTS[name]()))
     if name.endswith(SUFFIXES) or _is_path(name):
         return _file_entry(Path(name), detail, settings)
     if name in SCHEDULES:
         _refuse(settings, name)
-        return schedule_entry(name, detail)
+        return catalog.schedule_entry(name, detail)
     if name in CHIPS:
         return _entry_of_kind("chip", name, detail, settings)
     if name in MODELS:
         return _entry_of_kind("model", name, detail, settings)
     if name in ENGINES:
         _refuse(settings, name)
-        return engine_entry(ENGINES[name])
+        return catalog.engine_entry(ENGINES[name])
     for kind in ("system", "model"):
         try:
             return _entry_of_kind(kind, name, detail, settings)
@@ -134,7 +122,7 @@ def _is_path(name: str) -> bool:
         return False
 
 
-def _entry_of_kind(kind: str, name: str, detail: Detail, settings: tuple[str, ...]) -> Entry:
+def _entry_of_kind(kind: str, name: str, detail: catalog.Detail, settings: tuple[str, ...]) -> catalog.Entry:
     """The entry of one chip, system or model with the settings that concern it."""
     own_keys = {"chip": ("chip",), "system": ("system", "chip"), "model": ("model",)}[kind]
     _refuse(tuple(setting for setting in settings if setting.split(".")[0].strip() not in own_keys), name)
@@ -142,10 +130,10 @@ def _entry_of_kind(kind: str, name: str, detail: Detail, settings: tuple[str, ..
     if problems := apply_settings(data, settings):
         raise InputError(problems)
     if kind == "chip":
-        return chip_entry(chip(data["chip"]))
+        return catalog.chip_entry(chip(data["chip"]))
     if kind == "system":
-        return system_entry(system(data["system"], data.get("chip")))
-    return model_entry(model(data["model"]), detail)
+        return catalog.system_entry(system(data["system"], data.get("chip")))
+    return catalog.model_entry(model(data["model"]), detail)
 
 
 def _refuse(settings: tuple[str, ...], name: str) -> None:
@@ -154,13 +142,13 @@ def _refuse(settings: tuple[str, ...], name: str) -> None:
         raise InputError(Problem(path="--set", given=repr(settings[0]), expected=f"a key of {name}", todo=todo))
 
 
-def _file_entry(path: Path, detail: Detail, settings: tuple[str, ...]) -> Entry:
+def _file_entry(path: Path, detail: catalog.Detail, settings: tuple[str, ...]) -> catalog.Entry:
     """A scenario, a chip, a system or a model, told apart by the keys only one of them has."""
     if path.is_dir() or path.suffix.lower() not in SUFFIXES:
-        return model_entry(model(path), detail)
+        return catalog.model_entry(model(path), detail)
     keys = read_table(path).data
     if {"workload", "plan"} & keys.keys():
-        return ScenarioEntry(scenario=read_scenario(path, settings))
+        return catalog.ScenarioEntry(scenario=read_scenario(path, settings))
     base, kind = str(keys.get("base", "")), "model"
     if {"tier", "chips", "domain"} & keys.keys():
         kind = "system"

@@ -81,7 +81,8 @@ def pack(
     columns["step"] = line.step[kept].astype(np.int32)
     columns["launch"] = _places(line.launch[kept], kept, len(line))
     columns["row"] = (kept - np.arange(len(kept))).astype(np.int32)
-    columns["name"], names = _texts(line.name[kept], line.names)
+    distinct, place = np.unique(line.name[kept], return_inverse=True)
+    columns["name"], names = place.astype(np.uint32), [printable(line.names[code]) for code in distinct.tolist()]
     more, tables = _details(line, kept)
     rest = np.flatnonzero(~chosen)
     window = int((start + duration).max()) - first if len(line) else 0
@@ -166,11 +167,6 @@ def _places(rows: NDArray[np.integer], kept: Rows, count: int) -> NDArray[np.int
     place[-1] = -1
     found: NDArray[np.int32] = place[rows]
     return found
-
-
-def _texts(codes: NDArray[np.integer], table: tuple[str, ...]) -> tuple[NDArray[np.uint32], list[str]]:
-    distinct, place = np.unique(codes, return_inverse=True)
-    return place.astype(np.uint32), [printable(table[code]) for code in distinct.tolist()]
 
 
 def _details(line: Timeline, kept: Rows) -> tuple[Columns, JsonObject]:
@@ -356,20 +352,16 @@ def _replay(graph: DependencyGraph) -> tuple[Columns, list[str]]:
     code = np.zeros(len(line.classes), np.int64)
     code[used] = np.arange(len(used)) + FIRST
     scaled = np.where(body, code[line.class_[row]], np.where(host, HOST, OTHER))
+    found = np.ones(len(graph.at), np.bool_)
+    found[graph.dst] = False
     return {
         "edge_source": graph.src.astype(np.uint32),
         "edge_target": graph.dst.astype(np.uint32),
         "edge_lag": graph.lag.astype(np.float64),
         "edge_what": scaled.astype(np.uint32),
-        "point_delay": (graph.delay - np.where(_roots(graph), int(graph.at.min(initial=0)), 0)).astype(np.float64),
+        "point_delay": (graph.delay - np.where(found, int(graph.at.min(initial=0)), 0)).astype(np.float64),
         "point_chip": _chips(line, graph),
     }, [line.classes[one] for one in used]
-
-
-def _roots(graph: DependencyGraph) -> NDArray[np.bool_]:
-    found = np.ones(len(graph.at), np.bool_)
-    found[graph.dst] = False
-    return found
 
 
 def _chips(line: Timeline, graph: DependencyGraph) -> NDArray[np.uint32]:

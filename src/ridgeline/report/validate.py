@@ -16,7 +16,20 @@ from ridgeline.calibrate.next_measurement import NextMeasurements
 from ridgeline.calibrate.validation import Validation, ValidationCase, errors_by_set, likely, runs_known
 from ridgeline.core.units import HOUR, format_quantity, signed_share
 from ridgeline.report.cells import DASH, clean, header_table, percent
-from ridgeline.report.html import Scale, document, dot, escape_text, facts, label, page_style, rule, svg, table
+from ridgeline.report.html import (
+    Scale,
+    details,
+    document,
+    dot,
+    escape_text,
+    facts,
+    label,
+    page_style,
+    rule,
+    section,
+    svg,
+    table,
+)
 from ridgeline.serving import Replay
 
 WORST = 10  # rows that are listed with a guess at the reason
@@ -44,10 +57,25 @@ def draw_validation(found: Validation, console: Console) -> None:
         mixed = f"{held} without their own group in the fit, {errors.n - held} with the shipped parameters"
         console.print(Text(f"predicted {how if held in (0, errors.n) else mixed}", style="dim"))
         console.print(_summary(found))
-        _draw_memory(found, console)
+        if memory := found.memory:
+            said = (
+                f"{percent(memory.mape)} off on average, bias {_signed_percent(memory.bias)}, at most "
+                f"{percent(memory.short)} short"
+            )
+            console.print(Text(f"peak memory of {memory.n} rows: {said}"))
         for grouping in ("accelerator", "source") if found.kind == "training" else found.groupings:
             console.print()
-            console.print(_groups(found, grouping))
+            figures = ("rows", "mean", "median", "bias", "covered")
+            table = header_table((grouping, *figures), right=figures)
+            for name, item in found.by(grouping).items():
+                cells = [
+                    percent(item.mape),
+                    percent(item.median_ape),
+                    _signed_percent(item.bias),
+                    percent(item.coverage90),
+                ]
+                table.add_row(clean(name), str(item.n), *cells)
+            console.print(table)
         console.print()
         console.print(_worst(found))
     for engine in found.unknown_engines:
@@ -74,26 +102,8 @@ def _summary(found: Validation) -> Table:
     return table
 
 
-def _draw_memory(found: Validation, console: Console) -> None:
-    if memory := found.memory:
-        said = (
-            f"{percent(memory.mape)} off on average, bias {_signed_percent(memory.bias)}, at most "
-            f"{percent(memory.short)} short"
-        )
-        console.print(Text(f"peak memory of {memory.n} rows: {said}"))
-
-
 def _signed_percent(value: float | None) -> str:
     return DASH if value is None else signed_share(value, unit=" %")
-
-
-def _groups(found: Validation, grouping: str) -> Table:
-    figures = ("rows", "mean", "median", "bias", "covered")
-    table = header_table((grouping, *figures), right=figures)
-    for name, item in found.by(grouping).items():
-        cells = [percent(item.mape), percent(item.median_ape), _signed_percent(item.bias), percent(item.coverage90)]
-        table.add_row(clean(name), str(item.n), *cells)
-    return table
 
 
 def _worst(found: Validation) -> Table:
@@ -142,18 +152,16 @@ def draw_next(found: NextMeasurements, console: Console) -> None:
     console.print(Text(f"step {_seconds(now.step_time_s)}, now {_range(now.interval.low, now.interval.high)}"))
     table = header_table(("measure", "", "interval then", "width", "chip time", "pins"))
     for candidate in found.candidates:
+        seconds = candidate.chip_seconds
+        spent = f"{seconds / HOUR:.3g} h" if seconds >= HOUR else _seconds(seconds)
+        then = _range(candidate.low_s, candidate.high_s)
         table.add_row(
-            candidate.kind, clean(candidate.name), _range(candidate.low_s, candidate.high_s), f"{candidate.width:.1%}",
-            _chip_time(candidate.chip_seconds), ", ".join(candidate.pins),
-        )  # fmt: skip
+            candidate.kind, clean(candidate.name), then, f"{candidate.width:.1%}", spent, ", ".join(candidate.pins)
+        )
     console.print(table)
     console.print(
         Text("width: of the interval then over now; chip time: rough; --json tells how to measure each", "dim")
     )
-
-
-def _chip_time(seconds: float) -> str:
-    return f"{seconds / HOUR:.3g} h" if seconds >= HOUR else format_quantity(seconds, "s", 3)
 
 
 def _range(low: float, high: float) -> str:
@@ -230,12 +238,14 @@ def validation_page(found: Validation, of: str) -> str:
     strips = "".join(
         f"<h2>Residuals by {escape_text(by)}</h2><figure>{_strips(found, by)}</figure>" for by in found.groupings
     )
+    rows = [(*_cells(case), reason) for case, reason in worst(found)]
+    furthest = section("Furthest off", ("row", "measured", "predicted", "residual", "look first at"), rows, text=(0, 4))
     body = (
         f"<h1>Predicted against measured: {escape_text(of)}</h1>{facts(figures)}"
         f"<p>Residual = predicted / measured − 1. Dots: {legend}</p>"
         f'<figure><div class="side">{_scatter(found.cases)}{_histogram(found.cases)}</div><figcaption>Left: seconds of '
         f"a {what}, both axes logarithmic; dashed lines at ±25 %. Right: rows by residual. Point at a dot for its row."
-        f"</figcaption></figure>{strips}{_worst_section(found)}{_skipped_section(found)}{_all(found.cases)}"
+        f"</figcaption></figure>{strips}{furthest}{_skipped_section(found)}{_all(found.cases)}"
     )
     return document(title=f"Ridgeline: {of}", body=body, style=page_style("validate"))
 
@@ -355,16 +365,9 @@ def _cells(case: ValidationCase) -> tuple[str, ...]:
     )
 
 
-def _worst_section(found: Validation) -> str:
-    head = ("row", "measured", "predicted", "residual", "look first at")
-    rows = [(*_cells(case), reason) for case, reason in worst(found)]
-    return f"<h2>Furthest off</h2>{table(head, rows, text=(0, 4))}" if rows else ""
-
-
 def _skipped_section(found: Validation) -> str:
     rows = [(item.id, item.reason) for item in found.skipped]
-    cells = table(("row", "reason"), rows, text=(0, 1))
-    return f"<h2>Skipped</h2><details><summary>{len(rows)} rows</summary>{cells}</details>" if rows else ""
+    return details("Skipped", f"{len(rows)} rows", table(("row", "reason"), rows, text=(0, 1))) if rows else ""
 
 
 def _all(cases: Sequence[ValidationCase]) -> str:
@@ -373,4 +376,4 @@ def _all(cases: Sequence[ValidationCase]) -> str:
         (*_cells(case), f"{case.low_s:.4g}{_unit(case)}", f"{case.high_s:.4g}{_unit(case)}", case.chip)
         for case in cases
     ]
-    return f"<h2>Every row</h2><details><summary>{len(rows)} rows</summary>{table(head, rows)}</details>"
+    return details("Every row", f"{len(rows)} rows", table(head, rows))

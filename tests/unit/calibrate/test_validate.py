@@ -29,6 +29,7 @@ from ridgeline.calibrate.folds import (
     is_bundled,
     shipped_parameters,
 )
+from ridgeline.calibrate.next_measurement import NextMeasurements
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.calibrate.validate import validate, validation_of
 from ridgeline.calibrate.validation import ValidationReport, likely, runs_known
@@ -39,6 +40,7 @@ from ridgeline.report import accuracy as tables
 from ridgeline.report import validate as sheets
 from ridgeline.report import validate as validate_html
 from ridgeline.report.validate import validation_page, worst
+from ridgeline.serving import Replay
 from ridgeline.sim.prediction_interval import Residual
 
 KEYS = {
@@ -288,4 +290,11 @@ class TestCommand:
         assert done.returncode == 0, done.stderr
 
     def test_library_has_the_verb(self) -> None:
-        assert ridgeline.validate is validate
+        """The function takes every kind of file that the command does."""
+        recording = Path(__file__).parents[2] / "data" / "serving" / "priority_prefix.json.gz"
+        assert isinstance(ridgeline.validate(recording), Replay)
+        assert isinstance(ridgeline.validate(next_="examples/llama3-70b-64xh100.toml"), NextMeasurements)
+        rows = ["source=h200"]
+        assert ridgeline.validate(where=rows) == validate(where=rows)
+        with pytest.raises(InputError, match="--next SCENARIO"):
+            ridgeline.validate(anchor="runs.csv")

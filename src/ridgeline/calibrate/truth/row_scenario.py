@@ -11,20 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from ridgeline.calibrate.truth.row_habits import (
-    dispatches,
-    engine_habits,
-    fitting,
-    memory_table,
-    usual_attention,
-    usual_dispatch,
-    usual_exchange,
-    usual_graph,
-    usual_optimizer,
-    usual_overlap,
-    usual_precision,
-    usual_stages,
-)
+from ridgeline.calibrate.truth import row_habits
 from ridgeline.calibrate.truth.row_model import model_table
 from ridgeline.calibrate.truth.rows import TRUTH, WORDS, Row, RowCells, Skipped, Unusable
 from ridgeline.core.documents import JsonObject, JsonValue
@@ -172,18 +159,22 @@ def plan_table(cells: RowCells, engine: str, chip: Chip) -> JsonObject:
     """Every decision of the run; what the row leaves open stays out, and what had to be assumed is noted."""
     mesh = _mesh(cells)
     plan: JsonObject = {"engine": engine, **mesh, "microbatch": _microbatch(cells, mesh["dp"])}
-    plan |= usual_stages(cells, engine, plan["pp"])
+    plan |= row_habits.usual_stages(cells, engine, plan["pp"])
     chunks = cells.assume("vpp", 1) if plan["pp"] > 1 and "schedule" not in plan else 1
     if chunks > 1:
         plan["schedule"] = {"name": "interleaved", "chunks": chunks}
     precision: JsonValue = cells.word("precision", PRECISIONS)
     if precision is None:
-        precision = usual_precision(cells, engine, chip)
+        precision = row_habits.usual_precision(cells, engine, chip)
     scaling = cells.hint("x_fp8_recipe", SCALINGS)
     if scaling is not None:
         precision = {"name": precision, "scaling": scaling}
-    plan |= {"precision": precision, **memory_table(cells, engine), **_sharding(cells, plan["dp"] * plan["cp"])}
-    exchange = usual_exchange(cells, engine, mesh)
+    plan |= {
+        "precision": precision,
+        **row_habits.memory_table(cells, engine),
+        **_sharding(cells, plan["dp"] * plan["cp"]),
+    }
+    exchange = row_habits.usual_exchange(cells, engine, mesh)
     return plan | _switches(cells, engine, chip) | ({"cp_kind": exchange} if exchange else {})
 
 
@@ -236,12 +227,12 @@ def _sharding(cells: RowCells, ranks: int) -> JsonObject:
 def _switches(cells: RowCells, engine: str, chip: Chip) -> JsonObject:
     overlap = {key: cells.flag(column) for column, key in OVERLAPS.items()}
     if overlap["tp"] is None:
-        overlap["tp"] = usual_overlap(cells, engine)
+        overlap["tp"] = row_habits.usual_overlap(cells, engine)
     switches: JsonObject = {
         "sequence_parallel": cells.flag("sp"),
-        "attention": _attention(cells) or usual_attention(cells, engine, chip),
-        "graph": cells.hint("x_cuda_graph", GRAPHS) or usual_graph(cells, engine, chip),
-        "moe_dispatch": _dispatch(cells) or usual_dispatch(cells, engine, chip),
+        "attention": _attention(cells) or row_habits.usual_attention(cells, engine, chip),
+        "graph": cells.hint("x_cuda_graph", GRAPHS) or row_habits.usual_graph(cells, engine, chip),
+        "moe_dispatch": _dispatch(cells) or row_habits.usual_dispatch(cells, engine, chip),
         "overlap": {key: value for key, value in overlap.items() if value is not None} or None,
         "compiled": cells.flag("x_compile"),
         "launch_blocking": cells.flag("x_launch_blocking"),
@@ -252,7 +243,7 @@ def _switches(cells: RowCells, engine: str, chip: Chip) -> JsonObject:
 def _dispatch(cells: RowCells) -> str | None:
     """The expert dispatcher: its own column, or one that the columns on kernels and overlap name."""
     hint = cells.hint("x_moe_dispatch", DISPATCHES)
-    if hint is not None or not dispatches(cells):
+    if hint is not None or not row_habits.dispatches(cells):
         return hint
     match = re.search(r"\b(deepep|hybridep)\b", f"{cells.text('attention_impl')} {cells.text('overlap_notes')}".lower())
     if match:
@@ -279,7 +270,7 @@ def workload_table(cells: RowCells, engine: str) -> JsonObject:
         cells.note("task = pretrain: blank in the table")
     if task == "lora":
         cells.note("lora: rank 16 on the attention's projections, as MLPerf asks; no column holds it")
-    return table | {"task": task} | (_optimizer(cells) or usual_optimizer(cells, engine))
+    return table | {"task": task} | (_optimizer(cells) or row_habits.usual_optimizer(cells, engine))
 
 
 def _optimizer(cells: RowCells) -> JsonObject:
@@ -333,7 +324,7 @@ def to_scenario(row: Row) -> Scenario | Skipped:
         return Skipped(id=row.id, reason=str(wrong).splitlines()[0])
     if built is None or problems:
         return Skipped(id=row.id, reason="; ".join(_problem_text(problem) for problem in problems))
-    return fitting(replace(built, assumptions=(*cells.notes, *built.assumptions)))
+    return row_habits.fitting(replace(built, assumptions=(*cells.notes, *built.assumptions)))
 
 
 def scenario_table(cells: RowCells) -> JsonObject:
@@ -345,7 +336,7 @@ def scenario_table(cells: RowCells) -> JsonObject:
         "system": _system(cells, chip),
         "workload": workload_table(cells, engine),
         "plan": plan_table(cells, engine, CHIPS[chip]),
-        **engine_habits(cells),
+        **row_habits.engine_habits(cells),
     }
 
 
