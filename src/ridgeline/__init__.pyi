@@ -44,8 +44,8 @@ from ridgeline.runtime import preflight as preflight
 from ridgeline.search.training.plan_search import find_plan as find_plan
 from ridgeline.search.training.request import PlanRequest as PlanRequest
 from ridgeline.serving import ServingPrediction as ServingPrediction
-from ridgeline.serving import served_model as served_model
 from ridgeline.serving import why_slow as why_slow
+from ridgeline.serving.measured import served_model as served_model
 from ridgeline.sim.events.simulate import timeline as timeline
 from ridgeline.sim.predict_step import estimate as estimate
 from ridgeline.sim.prediction import Impossible as Impossible

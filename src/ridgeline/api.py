@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from ridgeline.plan.scenario import Scenario
     from ridgeline.runtime import Numerics, Options, ReportDiff, RunOutcome, StepRow, Verification
     from ridgeline.search import DeploymentAnswer, DeploymentOptions, PlanOptions, PlanRequest, Recommendation, Watch
-    from ridgeline.serving import BenchReport, Priced, Replay, ServingPrediction, WhySlow
+    from ridgeline.serving import ServingPrediction, StepPricing, WhySlow
+    from ridgeline.serving.measured import BenchReport, Replay
     from ridgeline.sim.phase_prediction import PhasePrediction
     from ridgeline.sim.prediction import Impossible, Prediction
     from ridgeline.sim.roofline import Roofline
@@ -163,12 +164,13 @@ def scenario_of(
 def priced_of(
     calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None,
     scenario: Scenario | None = None,
-) -> Priced:  # fmt: skip
+) -> StepPricing:  # fmt: skip
     """What engine steps are priced with; a log of measured requests among the anchors gives five numbers instead.
 
     scenario   whose deployment the log is of, where one is known: its scheduler is that of a log that names none
     """
-    from ridgeline.serving import Priced, is_request_log, read_request_log
+    from ridgeline.serving import StepPricing
+    from ridgeline.serving.measured import is_request_log, read_request_log
 
     runs = _run_names(anchor)
     logs = [run for run in runs if is_request_log(Path(run))]
@@ -178,7 +180,9 @@ def priced_of(
 
         log = read_request_log(Path(logs[-1]))
         cost = fit_request_log(log if scenario is None else served_as(log, scenario)).cost
-    return Priced(calibration=calibration_of(calibration, [run for run in runs if run not in logs], profile), cost=cost)
+    return StepPricing(
+        calibration=calibration_of(calibration, [run for run in runs if run not in logs], profile), cost=cost
+    )
 
 
 @overload
@@ -386,7 +390,7 @@ def analyze(
     Results of a load generator are a BenchReport, a table of hardware counters alone is a CounterFile, and a record of
     PyTorch's allocator is a MemoryRecord.
     """
-    from ridgeline.serving import likely_model, served_model
+    from ridgeline.serving.measured import likely_model, served_model
     from ridgeline.trace import analyze as library
 
     files = [Path(trace) for trace in traces if isinstance(trace, (str, Path))]
@@ -402,7 +406,7 @@ def analyze(
 
 def _without_timeline(files: Sequence[Path]) -> BenchReport | CounterFile | MemoryRecord | None:
     """What files hold that are no traces: results of a load generator, kernel counters or an allocator's record."""
-    from ridgeline.serving import BenchReport, analyze_bench, is_bench_result, read_bench_runs
+    from ridgeline.serving.measured import BenchReport, analyze_bench, is_bench_result, read_bench_runs
     from ridgeline.trace import read_untimed
 
     if all(map(is_bench_result, files)):
@@ -427,7 +431,7 @@ def validate(
     from ridgeline.calibrate.validate import validate as validate_rows
     from ridgeline.core.errors import InputError, Problem
     from ridgeline.plan.scenario import Scenario
-    from ridgeline.serving import is_recording, is_request_log, read_request_log, replay_recording
+    from ridgeline.serving.measured import is_recording, is_request_log, read_request_log, replay_recording
 
     if next_ is not None:
         from ridgeline.calibrate.next_measurement import next_measurements
@@ -492,7 +496,8 @@ def explain(
     from ridgeline.core.errors import InputError, Problem
     from ridgeline.plan.scenario import Scenario
     from ridgeline.plan.scenario_file import read_scenario
-    from ridgeline.serving import is_bench_result, predict_serving, read_bench_runs, refuse_impossible, why_slow
+    from ridgeline.serving import predict_serving, refuse_impossible, why_slow
+    from ridgeline.serving.measured import is_bench_result, read_bench_runs
 
     files = [Path(trace) for trace in traces if isinstance(trace, (str, Path))]
     is_bench = bool(files) and len(files) == len(traces) and all(map(is_bench_result, files))

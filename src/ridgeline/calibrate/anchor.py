@@ -47,7 +47,8 @@ from ridgeline.cost.fitting import (
 )
 from ridgeline.cost.pricing import Sensitivity
 from ridgeline.plan.scenario_file import read_scenario
-from ridgeline.sim import default_calibration, sensitivities
+from ridgeline.sim import default_calibration
+from ridgeline.sim.batches import sensitivities
 
 KEYS = ("step_time_s", "tokens_per_s_per_chip", "notes")
 KINDS = "a CSV of residuals or of runs, a scenario with [measured], or TRACE@SCENARIO"

@@ -31,7 +31,8 @@ from ridgeline.cost import Calibration, Profile, machines_of, parameter_columns,
 from ridgeline.cost.fitting import shipped_calibration
 from ridgeline.cost.pricing import ParameterColumns
 from ridgeline.plan.scenario import Scenario
-from ridgeline.sim import SHIPPED_RESIDUALS, Residual, StepBatch, StepTimes, read_residuals
+from ridgeline.sim import SHIPPED_RESIDUALS, Residual, read_residuals
+from ridgeline.sim.batches import StepBatch, StepTimes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

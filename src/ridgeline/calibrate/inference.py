@@ -37,7 +37,8 @@ from ridgeline.cost.fitting import SHIPPED_SERVING, Owner
 from ridgeline.cost.pricing import SERVING_PARAMETERS
 from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.plan.serving_plan import BARE
-from ridgeline.serving import ClosedBatch, Limits, closed_batch
+from ridgeline.serving.simulation import ClosedBatch, Limits, closed_batch
+from ridgeline.sim import forward_work as forward
 
 INFERENCE = "inference.csv"
 WIDE = (0.4, 2.5)  # around a prediction of a kind that no row was fitted of
@@ -310,12 +311,12 @@ def price_run(item: InferenceRow, calibration: Calibration) -> PricedRun | str:
     try:
         if item.asked == "step":
             steps = forward_steps(decodes=float(item.in_flight), kv_tokens=float(item.in_flight * item.isl))
-            return _price_load(item, sim.forward_work(item.scenario, steps, calibration), np.ones(1), 0.0)
+            return _price_load(item, forward.forward_work(item.scenario, steps, calibration), np.ones(1), 0.0)
         limits = _limits(item)
         if isinstance(limits, str):
             return limits
         batch = closed_batch(_lengths(item), limits)
-        work = sim.forward_work(item.scenario, batch.steps, calibration)
+        work = forward.forward_work(item.scenario, batch.steps, calibration)
         return _price_load(item, work, *_figure(item, batch))
     except MissingNumber as missing:
         return f"x_chip: {missing.path} of {missing.owner} is not published"
@@ -336,7 +337,7 @@ def _figure(item: InferenceRow, batch: ClosedBatch) -> tuple[Array, float]:
     return batch.shares(), tokens / mesh.ranks if item.over == "chip" else tokens * replicas
 
 
-def _price_load(item: InferenceRow, load: sim.ForwardWorkload, share: Array, amount: float) -> PricedRun:
+def _price_load(item: InferenceRow, load: forward.ForwardWorkload, share: Array, amount: float) -> PricedRun:
     stages = load.work.shape[1]
     slowest = load.work.sum(0).sum(1).argmax()
     return PricedRun(
@@ -402,8 +403,8 @@ class RunColumns:
     def predict_runs(self, values: Mapping[str, Array]) -> Array:
         """The figure of every run in its own unit; values of parameters by run."""
         row_values = {name: column[self.own] for name, column in values.items()}
-        step_s = np.sum(list(sim.class_seconds(self.work, self.graphed, row_values).values()), axis=0)
-        step_s = step_s + self.sends + sim.host_seconds(self.requests, row_values)
+        step_s = np.sum(list(forward.class_seconds(self.work, self.graphed, row_values).values()), axis=0)
+        step_s = step_s + self.sends + forward.host_seconds(self.requests, row_values)
         return self._figures(values, step_s)[0]
 
     def _figures(self, values: Mapping[str, Array], step_s: Array) -> tuple[Array, Array, Array, Array]:
@@ -418,15 +419,15 @@ class RunColumns:
     def slopes(self, values: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         """Logarithm of every figure, and how it answers to the logarithm of each parameter of its run."""
         row_values = {name: column[self.own] for name, column in values.items()}
-        parts = sim.class_seconds(self.work, self.graphed, row_values)
+        parts = forward.class_seconds(self.work, self.graphed, row_values)
         kernels, meetings = self.work[6], self.work[8]
         by_vector = self.work[9] * row_values["decode_vector"] > self.work[4] * row_values["decode_attention"]
         gaps = kernels * row_values["kernel"]
         busy = np.sum([parts[name] for name in parts if name != "kernel"], axis=0) + gaps
         issue_s = np.where(self.graphed, 0.0, kernels * row_values["issue"])
-        joint_s = sim.overlap_host(busy, issue_s)
-        busy_share = self.share * (busy / joint_s) ** (sim.SIDE_BY_SIDE - 1)
-        host = sim.host_seconds(self.requests, row_values)
+        joint_s = forward.overlap_host(busy, issue_s)
+        busy_share = self.share * (busy / joint_s) ** (forward.SIDE_BY_SIDE - 1)
+        host = forward.host_seconds(self.requests, row_values)
         step_s = np.sum(list(parts.values()), axis=0) + self.sends + host
         answers = {
             "product_memory": self.work[0] * row_values["product_memory"] * busy_share,
@@ -439,15 +440,15 @@ class RunColumns:
             "kernel": gaps * busy_share,
             "wire": self.work[7] * row_values["wire"] * busy_share,
             "all_reduce": meetings * row_values["all_reduce"] * busy_share,
-            "issue": issue_s * (issue_s / joint_s) ** (sim.SIDE_BY_SIDE - 1) * self.share,
+            "issue": issue_s * (issue_s / joint_s) ** (forward.SIDE_BY_SIDE - 1) * self.share,
             "step": np.where(self.requests > 0, row_values["step"], 0.0) * self.share,
             "request": self.requests * row_values["request"] * self.share,
         }
         many = len(self.runs)
         figure, sign, waits, in_flight = self._figures(values, step_s)
         run_slopes = {name: np.bincount(self.own, column, many) * sign for name, column in answers.items()}
-        narrow = np.array([sim.is_weight_only(run.item.scenario) for run in self.runs])
-        run_slopes["weight_only"] = np.where(narrow, sum(run_slopes[name] for name in sim.PRODUCTS), 0.0)
+        narrow = np.array([forward.is_weight_only(run.item.scenario) for run in self.runs])
+        run_slopes["weight_only"] = np.where(narrow, sum(run_slopes[name] for name in forward.PRODUCTS), 0.0)
         ahead = {
             "first_token": waits * values["first_token"] * sign,
             "arrival": waits * in_flight * values["arrival"] * sign,
@@ -472,6 +473,6 @@ def run_values(runs: Sequence[PricedRun], serving: ServingCalibration) -> dict[s
     for name in SERVING_PARAMETERS:
         value_of = {owner: serving.owner_value(name, owner) for owner in set(owner_rows)}
         values[name] = np.array([value_of[owner] for owner in owner_rows])
-    narrow = np.array([sim.is_weight_only(run.item.scenario) for run in runs])
+    narrow = np.array([forward.is_weight_only(run.item.scenario) for run in runs])
     slower = np.where(narrow, values["weight_only"], 1.0)
-    return values | {name: values[name] * slower for name in sim.PRODUCTS}
+    return values | {name: values[name] * slower for name in forward.PRODUCTS}

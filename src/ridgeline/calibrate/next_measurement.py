@@ -28,7 +28,8 @@ from ridgeline.plan.engine import OVERLAPS
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.plan.workload import Train
-from ridgeline.sim import Impossible, Prediction, StepBatch, default_calibration, predict, sensitivities
+from ridgeline.sim import Impossible, Prediction, default_calibration, predict
+from ridgeline.sim.batches import StepBatch, sensitivities
 
 STEPS = 20  # of a run that is measured, warm-up among them
 KERNEL_NOISE = 0.03  # in logarithms: what measured kernels and the rates they stand for differ by

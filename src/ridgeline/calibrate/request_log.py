@@ -22,24 +22,25 @@ from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.workload import Serve
 from ridgeline.serving import (
     FRONT_END_S,
-    BenchRun,
     Instance,
     LinearStepCost,
-    Priced,
     Request,
-    RequestLog,
     Settings,
     StepCost,
+    StepPricing,
+    instances_of,
+    load_of,
+    served_by,
+    unservable,
+)
+from ridgeline.serving.measured import BenchRun, RequestLog
+from ridgeline.serving.simulation import (
     VllmScheduler,
     VllmSettings,
     closed_loop,
     collector_paused,
-    instances_of,
-    load_of,
     plain_request,
     replica_of,
-    served_by,
-    unservable,
     vllm_rules,
 )
 
@@ -110,7 +111,7 @@ def served_as(log: RequestLog, scenario: Scenario) -> RequestLog:
     if any(check(scenario)):
         return log  # its prediction tells why there is none
     try:
-        instance = instances_of(scenario, Priced(cost=LinearStepCost(step_s=1.0)))[0]
+        instance = instances_of(scenario, StepPricing(cost=LinearStepCost(step_s=1.0)))[0]
     except MissingNumber:
         return log
     return scheduled_by(log, instance.settings)
@@ -294,7 +295,7 @@ class _Mixed:
 
 
 def explain_bench(
-    scenario: Scenario, runs: Sequence[BenchRun], priced: Priced | None = None, anchor: BenchRun | None = None
+    scenario: Scenario, runs: Sequence[BenchRun], priced: StepPricing | None = None, anchor: BenchRun | None = None
 ) -> BenchExplanation:
     """What was measured beside what is predicted, by load.
 

@@ -31,15 +31,15 @@ from ridgeline.plan.scenario_file import scenario as scenario_of
 from ridgeline.plan.workload import Poisson
 from ridgeline.serving import (
     FRONT_END_S,
-    Piece,
-    Priced,
     Request,
     ServingMetrics,
+    StepPricing,
     instances_of,
     load_of,
     served_by,
     unservable,
 )
+from ridgeline.serving.simulation import Piece
 
 STAGE_S = 600.0  # of one rate after the other, where a row has several
 MOST = 1500  # requests of a rate that are simulated: a steady load does not change after them
@@ -235,7 +235,7 @@ FEWEST = 4  # residuals of other configurations from which an interval is taken
 PERCENTILES = (50.0, 90.0, 99.0)
 
 
-def validate_serving(rows: Iterable[Row], priced: Priced | None = None) -> Validation:
+def validate_serving(rows: Iterable[Row], priced: StepPricing | None = None) -> Validation:
     """The cases of a table of servers under load, one for every metric of a row; refused rows with their reasons."""
     cases: list[ValidationCase] = []
     skipped_rows: list[Skipped] = []
@@ -256,7 +256,7 @@ def validate_serving(rows: Iterable[Row], priced: Priced | None = None) -> Valid
     return Validation(kind="serving", cases=tuple(cases), skipped=tuple(skipped_rows))
 
 
-def predict_row(read: ServingRow, priced: Priced | None = None) -> Mapping[str, float] | Skipped:
+def predict_row(read: ServingRow, priced: StepPricing | None = None) -> Mapping[str, float] | Skipped:
     """What is predicted for a row, by column and in its unit; or why nothing is."""
     try:
         instances = instances_of(read.scenario, priced)

@@ -55,7 +55,7 @@ from ridgeline.cost.fitting import shipped_calibration
 from ridgeline.plan.check import check
 from ridgeline.plan.plan import Plan, plan_table
 from ridgeline.plan.scenario import Scenario
-from ridgeline.serving import Priced
+from ridgeline.serving import StepPricing
 from ridgeline.sim import Residual, interval, new_source_interval
 
 LIST, ROWS = TRUTH / "published.toml", TRUTH / "published.csv"
@@ -167,7 +167,7 @@ def validate(
         case "kernels":
             return validate_kernels(selected_rows, profiles)
         case "serving":
-            prices = None if profile is None else Priced(calibration=shipped_parameters(profiles).full)
+            prices = None if profile is None else StepPricing(calibration=shipped_parameters(profiles).full)
             return validate_serving(selected_rows, prices)
         case "inference":
             return validate_inference(selected_rows, replace(shipped_calibration(), profiles=profiles))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ridgeline.plan.scenario import Scenario
     from ridgeline.search import DeploymentOptions, PlanRequest, Progress, Recommendation, SearchTime
-    from ridgeline.serving import Priced
+    from ridgeline.serving import StepPricing
 
 SCENARIO = "scenario.toml"
 
@@ -208,7 +208,7 @@ def _tell(found: Recommendation, took: SearchTime, out: PlanOut) -> None:
 # -- serving ----------------------------------------------------------------------------------------------------------
 
 
-def _plan_serving(model: str, priced: Priced, out: PlanOut, **options: Unpack[DeploymentOptions]) -> None:
+def _plan_serving(model: str, priced: StepPricing, out: PlanOut, **options: Unpack[DeploymentOptions]) -> None:
     """Print the deployment that a question asks for, and write it as asked: a scenario, a page, a picture."""
     from ridgeline.report import refuse_picture, write_picture
     from ridgeline.search import DeploymentRequest, recommend_deployment

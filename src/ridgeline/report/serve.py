@@ -17,16 +17,8 @@ from ridgeline.core.units import format_gib, format_quantity, signed_quantity, s
 from ridgeline.report import html
 from ridgeline.report.cells import DASH, bar, bar_table, blocks, clean, facts, grid, header_table, list_lines, percent
 from ridgeline.report.html import Scale
-from ridgeline.serving import (
-    MEANINGS,
-    BenchAnalysis,
-    BenchReport,
-    Sample,
-    Served,
-    ServedTitle,
-    ServingPrediction,
-    WhySlow,
-)
+from ridgeline.serving import MEANINGS, Sample, Served, ServedTitle, ServingPrediction, WhySlow
+from ridgeline.serving.measured import BenchAnalysis, BenchReport
 
 COLOURS = {
     "queue": "red", "prefill": "blue", "stalled": "yellow", "decode": "green", "preempted": "magenta",

@@ -30,7 +30,7 @@ from ridgeline.report.html import (
     svg,
     table,
 )
-from ridgeline.serving import Replay
+from ridgeline.serving.measured import Replay
 
 WORST = 10  # rows that are listed with a guess at the reason
 SKIPS = 5  # reasons for skipping that are listed

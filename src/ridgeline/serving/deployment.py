@@ -33,7 +33,16 @@ from ridgeline.serving.engine.sglang_prefill import SglangSettings
 from ridgeline.serving.engine.step import Policy, StaticBatcher
 from ridgeline.serving.engine.tensorrt_llm import TensorrtLlmScheduler, TensorrtLlmSettings
 from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings, vllm_rules
-from ridgeline.serving.fleet import Fleet, LeastLoaded, PrefixAware, ReplicaPool, Role, RoundRobin, Router, Transfer
+from ridgeline.serving.fleet import (
+    CacheTransfer,
+    Fleet,
+    LeastLoaded,
+    PrefixAware,
+    ReplicaPool,
+    RequestRouter,
+    Role,
+    RoundRobin,
+)
 from ridgeline.serving.replica import Replica, replica_of
 from ridgeline.serving.request import Request
 from ridgeline.serving.step_cost import Price, PricedSteps, StepCost, priced_steps
@@ -107,7 +116,7 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Priced:
+class StepPricing:
     """What steps are priced with."""
 
     calibration: Calibration | None = None
@@ -115,9 +124,9 @@ class Priced:
     cost: StepCost | None = None
 
 
-def instances_of(scenario: Scenario, priced: Priced | None = None) -> tuple[Instance, ...]:
+def instances_of(scenario: Scenario, priced: StepPricing | None = None) -> tuple[Instance, ...]:
     """The replicas of a scenario, one entry for each pool."""
-    used = priced or Priced()
+    used = priced or StepPricing()
     mesh, serving = scenario.plan.mesh, scenario.plan.serving
     if not serving.pools:
         ranks = serving.data_parallel_size
@@ -135,7 +144,7 @@ def instances_of(scenario: Scenario, priced: Priced | None = None) -> tuple[Inst
     )
 
 
-def _instance(scenario: Scenario, mesh: Mesh, role: Role, count: int, priced: Priced) -> Instance:
+def _instance(scenario: Scenario, mesh: Mesh, role: Role, count: int, priced: StepPricing) -> Instance:
     own = replace(scenario, plan=replace(scenario.plan, mesh=mesh))
     knobs = knobs_of(own)
     limits = limits_of(own)
@@ -219,7 +228,7 @@ def _ahead(knobs: VllmKnobs) -> bool:
     return not knobs.version or not all(one.isdigit() for one in parts) or tuple(map(int, parts)) >= ASYNC_SINCE
 
 
-def _cost(scenario: Scenario, priced: Priced, settings: Settings, budget: int) -> PricedSteps:
+def _cost(scenario: Scenario, priced: StepPricing, settings: Settings, budget: int) -> PricedSteps:
     if isinstance(settings, StaticKnobs):
         tokens, seqs = STATIC_TOKENS, settings.batch_size
     else:
@@ -235,7 +244,7 @@ def _cost(scenario: Scenario, priced: Priced, settings: Settings, budget: int) -
     )
 
 
-def price_of(scenario: Scenario, priced: Priced, budget: int = 0) -> Price:
+def price_of(scenario: Scenario, priced: StepPricing, budget: int = 0) -> Price:
     """Seconds of this replica's steps; `budget` tokens in one microbatch, as the engine's limits say unless told.
 
     Stages of a pipeline run different microbatches at once. A step of the replica is a round of `pp` of them: decodes
@@ -282,7 +291,7 @@ def fleet_of(scenario: Scenario, instances: tuple[Instance, ...], until: float) 
     """The fleet that a scenario's plan describes; random failures until a time."""
     serving = scenario.plan.serving
     transfer = _transfer(scenario, instances)
-    routers: dict[str, Callable[[], Router]] = {
+    routers: dict[str, Callable[[], RequestRouter]] = {
         "prefix-aware": partial(PrefixAware, max(one.memory.tokens * one.ranks for one in instances)),
         "least-loaded": LeastLoaded,
     }
@@ -311,7 +320,7 @@ def _random_failures(scenario: Scenario, replicas: int, until: float) -> Iterato
             at += serving.restart + float(dice.exponential(serving.mtbf))
 
 
-def _transfer(scenario: Scenario, instances: tuple[Instance, ...]) -> dict[int, Transfer]:
+def _transfer(scenario: Scenario, instances: tuple[Instance, ...]) -> dict[int, CacheTransfer]:
     """How prefill replicas send a cache: all their chips at once over the closest links that both pools share."""
     if not any(one.role == "prefill" for one in instances):
         return {}
@@ -323,7 +332,7 @@ def _transfer(scenario: Scenario, instances: tuple[Instance, ...]) -> dict[int, 
             tiers = one.scenario.system.tiers
             tier = next((tier for tier in tiers if tier.chips >= chips), tiers[-1])  # innermost that holds all of them
             shards = one.scenario.plan.mesh.tp * one.scenario.plan.mesh.pp
-            transfers[place] = Transfer(
+            transfers[place] = CacheTransfer(
                 bytes_per_token=each,
                 bytes_per_s=tier.need_bandwidth().value * shards,
                 latency_s=(tier.latency.value if tier.latency else 0.0) + HANDSHAKE_S,

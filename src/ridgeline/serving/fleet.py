@@ -31,7 +31,7 @@ Role = Literal["both", "prefill", "decode"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
+class CacheTransfer:
     """How the cache of a prompt moves: bytes of a token, and the links of one replica.
 
         seconds = latency + tokens x bytes_per_token / bytes_per_s
@@ -52,7 +52,7 @@ class ReplicaPool:
     count: int
     chips: int
     role: Role = "both"
-    transfer: Transfer | None = None
+    transfer: CacheTransfer | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Fleet:
     """Pools, who deals requests to them, and what happens to them."""
 
     pools: Sequence[ReplicaPool]
-    router: Callable[[], Router]
+    router: Callable[[], RequestRouter]
     autoscale: Autoscale | None = None
     failures: Sequence[Failure] = ()
 
@@ -283,7 +283,7 @@ class _FleetLoop:
     def _hand_over(self, place: int, state: RequestState, at: float) -> None:
         """A prompt is computed: its cache goes to a replica that decodes."""
         member, request = self.members[place], self.asked[state.request.id]
-        link = member.pool.transfer or Transfer(bytes_per_token=0.0, bytes_per_s=math.inf)
+        link = member.pool.transfer or CacheTransfer(bytes_per_token=0.0, bytes_per_s=math.inf)
         size = request.prompt_tokens * link.bytes_per_token
         self.transfer_bytes += size
         member.link_free = max(member.link_free, at) + size / link.bytes_per_s
@@ -417,7 +417,7 @@ APART = 64  # requests between the busiest and the idlest replica beyond which l
 TIMES = 1.5  # and by which factor
 
 
-class Router(Protocol):
+class RequestRouter(Protocol):
     """Chooses among replicas that take requests."""
 
     looks_at_load: bool

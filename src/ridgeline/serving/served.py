@@ -155,7 +155,7 @@ def served_columns(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class MetricSpread:
     """How one metric is distributed over requests, or pauses; seconds. Nothing measured: all zero."""
 
     mean: float
@@ -183,10 +183,10 @@ class RunMetrics:
     requests_per_s: float
     output_tokens_per_s: float
     tokens_per_s: float
-    ttft: Spread
-    tpot: Spread
-    itl: Spread
-    e2e: Spread
+    ttft: MetricSpread
+    tpot: MetricSpread
+    itl: MetricSpread
+    e2e: MetricSpread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,11 +238,11 @@ def good(found: Served, objective: Objective) -> Array:
     return within
 
 
-def spread_of(values: Array, percentiles: Sequence[float]) -> Spread:
+def spread_of(values: Array, percentiles: Sequence[float]) -> MetricSpread:
     """Mean, median, standard deviation and percentiles of values; nothing measured: all zero."""
     if not values.size:
-        return Spread(mean=0.0, median=0.0, std=0.0, percentiles=dict.fromkeys(percentiles, 0.0))
-    return Spread(
+        return MetricSpread(mean=0.0, median=0.0, std=0.0, percentiles=dict.fromkeys(percentiles, 0.0))
+    return MetricSpread(
         mean=float(values.mean()),
         median=float(np.median(values)),
         std=float(values.std()),
@@ -250,7 +250,7 @@ def spread_of(values: Array, percentiles: Sequence[float]) -> Spread:
     )
 
 
-def _weighted_spread(values: Array, times: Array, percentiles: Sequence[float]) -> Spread:
+def _weighted_spread(values: Array, times: Array, percentiles: Sequence[float]) -> MetricSpread:
     """The same of sorted values that each occurred so many times."""
     total = float(times.sum())
     if not total:
@@ -264,7 +264,7 @@ def _weighted_spread(values: Array, times: Array, percentiles: Sequence[float]) 
         low, high = (float(values[np.searchsorted(upto, one, side="right")]) for one in (below, np.ceil(place)))
         return low + (high - low) * float(place - below)
 
-    return Spread(
+    return MetricSpread(
         mean=mean,
         median=percentile(50.0),
         std=float(np.sqrt((times * (values - mean) ** 2).sum() / total)),

@@ -12,7 +12,7 @@ from ridgeline.core.units import HOUR, MILLION
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.workload import Objective
-from ridgeline.serving.deployment import Instance, Priced, fleet_of, instances_of, unservable
+from ridgeline.serving.deployment import Instance, StepPricing, fleet_of, instances_of, unservable
 from ridgeline.serving.fleet import FleetRun, Progress, simulate_fleet
 from ridgeline.serving.load import load_of
 from ridgeline.serving.replica import SloBudget
@@ -124,7 +124,7 @@ class ServingPrediction:
 
 
 def predict_serving(
-    scenario: Scenario, priced: Priced | None = None, *, sample: bool = False, progress: Progress | None = None
+    scenario: Scenario, priced: StepPricing | None = None, *, sample: bool = False, progress: Progress | None = None
 ) -> ServingPrediction | Impossible:
     """What becomes of a serve scenario's requests, or the reasons why nobody can tell.
 

@@ -20,7 +20,7 @@ from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.serving_plan import StaticKnobs
-from ridgeline.serving.deployment import Instance, Priced, instances_of, knobs_of, unservable
+from ridgeline.serving.deployment import Instance, StepPricing, instances_of, knobs_of, unservable
 from ridgeline.serving.engine.sglang_prefill import SglangSettings
 from ridgeline.serving.engine.tensorrt_llm import TensorrtLlmSettings
 from ridgeline.serving.engine.vllm import VllmSettings
@@ -207,7 +207,7 @@ class WhySlow:
         return max(PARTS, key=lambda part: self.slow[part] - self.usual[part])
 
 
-def why_slow(found: ServingPrediction, priced: Priced | None = None) -> WhySlow:
+def why_slow(found: ServingPrediction, priced: StepPricing | None = None) -> WhySlow:
     """Explain a prediction that was made with samples."""
     metric, percentile = _looked_at(found)
     values = getattr(found.run.served, f"{metric}_s")
@@ -314,7 +314,9 @@ def _instance_at(instances: Sequence[Instance], replica: int) -> Instance:
 # ---- what would help
 
 
-def _remedies(found: ServingPrediction, metric: Metric, percentile: float, priced: Priced | None) -> Iterator[Remedy]:
+def _remedies(
+    found: ServingPrediction, metric: Metric, percentile: float, priced: StepPricing | None
+) -> Iterator[Remedy]:
     """Changes of the plan, simulated; those that help, the best first."""
     requests = found.requests[:TRIED]
     now = float(np.percentile(getattr(found.run.served, f"{metric}_s"), percentile))
@@ -331,7 +333,7 @@ def _remedies(found: ServingPrediction, metric: Metric, percentile: float, price
     yield from sorted(tried, key=lambda one: one.found)
 
 
-def _outcome(scenario: Scenario, requests: tuple[Request, ...], priced: Priced | None) -> ServingPrediction | None:
+def _outcome(scenario: Scenario, requests: tuple[Request, ...], priced: StepPricing | None) -> ServingPrediction | None:
     """The same requests under another plan; None where that is none."""
     if any(check(scenario)):
         return None

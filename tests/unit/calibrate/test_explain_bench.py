@@ -15,7 +15,7 @@ from ridgeline.calibrate.request_log import METRICS, explain_bench
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
 from ridgeline.serving.bench_result import BenchRun
-from ridgeline.serving.deployment import Priced
+from ridgeline.serving.deployment import StepPricing
 from ridgeline.serving.load import load_of
 from ridgeline.serving.serving_prediction import predict_serving, refuse_impossible
 from ridgeline.serving.step_cost import LinearStepCost
@@ -37,7 +37,7 @@ def scenario(rate: float = 2.0, seed: int = 0) -> Scenario:
 def measured(rate: float, seed: int, slower: float = 1.0) -> BenchRun:
     """What a load generator would have seen of a server with the true step cost."""
     made = scenario(rate, seed)
-    found = refuse_impossible(predict_serving(made, Priced(cost=TRUE))).run.served
+    found = refuse_impossible(predict_serving(made, StepPricing(cost=TRUE))).run.served
     order = np.argsort(found.sent_s)
     sent = {request.id: request.arrival_s for request in load_of(made.workload)}  # type: ignore[arg-type]
     return BenchRun(

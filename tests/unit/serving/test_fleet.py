@@ -17,14 +17,14 @@ from ridgeline.serving.engine.sglang import SglangScheduler
 from ridgeline.serving.engine.sglang_prefill import SglangSettings
 from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings
 from ridgeline.serving.fleet import (
+    CacheTransfer,
     Fleet,
     FleetRun,
     LeastLoaded,
     PrefixAware,
     ReplicaPool,
+    RequestRouter,
     RoundRobin,
-    Router,
-    Transfer,
     simulate,
     simulate_fleet,
 )
@@ -35,8 +35,8 @@ from ridgeline.serving.served import PARTS
 from ridgeline.serving.step_cost import LinearStepCost
 
 COST = LinearStepCost(step_s=0.007, decode_s=1e-5, kv_token_s=3e-8, prefill_token_s=2.5e-5)
-LINK = Transfer(bytes_per_token=131072.0, bytes_per_s=50e9, latency_s=1e-3)
-ROUTERS: tuple[Callable[[], Router], ...] = (RoundRobin, LeastLoaded, lambda: PrefixAware(100_000))
+LINK = CacheTransfer(bytes_per_token=131072.0, bytes_per_s=50e9, latency_s=1e-3)
+ROUTERS: tuple[Callable[[], RequestRouter], ...] = (RoundRobin, LeastLoaded, lambda: PrefixAware(100_000))
 
 
 def vllm(blocks: int = 4000, **knobs: object) -> Replica:
@@ -71,7 +71,7 @@ def conserved(run: FleetRun, asked: list[Request]) -> None:
 
 @pytest.mark.parametrize("router", ROUTERS)
 @pytest.mark.parametrize("make", [vllm, sglang])
-def test_everybody_is_answered_once(router: Callable[[], Router], make: Callable[[], Replica]) -> None:
+def test_everybody_is_answered_once(router: Callable[[], RequestRouter], make: Callable[[], Replica]) -> None:
     asked = load()
     run = simulate_fleet(asked, Fleet(pools=[pool(3, make=make)], router=router))
     conserved(run, asked)

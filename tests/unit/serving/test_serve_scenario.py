@@ -18,7 +18,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.plan.scenario_file import apply_settings
 from ridgeline.plan.workload import Serve
-from ridgeline.serving.deployment import Priced, instances_of, price_of
+from ridgeline.serving.deployment import StepPricing, instances_of, price_of
 from ridgeline.serving.load import load_of
 from ridgeline.serving.serving_prediction import FRONT_END_S, ServingPrediction, predict_serving
 from ridgeline.serving.slow_requests import why_slow
@@ -215,11 +215,11 @@ def test_tables_are_the_prices_they_were_made_of(model: str, plan: dict[str, int
             dice.integers(1, 4000, 60), strict=True,
         )
     ]  # fmt: skip
-    assert table_error(one.cost, price_of(one.scenario, Priced()), steps) < 0.07
+    assert table_error(one.cost, price_of(one.scenario, StepPricing()), steps) < 0.07
     alone = [
         (0, 0, int(d), int(d * k)) for d, k in zip(dice.integers(1, 250, 60), dice.integers(16, 9000, 60), strict=True)
     ]
-    assert table_error(one.cost, price_of(one.scenario, Priced()), alone) < 0.03
+    assert table_error(one.cost, price_of(one.scenario, StepPricing()), alone) < 0.03
 
 
 def test_engines_and_knobs_change_the_answer() -> None:
@@ -325,8 +325,8 @@ def test_a_prompt_passes_every_stage_and_stages_work_side_by_side() -> None:
         prefill_tokens=[2048.0, 16384.0, 0.0], prefill_pairs=[2048.0**2 / 2, 4 * 4096.0**2 / 2, 0.0],
         prefills=[1.0, 4.0, 0.0], decodes=[0.0, 0.0, 256.0], kv_tokens=[0.0, 0.0, 256 * 1024.0],
     )  # fmt: skip
-    staged = price_of(made, Priced(), 8192)(steps)
-    flat = price_of(one, Priced(), 8192)(steps)
+    staged = price_of(made, StepPricing(), 8192)(steps)
+    flat = price_of(one, StepPricing(), 8192)(steps)
     assert flat[0] < staged[0] < 1.3 * flat[0]
     assert staged[1] < 0.7 * flat[1]
     assert 0.5 * flat[2] < staged[2] < 1.5 * flat[2]

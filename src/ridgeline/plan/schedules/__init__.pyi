@@ -7,10 +7,10 @@ from ridgeline.plan.schedules.table import Action as Action
 from ridgeline.plan.schedules.table import Message as Message
 from ridgeline.plan.schedules.table import Overlap as Overlap
 from ridgeline.plan.schedules.table import Phase as Phase
+from ridgeline.plan.schedules.table import PipelineValue as PipelineValue
 from ridgeline.plan.schedules.table import Row as Row
 from ridgeline.plan.schedules.table import ScheduleTable as ScheduleTable
 from ridgeline.plan.schedules.table import Step as Step
-from ridgeline.plan.schedules.table import Tensor as Tensor
 from ridgeline.plan.schedules.table import Token as Token
 from ridgeline.plan.schedules.table import actions_of as actions_of
 from ridgeline.plan.schedules.table import flatten as flatten

@@ -136,7 +136,7 @@ def v_placement(stages: int) -> tuple[tuple[int, ...], ...]:
     return tuple((rank, 2 * stages - 1 - rank) for rank in range(stages))
 
 
-class Tensor(StrEnum):
+class PipelineValue(StrEnum):
     """The two kinds of value that travel along the pipeline."""
 
     ACTIVATION = "activation"
@@ -146,7 +146,7 @@ class Tensor(StrEnum):
 class Token(NamedTuple):
     """One value, named by what it is, the virtual stage that made it, and its microbatch."""
 
-    tensor: Tensor
+    tensor: PipelineValue
     virtual_stage: int
     microbatch: int
 
@@ -158,12 +158,12 @@ def needs(table: ScheduleTable, rank: int, action: Action) -> tuple[Token, ...]:
     """The values that must exist before the action starts."""
     stage, microbatch = table.placement[rank][action.chunk], action.microbatch
     if action.phase is Phase.FORWARD:
-        return (Token(Tensor.ACTIVATION, stage - 1, microbatch),) if stage > 0 else ()
+        return (Token(PipelineValue.ACTIVATION, stage - 1, microbatch),) if stage > 0 else ()
     if action.phase is Phase.BACKWARD_WEIGHT:
-        return (Token(Tensor.GRADIENT, stage, microbatch),)
-    activation = Token(Tensor.ACTIVATION, stage, microbatch)
+        return (Token(PipelineValue.GRADIENT, stage, microbatch),)
+    activation = Token(PipelineValue.ACTIVATION, stage, microbatch)
     last = stage == table.stages * table.chunks - 1
-    return (activation,) if last else (activation, Token(Tensor.GRADIENT, stage + 1, microbatch))
+    return (activation,) if last else (activation, Token(PipelineValue.GRADIENT, stage + 1, microbatch))
 
 
 def makes(table: ScheduleTable, rank: int, action: Action) -> Token | None:
@@ -171,7 +171,7 @@ def makes(table: ScheduleTable, rank: int, action: Action) -> Token | None:
     stage = table.placement[rank][action.chunk]
     if action.phase is Phase.BACKWARD_WEIGHT:
         return None
-    tensor = Tensor.ACTIVATION if action.phase is Phase.FORWARD else Tensor.GRADIENT
+    tensor = PipelineValue.ACTIVATION if action.phase is Phase.FORWARD else PipelineValue.GRADIENT
     return Token(tensor, stage, action.microbatch)
 
 
@@ -200,6 +200,6 @@ def messages(table: ScheduleTable) -> Iterator[Message]:
     for sender, row in enumerate(table.rows):
         for step in row:
             for token in step_makes(table, sender, step):
-                neighbour = token.virtual_stage + (1 if token.tensor is Tensor.ACTIVATION else -1)
+                neighbour = token.virtual_stage + (1 if token.tensor is PipelineValue.ACTIVATION else -1)
                 if 0 <= neighbour < len(rank_of) and rank_of[neighbour] != sender:
                     yield Message(token, sender, rank_of[neighbour])

@@ -36,12 +36,12 @@ from ridgeline.serving import (
     FRONT_END_S,
     Instance,
     LinearStepCost,
-    Priced,
     Request,
     Role,
     Served,
     ServingPrediction,
     SloMissed,
+    StepPricing,
     instances_of,
     load_of,
     price_of,
@@ -189,7 +189,7 @@ class TrialBench:
     base: Scenario
     load: Load
     objective: Objective
-    priced: Priced
+    priced: StepPricing
     trials: int = 0
     requests: int = 0
     _instances: dict[Shape, Instance] = field(default_factory=dict)

@@ -46,7 +46,8 @@ from ridgeline.search.deployment.fleet import (
 )
 from ridgeline.search.deployment.space import DeploymentSpace, Shape, shape_words, shapes
 from ridgeline.search.progress import Progress, Stoppable, Watch, ignore_progress
-from ridgeline.serving import Priced, Role, settled_heap
+from ridgeline.serving import Role, StepPricing
+from ridgeline.serving.simulation import settled_heap
 
 MESHES = 10  # kinds of degrees whose capacity is simulated
 TURNED = 2  # of these, the best, whose settings are turned
@@ -122,7 +123,7 @@ class _DeploymentWork:
 
 
 def find_deployment(
-    scenario: Scenario, space: DeploymentSpace, goal: Goal = "cost", priced: Priced | None = None,
+    scenario: Scenario, space: DeploymentSpace, goal: Goal = "cost", priced: StepPricing | None = None,
     watch: Watch = ignore_progress,
 ) -> DeploymentSearch:  # fmt: skip
     """The deployments of a model on a system that keep the objective of a serve workload.
@@ -130,7 +131,9 @@ def find_deployment(
     goal   cost, chips: the fewest chips that hold the load; goodput: the highest rate that all chips hold
     """
     work = serving(scenario).workload
-    bench = TrialBench(base=scenario, load=searched_load(work), objective=work.objective, priced=priced or Priced())
+    bench = TrialBench(
+        base=scenario, load=searched_load(work), objective=work.objective, priced=priced or StepPricing()
+    )
     watch(Progress(phase="search", what="best cases of every replica"))
     bounds = [bound_of(bench, shape) for shape in shapes(scenario, space)]
     bounds.sort(key=lambda bound: -bound.rate / bound.shape.chips)

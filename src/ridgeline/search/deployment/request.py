@@ -39,7 +39,7 @@ from ridgeline.search.choices import MOST_CHOICES, listed_values, range_bounds, 
 from ridgeline.search.deployment.fleet import GOALS, Goal
 from ridgeline.search.deployment.space import DeploymentSpace, deployment_space, expressible_space, target_engines
 from ridgeline.search.request import SearchOptions, SearchRequest, named_goal, named_systems, read_request, read_space
-from ridgeline.serving import Priced
+from ridgeline.serving import StepPricing
 
 ISL, OSL, PERCENTILE = 1024, 256, 99.0
 LASTS_S, FEWEST, MOST = 120.0, 2000, 20_000  # how long a generated load lasts, and its requests
@@ -174,7 +174,7 @@ class DeploymentRequest(SearchRequest):
     plan: JsonMapping
     pins: PinnedKeys
     goal: Goal = "cost"
-    priced: Priced | None = None
+    priced: StepPricing | None = None
 
     @classmethod
     def from_options(cls, model: str, **options: Unpack[DeploymentOptions]) -> DeploymentRequest:

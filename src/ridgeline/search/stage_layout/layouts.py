@@ -14,7 +14,7 @@ from ridgeline.plan.engine import RecomputeKind
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.choices import selective_parts
-from ridgeline.sim import LayoutModel, price_layouts
+from ridgeline.sim.batches import LayoutModel, price_layouts
 
 SHARES = tuple(eighth / 8 for eighth in range(9))  # of activations, that may be offloaded
 

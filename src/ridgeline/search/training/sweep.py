@@ -37,16 +37,8 @@ from ridgeline.plan.scenario import Scenario, default_placement
 from ridgeline.plan.schedules import SCHEDULES, requirement, virtual_stages_by_rank
 from ridgeline.search.choices import has_experts
 from ridgeline.search.training.space import Space
-from ridgeline.sim import (
-    EndOfStep,
-    ModelState,
-    Placement,
-    PlanModel,
-    RowModel,
-    SectionTimes,
-    join_models,
-    not_predictable,
-)
+from ridgeline.sim import not_predictable
+from ridgeline.sim.batches import EndOfStep, ModelState, Placement, PlanModel, RowModel, SectionTimes, join_models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,12 @@
+from ridgeline.sim.closed_form.stage_times import SectionTimes as SectionTimes
+from ridgeline.sim.closed_form.step import EndOfStep as EndOfStep
+from ridgeline.sim.closed_form.step import StepTimes as StepTimes
+from ridgeline.sim.memory.peak import ModelState as ModelState
+from ridgeline.sim.plan_model import LayoutModel as LayoutModel
+from ridgeline.sim.plan_model import Placement as Placement
+from ridgeline.sim.plan_model import PlanModel as PlanModel
+from ridgeline.sim.plan_model import RowModel as RowModel
+from ridgeline.sim.plan_model import join_models as join_models
+from ridgeline.sim.plan_model import price_layouts as price_layouts
+from ridgeline.sim.step_batch import StepBatch as StepBatch
+from ridgeline.sim.step_batch import sensitivities as sensitivities
