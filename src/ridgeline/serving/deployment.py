@@ -48,12 +48,13 @@ from ridgeline.serving.request import Request
 from ridgeline.serving.step_cost import Price, PricedSteps, StepCost, priced_steps
 from ridgeline.sim import ServingMemory, limits_of, price_forward, serving_memory
 
-ASYNC_SINCE = (0, 14)  # version of vLLM from which scheduling runs one step ahead by default
 LONG_CONTEXT = 1 << 17  # tokens of a model whose context nobody states
 SGLANG_DP = 0.3  # of its conservativeness under DP attention
 STATIC_TOKENS = 16384  # of a step of a static batcher that are priced
 SGLANG_RUNNING = (2048, 4096)  # least and most `max_running_requests` by default
 HANDSHAKE_S = 5e-4  # before a cache moves: notification and descriptors, assumed
+STAGES_NOTE = "pipeline stages: a step is a round of pp microbatches, each through all stages, one entering at a time"
+DRAFTS_NOTE = "speculation: a token takes the step's time over the mean number of tokens that a step yields"
 LIMITS = ("max_num_batched_tokens", "max_num_seqs", "gpu_memory_utilization", "block_size")
 LIMIT_KNOBS: Mapping[type[Knobs], tuple[str, str, str, str]] = MappingProxyType(
     {
@@ -156,9 +157,11 @@ def _instance(scenario: Scenario, mesh: Mesh, role: Role, count: int, priced: St
     round_tokens = limits.max_num_batched_tokens * own.plan.mesh.pp  # every microbatch of a round has the budget
     settings, longest = _settings(own, knobs, memory, (round_tokens, limits.max_num_seqs))
     cost = priced.cost or _cost(own, priced, settings, limits.max_num_batched_tokens)
+    notes = [STAGES_NOTE] if mesh.pp > 1 else []
+    notes += [DRAFTS_NOTE] if scenario.plan.speculation else []
     return Instance(
         scenario=own, role=role, count=count, memory=memory, cost=cost, settings=settings, longest=longest,
-        notes=tuple(_notes(own)),
+        notes=tuple(notes),
     )  # fmt: skip
 
 
@@ -172,6 +175,7 @@ def _settings(scenario: Scenario, knobs: Knobs, memory: ServingMemory, most: tup
     context = scenario.model.context or LONG_CONTEXT
     match knobs:
         case VllmKnobs():
+            rules = vllm_rules(knobs.version)
             vllm = _settings_of(
                 VllmSettings,
                 knobs,
@@ -181,8 +185,8 @@ def _settings(scenario: Scenario, knobs: Knobs, memory: ServingMemory, most: tup
                 max_model_len=knobs.max_model_len or context,
                 scheduler_reserve_full_isl=knobs.scheduler_reserve_full_isl is not False,
                 watermark=knobs.watermark or 0.0,
-                async_scheduling=_ahead(knobs),
-                rules=vllm_rules(knobs.version),
+                async_scheduling=rules.async_scheduling if knobs.async_scheduling is None else knobs.async_scheduling,
+                rules=rules,
             )
             return vllm, min(vllm.max_model_len, (vllm.num_blocks - 1) * knobs.block_size)
         case SglangKnobs():
@@ -218,14 +222,6 @@ def _settings(scenario: Scenario, knobs: Knobs, memory: ServingMemory, most: tup
 def _settings_of(kind: type[S], knobs: Knobs, **values: object) -> S:
     """Settings of an engine: its knobs as given, with values where they leave something open."""
     return kind(**{field.name: getattr(knobs, field.name) for field in fields(knobs)} | values)
-
-
-def _ahead(knobs: VllmKnobs) -> bool:
-    """Whether a step is decided while the one before runs."""
-    if knobs.async_scheduling is not None:
-        return knobs.async_scheduling
-    parts = knobs.version.split(".")[:2]
-    return not knobs.version or not all(one.isdigit() for one in parts) or tuple(map(int, parts)) >= ASYNC_SINCE
 
 
 def _cost(scenario: Scenario, priced: StepPricing, settings: Settings, budget: int) -> PricedSteps:
@@ -278,13 +274,6 @@ def price_of(scenario: Scenario, priced: StepPricing, budget: int = 0) -> Price:
         return np.asarray(np.maximum(found.seconds[: len(steps)], entering), dtype=np.float64)
 
     return seconds
-
-
-def _notes(scenario: Scenario) -> Iterator[str]:
-    if scenario.plan.mesh.pp > 1:
-        yield "pipeline stages: a step is a round of pp microbatches, each through all stages, one entering at a time"
-    if scenario.plan.speculation is not None:
-        yield "speculation: a token takes the step's time over the mean number of tokens that a step yields"
 
 
 def fleet_of(scenario: Scenario, instances: tuple[Instance, ...], until: float) -> Fleet:

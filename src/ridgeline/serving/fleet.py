@@ -13,7 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Literal, Protocol
@@ -118,7 +118,7 @@ class _Member:
     engine: Replica
     pool: ReplicaPool
     active: bool = True
-    held: dict[str, Request] | None = None  # sent to it and not answered
+    held: dict[str, Request] = field(default_factory=dict)  # sent to it and not answered
     link_free: float = 0.0
     bound: float = 0.0
     since: float = 0.0
@@ -259,7 +259,6 @@ class _FleetLoop:
 
     def _give(self, place: int, request: Request, at: float, before: tuple[float, float, float] | None) -> None:
         member = self.members[place]
-        assert member.held is not None
         if self.tracked:
             member.held[request.id] = request
         if before is not None:
@@ -271,7 +270,6 @@ class _FleetLoop:
     def _finished(self, place: int, state: RequestState, end: float) -> None:
         member = self.members[place]
         name = state.request.id
-        assert member.held is not None
         member.held.pop(name, None)
         if member.pool.role == "prefill" and self.asked[name].output_tokens > 1:
             self.prefix_hits[name] = state.first_hit_tokens
@@ -304,7 +302,7 @@ class _FleetLoop:
         if not member.active:
             return
         member.engine.advance(at)
-        lost = list((member.held or {}).values())
+        lost = list(member.held.values())
         self._retire(failure.replica)
         member.engine = member.pool.make()
         self._equip(failure.replica)
@@ -361,17 +359,17 @@ class _FleetLoop:
         return FleetRun(
             served=served,
             chips=chips,
-            chip_seconds=self._chip_seconds(served.duration_s),
+            chip_seconds=self._chip_seconds(chips, served.duration_s),
             transfer_bytes=self.transfer_bytes,
             retried=self.retried,
             replicas=tuple(self.changes),
             samples=tuple(tuple(one) for one in self.samples),
         )
 
-    def _chip_seconds(self, until: float) -> float:
+    def _chip_seconds(self, chips: int, until: float) -> float:
         """Chips that were paid for: all of them, or those of replicas that an autoscaler had started."""
         if self.fleet.autoscale is None:
-            return until * sum(member.pool.chips for member in self.members)
+            return until * chips
         each = self.members[0].pool.chips
         times = [*self.changes, (until, 0)]
         return sum(each * count * max(min(end, until) - at, 0.0) for (at, count), (end, _) in pairwise(times))
@@ -390,7 +388,7 @@ class _Scaler:
         for member in run.members:
             member.engine.advance(at)
             member.bound = NEVER if not run.coupled else member.engine.next_finish()
-        ongoing = sum(sum(one.engine.policy.load()) + one.engine.waiting_to_arrive for one in run.members)
+        ongoing = sum(sum(member.engine.load()) for member in run.members)
         have = run._active_count() + self.starting
         want = min(max(math.ceil(ongoing / rule.target_ongoing_requests), rule.min_replicas), rule.max_replicas)
         self.up_since = min(self.up_since, at) if want > have else math.inf
@@ -450,7 +448,7 @@ class LeastLoaded:
 
     def choose(self, _request: Request, replicas: Sequence[tuple[int, Replica]]) -> int:
         last = self._last
-        self._last = min([(outstanding(one), place <= last, place) for place, one in replicas])[2]
+        self._last = min([(load_score(*one.load()), place <= last, place) for place, one in replicas])[2]
         return self._last
 
 
@@ -467,7 +465,7 @@ class PrefixAware:
 
     def choose(self, request: Request, replicas: Sequence[tuple[int, Replica]]) -> int:
         text = tuple((piece.seed, piece.start, piece.tokens) for piece in request.prompt if piece.tokens)
-        loads = [sum(one.policy.load()) + one.waiting_to_arrive for _, one in replicas]
+        loads = [sum(one.load()) for _, one in replicas]
         chosen = -1
         if max(loads) - min(loads) <= APART or max(loads) <= TIMES * min(loads):
             matched = [(self._tree(number).match(text)[0], -load, -number) for (number, _), load in
@@ -485,12 +483,6 @@ class PrefixAware:
 
     def _tree(self, number: int) -> RadixCache:
         return self._trees.setdefault(number, RadixCache(1))
-
-
-def outstanding(replica: Replica) -> int:
-    """How busy a replica is; what is on its way to it waits."""
-    waiting, running = replica.policy.load()
-    return load_score(waiting + replica.waiting_to_arrive, running)
 
 
 def simulate(requests: Iterable[Request], policy: Policy, cost: StepCost, *, collapse: bool = True) -> Served:

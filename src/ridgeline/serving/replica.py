@@ -91,7 +91,9 @@ class TokenNotes:
     def note(self, step: Step, begin: float, end: float) -> None:
         """Write down what a step meant for the requests in it, except pure decodes."""
         for state in step.preempted:
-            self._drop(state)
+            if state.first_token_s >= 0:  # time is lost from its last token on, or is prefill where it had none yet
+                state.last_token_s = max(self.last_decode_s, state.last_token_s)
+                state.stalled_s += self.stall_s - state.stalled_mark_s
         for state in step.idle:
             state.last_token_s = self.last_decode_s
         if step.decodes:
@@ -136,12 +138,6 @@ class TokenNotes:
         state.last_token_s = end
         state.stalled_mark_s = self.stall_s
 
-    def _drop(self, state: RequestState) -> None:
-        """Preempted: time counts as lost from its last token on, or as prefill where it had none yet."""
-        if state.first_token_s >= 0:
-            state.last_token_s = max(self.last_decode_s, state.last_token_s)
-            state.stalled_s += self.stall_s - state.stalled_mark_s
-
 
 LONGEST_RUN = 1 << 30
 NEVER = math.inf
@@ -180,10 +176,10 @@ class Replica(TokenNotes):
         heapq.heappush(self._inbox, (at, self._sequence, request))
         self._sequence += 1
 
-    @property
-    def waiting_to_arrive(self) -> int:
-        """Requests on their way that the scheduler has not seen."""
-        return len(self._inbox)
+    def load(self) -> tuple[int, int]:
+        """How many requests wait, those on their way among them, and how many run."""
+        waiting, running = self.policy.load()
+        return waiting + len(self._inbox), running
 
     @property
     def idle(self) -> bool:
@@ -314,9 +310,7 @@ class Replica(TokenNotes):
 
     def _line(self) -> tuple[float, float]:
         """Seconds of the next decode step, and how much longer each one after it takes."""
-        decodes, kv_tokens = self.policy.decode_load()
-        fixed, per_token = self.cost.decode_line(decodes)
-        return fixed + per_token * (kv_tokens + decodes), per_token * decodes
+        return decode_line(self.policy, self.cost)
 
     def _decode_run(self, room: int, until: float) -> None:
         """As many of these steps as nobody arrives in, as one event."""
@@ -352,6 +346,13 @@ class Replica(TokenNotes):
         return ahead + ended
 
 
+def decode_line(policy: Policy, cost: StepCost) -> tuple[float, float]:
+    """Seconds of a scheduler's next decode step, and how much longer each one after it takes."""
+    decodes, kv_tokens = policy.decode_load()
+    fixed, per_token = cost.decode_line(decodes)
+    return fixed + per_token * (kv_tokens + decodes), per_token * decodes
+
+
 def step_seconds(step: Step, cost: StepCost) -> tuple[float, float]:
     """(seconds, of these what prefill chunks added to the decodes) of a step.
 
@@ -379,14 +380,8 @@ def _chunk_tokens(chunk: Chunk) -> tuple[int, int]:
 
 def refuse(given: str) -> NoReturn:
     """Requests that no engine here can serve."""
-    raise InputError(
-        Problem(
-            path="requests",
-            given=given,
-            expected="requests that the engine can serve",
-            todo="give the engine more blocks or a larger token budget, or leave the request out",
-        )
-    )
+    todo = "give the engine more blocks or a larger token budget, or leave the request out"
+    raise InputError(Problem(path="requests", given=given, expected="requests that the engine can serve", todo=todo))
 
 
 WAITING_WEIGHT = 4  # a waiting request weighs as much as this many running ones
@@ -515,16 +510,6 @@ class Lockstep(Replica):
                 notes.stall_s += seconds - alone
         return seconds
 
-    def _lines(self) -> list[tuple[float, float]]:
-        lines = []
-        line = self.cost.decode_line
-        for policy in self.ranks.policies:
-            if policy.has_unfinished:
-                decodes, kv_tokens = policy.decode_load()
-                fixed, per_token = line(decodes)
-                lines.append((fixed + per_token * (kv_tokens + decodes), per_token * decodes))
-        return lines
-
     def _line(self) -> tuple[float, float]:
         """That of the slowest rank; as `_room`, which is asked right before, found it."""
         return self._slowest
@@ -533,7 +518,7 @@ class Lockstep(Replica):
         """Steps in which the rank that is slowest now stays the slowest."""
         room = super()._room()
         if room > 1:
-            lines = self._lines()
+            lines = [decode_line(policy, self.cost) for policy in self.ranks.policies if policy.has_unfinished]
             first, growth = self._slowest = max(lines)
             for other, faster in lines:
                 if faster > growth:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import field
+from itertools import takewhile
 
 from ridgeline.core.records import dataclass
 from ridgeline.serving.request import Piece
@@ -103,17 +104,12 @@ class BlockPool:
                 if end == self.num_blocks:
                     queue.popleft()
                 continue
-            blocks = run.blocks
-            if len(blocks) <= missing:
+            part = run.blocks[-missing:]
+            if run.parts:
+                _forget(run, len(part))
+            del run.blocks[-missing:]
+            if not run.blocks:
                 queue.popleft()
-                part = blocks
-                if run.parts:
-                    _forget(run, len(blocks))
-            else:
-                part = blocks[-missing:]
-                if run.parts:
-                    _forget(run, missing)
-                del blocks[-missing:]
             part.reverse()
             taken += part
             missing -= len(part)
@@ -143,15 +139,17 @@ class BlockPool:
         self.free_blocks += len(blocks)
         plain = blocks[hashed:] if hashed else blocks
         if plain:
-            if self._unhashed_first:
-                self._queue.appendleft(FreedBlocks(plain))
-            else:
-                self._queue.append(FreedBlocks(plain))
+            enqueue = self._queue.appendleft if self._unhashed_first else self._queue.append
+            enqueue(FreedBlocks(plain))
         if hashed:
             run = FreedBlocks(blocks[:hashed], parts)
             self._queue.append(run)
             for part in parts:
-                _go_home(part, run)
+                if part.twin:
+                    block, others = run.blocks[_offset(run, part)], part.chain.twins[part.low]
+                    others[[twin for twin, _ in others].index(block)] = (block, run)
+                else:
+                    part.chain.homes[part.low : part.high] = [run] * (part.high - part.low)
 
     def _last_holder(
         self, blocks: list[int], parts: list[HashedRun], hashed: int
@@ -223,23 +221,9 @@ def _append(parts: list[HashedRun], chain: PrefixChain, place: int, *, twin: boo
         parts.append(HashedRun(chain, place, place + 1, twin))
 
 
-def _go_home(part: HashedRun, run: FreedBlocks) -> None:
-    if part.twin:
-        block = run.blocks[_offset(run, part)]
-        others = part.chain.twins[part.low]
-        others[[twin for twin, _ in others].index(block)] = (block, run)
-    else:
-        part.chain.homes[part.low : part.high] = [run] * (part.high - part.low)
-
-
 def _offset(run: FreedBlocks, part: HashedRun) -> int:
     """Where the blocks of a part begin in its run."""
-    at = 0
-    for one in run.parts:
-        if one is part:
-            break
-        at += one.high - one.low
-    return at
+    return sum(other.high - other.low for other in takewhile(lambda other: other is not part, run.parts))
 
 
 def _leave(run: FreedBlocks, chain: PrefixChain, place: int) -> None:
@@ -285,20 +269,14 @@ def _forget_one(chain: PrefixChain, place: int, block: int, *, twin: bool) -> No
         heir, home = others.pop(0)
         chain.blocks[place], chain.homes[place] = heir, home
         if home is not None:
-            _heir_part(home, chain, place, heir).twin = False
+            own = (part for part in home.parts if part.chain is chain and part.low == place)
+            next(part for part in own if home.blocks[_offset(home, part)] == heir).twin = False
     else:
         assert place == len(chain.blocks) - 1, "only the tail of a chain can go"
         chain.blocks.pop()
         chain.homes.pop()
     if others is not None and not others:
         del chain.twins[place]
-
-
-def _heir_part(home: FreedBlocks, chain: PrefixChain, place: int, heir: int) -> HashedRun:
-    for part in home.parts:
-        if part.chain is chain and part.low == place and home.blocks[_offset(home, part)] == heir:
-            return part
-    raise AssertionError("a twin that waits in no run")
 
 
 OPEN_END = 1 << 62

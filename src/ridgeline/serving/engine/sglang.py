@@ -79,8 +79,7 @@ class SglangCache(ClockedPolicy):
 
     def occupancy(self) -> float:
         """Share of the cache that requests hold."""
-        free = self.free_tokens + (0 if self.settings.disable_radix_cache else self.tree.evictable)
-        return 1 - free / self.settings.max_total_tokens
+        return 1 - (self.free_tokens + self.tree.evictable) / self.settings.max_total_tokens
 
     def close(self) -> None:
         self.tree.close()
@@ -98,7 +97,7 @@ class SglangCache(ClockedPolicy):
         return -(-tokens // page) * page
 
     def _make_room(self, tokens: int) -> None:
-        if not self.settings.disable_radix_cache and tokens > self.free_tokens:
+        if tokens > self.free_tokens:
             self.free_tokens += self.tree.evict(tokens - self.free_tokens)
 
     def _keep(self, state: RequestState, tokens: int) -> None:
@@ -234,7 +233,7 @@ class SglangScheduler(SglangCache):
                 self._full = True
             if self._full and not (settings.priority_preemption and self._unseat(state, adder)):
                 break
-            self._look_up(state)
+            state.computed, state.node = self.tree.match(self.text(state, state.known - 1))  # one is left to compute
             if settings.priority_preemption:
                 self._tried[id(state)] = state.known - state.computed
             verdict = adder.add(state)
@@ -275,13 +274,6 @@ class SglangScheduler(SglangCache):
             self._unseated.append(one)
         self.running = [one for one in self.running if id(one) not in gone]
         return True
-
-    def _look_up(self, state: RequestState) -> None:
-        """Its cached prefix; at least one token is left to compute."""
-        if not self.settings.disable_radix_cache:
-            state.computed, state.node = self.tree.match(self.text(state, state.known - 1))
-        else:
-            state.computed, state.node = 0, self.tree.root
 
     def _start(self, adder: PrefillAdder) -> list[Chunk]:
         """Allocate for the prefill batch."""
@@ -335,13 +327,8 @@ class SglangScheduler(SglangCache):
 
     def _answers(self) -> list[tuple[int, int]]:
         """(tokens left, tokens held) of the running requests."""
-        return [
-            (
-                state.request.max_new_tokens - self.produced_tokens(state),
-                state.prompt_tokens + self.produced_tokens(state),
-            )
-            for state in self.running
-        ]
+        produced = [(state, self.produced_tokens(state)) for state in self.running]
+        return [(state.request.max_new_tokens - many, state.prompt_tokens + many) for state, many in produced]
 
     # ---- decode and retraction
 
@@ -411,7 +398,7 @@ class SglangScheduler(SglangCache):
 
     def update(self, step: Step) -> list[RequestState]:
         """The result of a step is known: prompts enter the tree, finished requests leave."""
-        ended = {id(state) for state in step.finishing}
+        ended = set(map(id, step.finishing))
         for chunk in step.chunks:
             state, tokens = chunk.state, chunk.context + chunk.tokens
             if chunk.last and id(state) not in ended and state.computed >= tokens:  # not retracted since
@@ -444,7 +431,7 @@ class SglangScheduler(SglangCache):
         if self._last_prefill or self.chunked is not None or not self.running or (self.waiting and not self._full):
             return 0
         page = self.settings.page_size
-        room = (self.free_tokens + (0 if self.settings.disable_radix_cache else self.tree.evictable)) // page
+        room = (self.free_tokens + self.tree.evictable) // page
         return self._clock.steps_within(room, self._clock.steps_to_end(limit))
 
     def decode_run(self, steps: int) -> Step:

@@ -93,44 +93,35 @@ class RadixCache:
             below += node.children.values()
             node.children.clear()
 
-    def _aligned(self, key: Runs) -> Runs:
-        tokens = length(key)
-        return key if tokens % self.page == 0 else cut(key, tokens // self.page * self.page)[0]
-
     def _first(self, key: Runs) -> Runs:
         """The first page of a key: what tells the children of a node apart."""
         return cut(key, self.page)[0]
 
-    def _common(self, left: Runs, right: Runs) -> int:
-        return common(left, right) // self.page * self.page
-
     def match(self, key: Runs) -> tuple[int, RadixNode]:
         """(tokens, node) of the longest cached prefix in whole pages; splits the node that the match ends inside."""
+        matched, node, _ = self._descend(key)
+        return matched, node
+
+    def _descend(self, key: Runs) -> tuple[int, RadixNode, Runs]:
+        """The same, and what of the sequence is not cached."""
         self._lookups += 1
         node, matched = self.root, 0
-        key = self._aligned(key)
+        tokens = length(key)
+        key = key if tokens % self.page == 0 else cut(key, tokens // self.page * self.page)[0]
         node.seen = self._lookups
         while key and (child := node.children.get(self._first(key))) is not None:
             child.seen = self._lookups
-            same = self._common(child.key, key)
+            same = common(child.key, key) // self.page * self.page
             matched += same
+            key = cut(key, same)[1]
             if same < child.tokens:
-                return matched, self._split(child, same)
-            node, key = child, cut(key, same)[1]
-        return matched, node
+                return matched, self._split(child, same), key
+            node = child
+        return matched, node, key
 
     def insert(self, key: Runs) -> tuple[int, RadixNode]:
         """(tokens that were there, last node) after a sequence is entered in whole pages."""
-        self._lookups += 1
-        node, present = self.root, 0
-        key = self._aligned(key)
-        node.seen = self._lookups
-        while key and (child := node.children.get(self._first(key))) is not None:
-            child.seen = self._lookups
-            same = self._common(child.key, key)
-            present += same
-            key = cut(key, same)[1]
-            node = self._split(child, same) if same < child.tokens else child
+        present, node, key = self._descend(key)
         if key:
             new = RadixNode(key, node)
             new.seen = self._lookups
@@ -286,7 +277,7 @@ class PrefillAdder:
         self._ends: list[tuple[int, int]] | None = None
 
     def _available(self) -> int:
-        return self._free + (0 if self._settings.disable_radix_cache else self._tree.evictable)
+        return self._free + self._tree.evictable
 
     def _ceil(self, tokens: int) -> int:
         return -(-tokens // self._page) * self._page
@@ -303,7 +294,7 @@ class PrefillAdder:
 
     def verdict(self) -> Verdict:
         """What the budgets say about one more request."""
-        if self._available() - self._total <= 0 or self._available() - self._current <= 0:
+        if self._available() <= max(self._total, self._current):
             return Verdict.NO_TOKEN
         if self._input <= 0 or (self._chunk is not None and self._chunk <= 0):
             return Verdict.OTHER
@@ -312,11 +303,9 @@ class PrefillAdder:
     def continue_chunked(self, state: RequestState) -> bool:
         """The next chunk of the request that is being prefilled in chunks; whether it is the last one."""
         assert self._chunk is not None
-        room = min(self._chunk, int(self._available() - self._total))
-        if room <= 0:
-            room = self._chunk
+        room = min(self._chunk, int(self.remaining))
         left = state.known - state.computed
-        new = min(left, room)
+        new = min(left, room if room > 0 else self._chunk)
         self.continued = state
         self._take(state, new, last=new == left)
         return new == left
@@ -331,7 +320,7 @@ class PrefillAdder:
         growth = min(max(request.max_new_tokens - produced, 0), MOST_NEW_TOKENS)
         assert isinstance(state.node, RadixNode)
         self._tree.lock(state.node)
-        if new + growth + self._page >= self._available() - self._total:
+        if new + growth + self._page >= self.remaining:
             self._tree.unlock(state.node)
             return Verdict.NO_TOKEN
         if self._chunk is None:
@@ -353,10 +342,8 @@ class PrefillAdder:
 
     def _add_without_tree(self, state: RequestState, new: int) -> Verdict:
         """Answers of known length and no tree: play their ends forward, each giving back what it holds."""
-        need = self._ceil(new) + self._page
-        if need > self._available() - max(self._total, self._current):
-            return Verdict.NO_TOKEN
-        if not self._ends_fit(state, self._available() - self._current - need):
+        need, free = self._ceil(new) + self._page, self._available()
+        if need > free - max(self._total, self._current) or not self._ends_fit(state, free - self._current - need):
             return Verdict.NO_TOKEN
         if self._chunk is None or new <= self._chunk:
             self._take(state, new, last=True)

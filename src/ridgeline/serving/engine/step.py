@@ -10,6 +10,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import field
+from operator import attrgetter
 from typing import Protocol
 
 from ridgeline.core.records import dataclass
@@ -58,6 +59,10 @@ class RequestState:
     def __post_init__(self) -> None:
         self.priority = self.request.priority
         self.prompt_tokens = self.known = self.request.prompt_tokens
+
+
+by_order = attrgetter("order")
+"""Running requests stand in the order of their admission."""
 
 
 @dataclass(slots=True)
@@ -181,6 +186,10 @@ class DecodeClock:
             if self._foreseen(state):
                 return
             self._overrunning.append(state)
+        self._join(state)
+
+    def _join(self, state: RequestState) -> None:
+        """It decodes from the next tick on."""
         state.decoding = True
         self.count += 1
         self.kv_tokens += state.computed
@@ -189,7 +198,14 @@ class DecodeClock:
 
     def stop(self, state: RequestState) -> None:
         """It decodes no more; its computed tokens stand."""
-        self._displace(state)
+        self._phases[-state.offset % self._block].remove(state)
+        end = state.target - state.offset
+        if end in self._ends and state in self._ends[end]:
+            self._ends[end].remove(state)
+            if not self._ends[end]:
+                del self._ends[end]
+                self._end_times.remove(end)
+                heapq.heapify(self._end_times)
         state.computed = state.offset + self.now
         state.decoding = False
         self.count -= 1
@@ -214,16 +230,6 @@ class DecodeClock:
                 heapq.heappush(self._end_times, end)
             self._ends[end].append(state)
 
-    def _displace(self, state: RequestState) -> None:
-        self._phases[-state.offset % self._block].remove(state)
-        end = state.target - state.offset
-        if end in self._ends and state in self._ends[end]:
-            self._ends[end].remove(state)
-            if not self._ends[end]:
-                del self._ends[end]
-                self._end_times.remove(end)
-                heapq.heapify(self._end_times)
-
     # ---- time passes
 
     def tick(self, step: Step, idle: list[RequestState] | None = None) -> None:
@@ -236,7 +242,10 @@ class DecodeClock:
         step.kv_tokens = self.kv_tokens
         step.joined, self.joining = self.joining, []
         if self._overrunning:
-            self._discount(step)
+            over = [state for state in self._overrunning if state.decoding]
+            step.wasted = len(over)
+            step.joined = [state for state in step.joined if state not in over]
+            self._overrunning = []
         ended = self._ends.pop(self.now, None)
         if ended is not None:
             heapq.heappop(self._end_times)
@@ -247,17 +256,7 @@ class DecodeClock:
                 else:
                     self._overrunning.append(state)
         for state in idle or ():
-            state.decoding = True
-            self.count += 1
-            self.kv_tokens += state.computed
-            self.joining.append(state)
-            self._place(state, state.computed - self.now)
-
-    def _discount(self, step: Step) -> None:
-        over = [state for state in self._overrunning if state.decoding]
-        step.wasted = len(over)
-        step.joined = [state for state in step.joined if state not in over]
-        self._overrunning = []
+            self._join(state)
 
     def skip(self, steps: int) -> None:
         """That many ticks in which nothing but computing happens."""
@@ -291,11 +290,6 @@ class DecodeClock:
             if blocks < 0:
                 return steps
         return limit
-
-
-def by_order(state: RequestState) -> int:
-    """Running requests stand in the order of their admission."""
-    return state.order
 
 
 class ClockedPolicy:

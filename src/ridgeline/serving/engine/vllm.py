@@ -7,7 +7,6 @@ them. A step in which every running request decodes is one counter (`clock`) and
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import field
 
@@ -25,11 +24,13 @@ class VllmRules:
     reserve_full_isl                  admission asks for blocks of the whole sequence (0.19), before: of its first chunk
     unhashed_blocks_first             freed blocks without a hash go to the queue's front (0.22), before: to the back
     threshold_spares_a_lone_request   the long-prefill threshold is skipped when one request exists (seen in 0.32)
+    async_scheduling                  a step is decided while the one before runs (0.14), unless the engine is told
     """
 
     reserve_full_isl: bool = True
     unhashed_blocks_first: bool = True
     threshold_spares_a_lone_request: bool = True
+    async_scheduling: bool = True
 
 
 def vllm_rules(version: str) -> VllmRules:
@@ -47,6 +48,7 @@ def vllm_rules(version: str) -> VllmRules:
         reserve_full_isl=number >= (0, 19),
         unhashed_blocks_first=number >= (0, 22),
         threshold_spares_a_lone_request=number >= (0, 28),
+        async_scheduling=number >= (0, 14),
     )
 
 
@@ -83,8 +85,7 @@ class VllmScheduler(ClockedPolicy):
         self.pool = BlockPool(settings.num_blocks, unhashed_first=settings.rules.unhashed_blocks_first)
         self.running: dict[int, RequestState] = {}
         self._index = ContentIndex(settings.block_size)
-        self._fcfs: deque[RequestState] = deque()
-        self._heap: list[tuple[int, int, RequestState]] = []
+        self._queue: list[tuple[int, int, RequestState]] = []  # a heap of who waits, by `_rank`
         self._by_priority = settings.scheduling_policy == "priority"
         self._admissions = 0
         self._block = settings.block_size
@@ -98,43 +99,29 @@ class VllmScheduler(ClockedPolicy):
         state.remote = request.remote_tokens
         if self.settings.enable_prefix_caching:
             state.spans = self._index.spans(request.prompt)
-        if self._by_priority or not self._fcfs:
+        if self._by_priority or not self._queue:
             self._blocked = False
-        self._enqueue(state)
+        heapq.heappush(self._queue, (*self._rank(state), state))
         return state
 
-    def _enqueue(self, state: RequestState, *, front: bool = False) -> None:
-        if self._by_priority:
-            heapq.heappush(self._heap, (state.priority, state.arrival, state))
-        elif front:
-            self._fcfs.appendleft(state)
-        else:
-            self._fcfs.append(state)
+    def _rank(self, state: RequestState) -> tuple[int, int]:
+        """Small priorities are served first; of equal ones who came first. Who runs came before all that wait, so that
+        a preempted request is next again."""
+        return state.priority if self._by_priority else 0, state.arrival
 
     def waiting(self) -> Iterator[RequestState]:
         """Waiting requests, next first."""
-        if self._by_priority:
-            return (state for _, _, state in sorted(self._heap, key=lambda entry: entry[:2]))
-        return iter(self._fcfs)
-
-    def _head(self) -> RequestState | None:
-        if self._by_priority:
-            return self._heap[0][2] if self._heap else None
-        return self._fcfs[0] if self._fcfs else None
-
-    @property
-    def waiting_count(self) -> int:
-        return len(self._heap) if self._by_priority else len(self._fcfs)
+        return (state for *_, state in sorted(self._queue))
 
     @property
     def has_unfinished(self) -> bool:
-        return bool(self.running or self._fcfs or self._heap)
+        return bool(self.running or self._queue)
 
     def close(self) -> None:
         self.pool.close()
 
     def load(self) -> tuple[int, int]:
-        return self.waiting_count, len(self.running)
+        return len(self._queue), len(self.running)
 
     def occupancy(self) -> float:
         return 1 - self.pool.free_blocks / max(self.pool.num_blocks - 1, 1)
@@ -145,7 +132,9 @@ class VllmScheduler(ClockedPolicy):
         """Decide the next step and allocate for it; computed tokens advance at once."""
         step = Step()
         budget = self.settings.max_num_batched_tokens
-        threshold = self._threshold()
+        threshold = self.settings.long_prefill_token_threshold
+        if self.settings.rules.threshold_spares_a_lone_request and len(self.running) + len(self._queue) <= 1:
+            threshold = 0
         needing = self._clock.needing()
         if self._prefilling or self._clock.count > budget or len(needing) > self.pool.free_blocks:
             budget = self._walk(step, budget, threshold)
@@ -161,13 +150,6 @@ class VllmScheduler(ClockedPolicy):
         if len(step.finishing) > 1:
             step.finishing.sort(key=by_order)
         return step
-
-    def _threshold(self) -> int:
-        limit = self.settings.long_prefill_token_threshold
-        if not limit:
-            return 0
-        alone = len(self.running) + self.waiting_count <= 1
-        return 0 if alone and self.settings.rules.threshold_spares_a_lone_request else limit
 
     def _give_blocks(self, states: list[RequestState]) -> None:
         """One block to each of these, in this order."""
@@ -198,7 +180,7 @@ class VllmScheduler(ClockedPolicy):
                 continue
             need = -(-(computed + new) // self._block) - len(state.blocks)
             while need > self.pool.free_blocks:
-                victim = max(order, key=_importance) if self._by_priority else order[-1]
+                victim = max(order, key=self._rank)
                 at = order.index(victim)
                 del order[at]
                 if at < place:
@@ -257,14 +239,15 @@ class VllmScheduler(ClockedPolicy):
         state.slots = state.computed = 0
         state.preemptions += 1
         self._blocked = False
-        self._enqueue(state, front=True)
+        heapq.heappush(self._queue, (*self._rank(state), state))
         step.preempted.append(state)
 
     # ---- waiting requests
 
     def _admit(self, step: Step, budget: int, threshold: int) -> None:
         settings = self.settings
-        while budget > 0 and (state := self._head()) is not None:
+        while budget > 0 and self._queue:
+            state = self._queue[0][2]
             if len(self.running) >= settings.max_num_seqs:
                 self._blocked = True
                 return
@@ -302,10 +285,7 @@ class VllmScheduler(ClockedPolicy):
         return need + spare <= self.pool.free_blocks
 
     def _start(self, step: Step, state: RequestState, hit: Hit, cached: int, new: int) -> None:
-        if self._by_priority:
-            heapq.heappop(self._heap)
-        else:
-            self._fcfs.popleft()
+        heapq.heappop(self._queue)
         held = len(hit.blocks)
         self.pool.touch(hit)
         state.blocks = hit.blocks + self.pool.take(max(-(-(cached + new) // self._block) - held, 0))
@@ -357,18 +337,12 @@ class VllmScheduler(ClockedPolicy):
                 del self.running[state.order]
                 self._release(state, state.target)
             else:
-                self._leave_queue(state)
+                # its last token came while it waited to be recomputed (asynchronous scheduling)
+                self._queue = [entry for entry in self._queue if entry[2] is not state]
+                heapq.heapify(self._queue)
         if step.finishing:
             self._blocked = False
         return step.finishing
-
-    def _leave_queue(self, state: RequestState) -> None:
-        """Its last token came while it waited to be recomputed (asynchronous scheduling)."""
-        if self._by_priority:
-            self._heap = [entry for entry in self._heap if entry[2] is not state]
-            heapq.heapify(self._heap)
-        else:
-            self._fcfs.remove(state)
 
     # ---- runs of pure decode
 
@@ -377,7 +351,7 @@ class VllmScheduler(ClockedPolicy):
         clock = self._clock
         if self._prefilling or not clock.count or clock.count > self.settings.max_num_batched_tokens:
             return 0
-        if len(self.running) > clock.count or ((self._fcfs or self._heap) and not self._blocked):
+        if len(self.running) > clock.count or (self._queue and not self._blocked):
             return 0
         return clock.steps_within(self.pool.free_blocks, clock.steps_to_end(limit))
 
@@ -386,8 +360,3 @@ class VllmScheduler(ClockedPolicy):
         step = super().decode_run(steps)
         step.finishing.sort(key=by_order)
         return step
-
-
-def _importance(state: RequestState) -> tuple[int, int]:
-    """Small priorities are served first; of equal ones who came first."""
-    return state.priority, state.arrival
