@@ -170,7 +170,11 @@ class _Play:
             self.clock += 1
             self.kv += self.running
         for group in fresh:
-            self._start(group)
+            group.first = len(self.rows) - 1
+            self.running += group.many
+            self.kv += group.many * group.isl
+            self.started += 1
+            heappush(self.ends, (self.clock + group.osl - 1, self.started, group))
         self._finish()
         return True
 
@@ -182,13 +186,6 @@ class _Play:
         if group.many == 0:
             self.head += 1
         return taken
-
-    def _start(self, group: _Group) -> None:
-        group.first = len(self.rows) - 1
-        self.running += group.many
-        self.kv += group.many * group.isl
-        self.started += 1
-        heappush(self.ends, (self.clock + group.osl - 1, self.started, group))
 
     def run_decodes(self) -> None:
         """Steps of decodes alone, until a request ends, or the next bucket begins."""

@@ -122,15 +122,18 @@ def gamma_times(count: int, rate: float, *, burstiness: float = 1.0, seed: int =
 def on_off_times(count: int, rate: float, *, on_s: float, off_s: float, seed: int = 0) -> list[float]:
     """Poisson arrivals of `rate` during windows of `on_s`, none in the `off_s` between them."""
     _positive(count=count, rate=rate, on_s=on_s)
-    if not 0 <= off_s < float("inf"):
-        raise _refuse_value("off_s", off_s, "seconds, 0 or more")
+    _not_negative(off_s=off_s)
     busy = np.cumsum(np.random.default_rng(seed).exponential(1.0 / rate, count))
     return list(map(float, busy + np.floor(busy / on_s) * off_s))
 
 
 def at_times(times: Sequence[float], lengths: Lengths) -> list[Request]:
     """Requests that share no token, at these times."""
-    _usable(lengths)
+    if not lengths:
+        raise _refuse_value("lengths", "none", "at least one pair of prompt and output tokens")
+    for prompt, output in lengths:
+        if prompt < 1 or output < 1:
+            raise _refuse_value("lengths", f"{prompt} and {output} tokens", "at least one token each")
     return [
         plain_request(index=index, arrival_s=at, prompt_tokens=prompt, output_tokens=output)
         for index, (at, (prompt, output)) in enumerate(zip(times, cycle(lengths), strict=False))
@@ -140,9 +143,7 @@ def at_times(times: Sequence[float], lengths: Lengths) -> list[Request]:
 def closed_loop(count: int, lengths: Lengths, *, users: int, think_s: float = 0.0, seed: int = 0) -> list[Request]:
     """`count` requests of `users` who each wait for their answer, then think (exponential, mean `think_s`)."""
     _positive(count=count, users=users)
-    _usable(lengths)
-    if not 0 <= think_s < float("inf"):
-        raise _refuse_value("think_s", think_s, "seconds, 0 or more")
+    _not_negative(think_s=think_s)
     thoughts = np.random.default_rng(seed).exponential(think_s, count) if think_s else np.zeros(count)
     requests = at_times([0.0] * users + list(map(float, thoughts[users:])), lengths)
     return [
@@ -180,12 +181,10 @@ def _positive(**values: float) -> None:
             raise _refuse_value(name, value, "a number above 0")
 
 
-def _usable(lengths: Lengths) -> None:
-    if not lengths:
-        raise _refuse_value("lengths", "none", "at least one pair of prompt and output tokens")
-    for prompt, output in lengths:
-        if prompt < 1 or output < 1:
-            raise _refuse_value("lengths", f"{prompt} and {output} tokens", "at least one token each")
+def _not_negative(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 <= value < float("inf"):
+            raise _refuse_value(name, value, "seconds, 0 or more")
 
 
 def _refuse_value(name: str, given: object, expected: str) -> InputError:

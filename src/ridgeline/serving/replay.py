@@ -116,19 +116,16 @@ def compare(recorded: Iterable[Record], simulated: Iterator[Record]) -> tuple[in
     differing, first = 0, None
     for place, theirs in enumerate(recorded):
         ours = next(simulated, None)
-        found = [("step", place, None)] if ours is None else list(_differences(theirs, ours))
-        if found:
+        both = {"step": (place, None)} if ours is None else {
+            field: (theirs[field], value) for field, value in ours.items() if field in theirs
+        }  # fmt: skip
+        fields = [field for field, values in both.items() if not _same(*values)]
+        if fields:
             differing += 1
             if first is None:
-                field, recorded_value, simulated_value = found[0]
-                first = Difference(step=place, field=field, recorded=recorded_value, simulated=simulated_value)
+                recorded_value, simulated_value = both[fields[0]]
+                first = Difference(step=place, field=fields[0], recorded=recorded_value, simulated=simulated_value)
     return differing, first
-
-
-def _differences(theirs: Record, ours: Record) -> Iterator[tuple[str, object, object]]:
-    for field, simulated in ours.items():
-        if field in theirs and not _same(theirs[field], simulated):
-            yield field, theirs[field], simulated
 
 
 def _same(left: object, right: object) -> bool:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ridgeline.core.errors import InputError, MissingNumber
+from ridgeline.core.errors import InputError
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import HOUR, MILLION
 from ridgeline.plan.check import check
@@ -18,10 +18,13 @@ from ridgeline.serving.load import load_of
 from ridgeline.serving.replica import SloBudget
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import ServingMetrics, serving_metrics
-from ridgeline.sim import Impossible, missing_number_problem
+from ridgeline.sim import Impossible, unless_impossible
 
 PERCENTILES = (50.0, 90.0, 99.0)
 FRONT_END_S = 8e-3  # sent until queued, and first token until received: TTFT p50 less 2.5 steps in rows of serving.csv
+
+
+FRONT_END_NOTE = f"front end: {FRONT_END_S * 1e3:g} ms from sending to the engine's queue, assumed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,18 +134,15 @@ def predict_serving(
     sample   keep queues and cache over time, for a timeline
     """
     work = serving(scenario).workload
-    reasons = tuple(check(scenario))
-    if reasons:
-        return Impossible(scenario=scenario, reasons=reasons)
-    try:
-        instances = instances_of(scenario, priced)
-        requests = load_of(work)
+
+    def serve() -> ServingPrediction | Impossible:
+        instances, requests = instances_of(scenario, priced), load_of(work)
         reasons = tuple(unservable(instances, requests))
         if reasons:
             return Impossible(scenario=scenario, reasons=reasons)
         return served_by(scenario, instances, requests, sample=sample, progress=progress)
-    except MissingNumber as missing:
-        return Impossible(scenario=scenario, reasons=(missing_number_problem(missing),))
+
+    return unless_impossible(scenario, check(scenario), serve)
 
 
 def served_by(
@@ -169,6 +169,7 @@ def served_by(
     percentiles = tuple(sorted({*PERCENTILES, work.objective.percentile}))
     limited = work.objective if work.objective.limits else None
     metrics = serving_metrics(run.served, limited, percentiles)
+    notes = [note for instance in instances for note in instance.notes]
     return ServingPrediction(
         scenario=scenario,
         instances=instances,
@@ -186,7 +187,7 @@ def served_by(
         },
         goodput_share=None if metrics.goodput is None else metrics.goodput * metrics.duration_s / metrics.requests,
         cost_per_million_tokens_usd=_cost(run, instances, metrics),
-        assumptions=(*scenario.assumptions, *_assumptions(instances)),
+        assumptions=(*scenario.assumptions, *dict.fromkeys(notes), FRONT_END_NOTE),
     )
 
 
@@ -198,12 +199,6 @@ def _cost(run: FleetRun, instances: tuple[Instance, ...], metrics: ServingMetric
     chips = sum(one.chips * one.count for one in instances)
     hourly = sum(one.chips * one.count * price.value for one, price in zip(instances, prices, strict=True) if price)
     return hourly / chips * run.chip_seconds / HOUR / metrics.output_tokens * MILLION
-
-
-def _assumptions(instances: tuple[Instance, ...]) -> tuple[str, ...]:
-    notes = [note for one in instances for note in one.notes]
-    notes.append(f"front end: {FRONT_END_S * 1e3:g} ms from sending to the engine's queue, assumed")
-    return tuple(dict.fromkeys(notes))
 
 
 def refuse_impossible(found: ServingPrediction | Impossible) -> ServingPrediction:

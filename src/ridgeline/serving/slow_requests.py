@@ -19,11 +19,8 @@ from ridgeline.core.records import dataclass
 from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario, serving
-from ridgeline.plan.serving_plan import StaticKnobs
+from ridgeline.plan.serving_plan import KNOBS, StaticKnobs
 from ridgeline.serving.deployment import Instance, StepPricing, instances_of, knobs_of, unservable
-from ridgeline.serving.engine.sglang_prefill import SglangSettings
-from ridgeline.serving.engine.tensorrt_llm import TensorrtLlmSettings
-from ridgeline.serving.engine.vllm import VllmSettings
 from ridgeline.serving.replica import Sample
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import PARTS, Served
@@ -52,42 +49,33 @@ def _knobs(scenario: Scenario) -> Iterator[Change]:
         return
     tokens, seqs = settings.step_limits
     fewer_tokens, fewer_seqs = max(tokens // 4, FEWEST_TOKENS), max(seqs // 2, 1)
-    tried: tuple[tuple[str, JsonValue], ...]
-    match settings:
-        case VllmSettings():
-            engine = "vllm"
-            tried = (
-                ("max_num_seqs", seqs * 2),
-                ("max_num_seqs", fewer_seqs),
-                ("max_num_batched_tokens", tokens * 2),
-                ("max_num_batched_tokens", fewer_tokens),
-                ("long_prefill_token_threshold", fewer_tokens),
-                ("gpu_memory_utilization", 0.95),
-                ("enable_prefix_caching", True),
-            )
-        case SglangSettings():
-            engine = "sglang"
-            tried = (
-                ("chunked_prefill_size", tokens * 2),
-                ("chunked_prefill_size", fewer_tokens),
-                ("mem_fraction_static", 0.93),
-                ("schedule_conservativeness", 0.3),
-            )
-        case TensorrtLlmSettings():
-            engine = "tensorrt_llm"
-            tried = (
-                ("max_num_tokens", tokens * 2),
-                ("max_num_tokens", fewer_tokens),
-                ("max_batch_size", fewer_seqs),
-                ("enable_chunked_prefill", True),
-                ("capacity_scheduler_policy", "MAX_UTILIZATION"),
-                ("free_gpu_memory_fraction", 0.95),
-            )
-    knobs: JsonValue = knobs_of(scenario)
-    for name, value in tried:
+    tried: dict[str, dict[str, tuple[JsonValue, ...]]] = {
+        "vllm": {
+            "max_num_seqs": (seqs * 2, fewer_seqs),
+            "max_num_batched_tokens": (tokens * 2, fewer_tokens),
+            "long_prefill_token_threshold": (fewer_tokens,),
+            "gpu_memory_utilization": (0.95,),
+            "enable_prefix_caching": (True,),
+        },
+        "sglang": {
+            "chunked_prefill_size": (tokens * 2, fewer_tokens),
+            "mem_fraction_static": (0.93,),
+            "schedule_conservativeness": (0.3,),
+        },
+        "tensorrt_llm": {
+            "max_num_tokens": (tokens * 2, fewer_tokens),
+            "max_batch_size": (fewer_seqs,),
+            "enable_chunked_prefill": (True,),
+            "capacity_scheduler_policy": ("MAX_UTILIZATION",),
+            "free_gpu_memory_fraction": (0.95,),
+        },
+    }
+    engine, knobs = KNOBS.key_of(settings), knobs_of(scenario)
+    for name, value in ((name, value) for name, values in tried[engine].items() for value in values):
         if getattr(knobs, name) != value:
+            changed: JsonValue = {name: value}
             written = str(value).lower() if isinstance(value, bool) else str(value)
-            yield f"plan.serving.{engine}.{name}={written}", _serving(scenario, knobs=replace(knobs, **{name: value}))
+            yield f"plan.serving.{engine}.{name}={written}", _serving(scenario, knobs=replace(knobs, **changed))
 
 
 def _shapes(scenario: Scenario) -> Iterator[Change]:
@@ -280,6 +268,7 @@ def _queue(found: ServingPrediction) -> QueueStory | None:
         return None
     replica = peaks.index(max(peaks))
     samples = found.run.samples[replica]
+    places = [instance for instance in found.instances for _ in range(instance.count)]
     at = max(range(len(samples)), key=lambda place: samples[place][1])
     begin = at
     while begin > 0 and samples[begin - 1][1] > 0:
@@ -289,7 +278,7 @@ def _queue(found: ServingPrediction) -> QueueStory | None:
         began_s=samples[begin][0],
         peak_s=samples[at][0],
         peak=samples[at][1],
-        limit=_limit(samples[begin : at + 1], _instance_at(found.instances, replica)),
+        limit=_limit(samples[begin : at + 1], places[replica]),
     )
 
 
@@ -303,14 +292,6 @@ def _limit(samples: Sequence[Sample], one: Instance) -> Limit:
     return "max_num_seqs" if seqs >= cache else "cache"
 
 
-def _instance_at(instances: Sequence[Instance], replica: int) -> Instance:
-    for one in instances:
-        if replica < one.count:
-            return one
-        replica -= one.count
-    return instances[-1]
-
-
 # ---- what would help
 
 
@@ -319,18 +300,18 @@ def _remedies(
 ) -> Iterator[Remedy]:
     """Changes of the plan, simulated; those that help, the best first."""
     requests = found.requests[:TRIED]
-    now = float(np.percentile(getattr(found.run.served, f"{metric}_s"), percentile))
-    if len(requests) < len(found.requests) and (base := _outcome(found.scenario, requests, priced)) is not None:
-        now = float(np.percentile(getattr(base.run.served, f"{metric}_s"), percentile))
+
+    def seconds(prediction: ServingPrediction) -> float:
+        return float(np.percentile(getattr(prediction.run.served, f"{metric}_s"), percentile))
+
+    base = _outcome(found.scenario, requests, priced) if len(requests) < len(found.requests) else None
+    now = seconds(base or found)
     tried = []
     for change, scenario in changes(found.scenario):
         made = _outcome(scenario, requests, priced)
-        if made is None:
-            continue
-        value = float(np.percentile(getattr(made.run.served, f"{metric}_s"), percentile))
-        if value < now:
+        if made is not None and (value := seconds(made)) < now:
             tried.append(Remedy(change=change, found=value, goodput=made.metrics.goodput, chips=made.run.chips))
-    yield from sorted(tried, key=lambda one: one.found)
+    yield from sorted(tried, key=lambda remedy: remedy.found)
 
 
 def _outcome(scenario: Scenario, requests: tuple[Request, ...], priced: StepPricing | None) -> ServingPrediction | None:

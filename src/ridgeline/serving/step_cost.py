@@ -81,12 +81,10 @@ class PricedSteps:
 
     def decode_line(self, decodes: int) -> tuple[float, float]:
         lines = self.lines
-        return lines[decodes] if decodes < len(lines) else self._beyond(decodes)
-
-    def _beyond(self, decodes: int) -> tuple[float, float]:
-        """Past the largest number tabulated: as the last two go on."""
-        last, before = self.lines[-1], self.lines[len(self.lines) // 2]
-        more = (decodes - len(self.lines) + 1) / (len(self.lines) - 1 - len(self.lines) // 2)
+        if decodes < len(lines):
+            return lines[decodes]
+        last, before = lines[-1], lines[len(lines) // 2]  # beyond the largest number tabulated, as these two go on
+        more = (decodes - len(lines) + 1) / (len(lines) - 1 - len(lines) // 2)
         return last[0] + (last[0] - before[0]) * more, last[1]
 
     def mixed_step_seconds(self, chunks: Sequence[tuple[int, int]], decodes: int, kv_tokens: int) -> float:
@@ -112,7 +110,8 @@ def priced_steps(price: Price, *, max_num_seqs: int, max_tokens: int, tokens_per
 
     tokens_per_step   tokens a decode gains in one step, where drafts are verified: a token then costs that much less
     """
-    decodes, tokens, coarse = _decode_grid(max_num_seqs), _token_grid(max_tokens), _coarse_grid(max_tokens)
+    decodes, tokens = _decode_grid(max_num_seqs), _token_grid(max_tokens)
+    coarse = np.unique([float(min(4**place, max_tokens)) for place in range(2, 9)])
     seconds = price(_steps(decodes, tokens, coarse))
     d, t, c = len(decodes), len(tokens), len(coarse)
     short, long_, alone, once, more, row_less, row_more = np.split(seconds, np.cumsum([d, d, t, c, c, d]))
@@ -158,11 +157,6 @@ def _token_grid(most: int) -> Array:
     edges = [*range(64, 2048, 64), *range(2048, 4096, 128), *range(4096, most + 1, 512)]
     both = [one + more for one in edges for more in (0, 1) if one + more <= most]
     return np.unique([float(one) for one in (1, 2, 4, 8, 16, 32, *both, most) if one <= most])
-
-
-def _coarse_grid(most: int) -> Array:
-    """Powers of four, and the largest."""
-    return np.unique([float(min(4**place, most)) for place in range(2, 9)])
 
 
 def _stairs(every: Array, grid: Array, values: Array) -> Array:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -52,12 +51,7 @@ def _sizes(spec: ModelSpec, tp: int) -> ServedModel | None:
     ):
         return None
     ffn = next(iter(ffns))
-    if (
-        len(ffns) != 1
-        or not isinstance(ffn, Mlp | Moe)
-        or (isinstance(ffn, Moe) and ffn.shared_hidden)
-        or not ffn.gated
-    ):
+    if len(ffns) != 1 or not isinstance(ffn, Mlp | Moe) or getattr(ffn, "shared_hidden", 0) or not ffn.gated:
         return None
     dense = isinstance(ffn, Mlp)
     return ServedModel(
@@ -75,7 +69,8 @@ def likely_models(line: Timeline, engine: Inference | None) -> tuple[ServedModel
     if not layers:
         return ()
     shown = {one for shape in line.detail.shapes for dims in shape.dims for one in dims if isinstance(one, int)}
-    found = [one for one in _catalog_models() if one.layers in layers and one.vocab // one.tp in shown]
+    catalog = (_sizes(from_catalog(id), tp) for id in MODELS for tp in DEGREES)
+    found = [one for one in catalog if one and one.layers in layers and one.vocab // one.tp in shown]
     both = [one for one in found if one.hidden in shown] or found
     sizes: dict[tuple[int, ...], ServedModel] = {}
     for one in both:
@@ -109,12 +104,3 @@ def _layers(line: Timeline, engine: Inference | None) -> set[int]:
         )
         found |= {count for _, count in names.most_common(1)}
     return found
-
-
-def _catalog_models() -> Iterator[ServedModel]:
-    for id in MODELS:
-        spec = from_catalog(id)
-        for tp in DEGREES:
-            sizes = _sizes(spec, tp)
-            if sizes is not None:
-                yield sizes

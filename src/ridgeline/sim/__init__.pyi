@@ -14,6 +14,7 @@ from ridgeline.sim.predict_step import predict as predict
 from ridgeline.sim.prediction import Impossible as Impossible
 from ridgeline.sim.prediction import Prediction as Prediction
 from ridgeline.sim.prediction import missing_number_problem as missing_number_problem
+from ridgeline.sim.prediction import unless_impossible as unless_impossible
 from ridgeline.sim.prediction_interval import SHIPPED_RESIDUALS as SHIPPED_RESIDUALS
 from ridgeline.sim.prediction_interval import SHIPPED_SUMMARY as SHIPPED_SUMMARY
 from ridgeline.sim.prediction_interval import Residual as Residual

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ridgeline.core.arrays import Array
-from ridgeline.core.errors import MissingNumber, Problem
+from ridgeline.core.errors import Problem
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import HOUR, MILLION
@@ -24,7 +24,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Decode, Prefill
 from ridgeline.sim.forward_price import PARTS, ForwardSeconds, price_forward
 from ridgeline.sim.memory.serving import ServingMemory, limits_of, serving_memory
-from ridgeline.sim.prediction import Bill, Impossible, Part, StepParts, missing_number_problem, step_bill, step_evidence
+from ridgeline.sim.prediction import Bill, Impossible, Part, StepParts, step_bill, step_evidence, unless_impossible
 from ridgeline.sim.prediction_interval import Interval
 from ridgeline.sim.unpriced_fields import unused_networks
 
@@ -133,14 +133,9 @@ def predict_phase(
     >>> abs(sum(part.seconds for part in found.breakdown) / found.step_time_s - 1) < 1e-9, found.fits
     (True, True)
     """
-    reasons = (*check(scenario), *_unserved_parts(scenario))
-    if reasons:
-        return Impossible(scenario=scenario, reasons=reasons)
     used = calibration or default_calibration(), serving or shipped_serving()
-    try:
-        return _predict_phase(scenario, *used)
-    except MissingNumber as missing:
-        return Impossible(scenario=scenario, reasons=(missing_number_problem(missing),))
+    reasons = (*check(scenario), *_unserved_parts(scenario))
+    return unless_impossible(scenario, reasons, lambda: _predict_phase(scenario, *used))
 
 
 def _unserved_parts(scenario: Scenario) -> Iterator[Problem]:

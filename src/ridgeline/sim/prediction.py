@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 import numpy as np
 
@@ -296,6 +297,20 @@ class Impossible:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.reasons))
+
+
+Answer = TypeVar("Answer")
+
+
+def unless_impossible(
+    scenario: Scenario, reasons: Iterable[Problem], predict: Callable[[], Answer]
+) -> Answer | Impossible:
+    """What `predict` answers, unless there are reasons against it or a number is missing from the catalog."""
+    reasons = tuple(reasons)
+    try:
+        return Impossible(scenario=scenario, reasons=reasons) if reasons else predict()
+    except MissingNumber as missing:
+        return Impossible(scenario=scenario, reasons=(missing_number_problem(missing),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

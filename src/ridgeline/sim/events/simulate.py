@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.core.errors import MissingNumber, Problem
+from ridgeline.core.errors import Problem
 from ridgeline.core.records import dataclass
 from ridgeline.cost import Calibration
 from ridgeline.cost.pricing import PHASES
@@ -68,7 +68,7 @@ from ridgeline.sim.predict_step import (
     not_predictable,
     price,
 )
-from ridgeline.sim.prediction import Impossible, missing_number_problem
+from ridgeline.sim.prediction import Impossible, unless_impossible
 from ridgeline.trace import (
     NO_LAYER,
     Counter,
@@ -122,12 +122,9 @@ def simulate(
     [80, 80]
     """
     reasons = (*check(scenario), *not_predictable(scenario), *_too_large(scenario))
-    if reasons:
-        return Impossible(scenario=scenario, reasons=reasons)
-    try:
-        priced = price(scenario, calibration or default_calibration())
-    except MissingNumber as missing:
-        return Impossible(scenario=scenario, reasons=(missing_number_problem(missing),))
+    priced = unless_impossible(scenario, reasons, lambda: price(scenario, calibration or default_calibration()))
+    if isinstance(priced, Impossible):
+        return priced
     wrong = non_finite_parts(priced.steps)
     if wrong:
         return Impossible(scenario=scenario, reasons=wrong)
@@ -149,11 +146,7 @@ def timeline(
     found = simulate(scenario, calibration, slow=slow, contention=contention)
     if isinstance(found, Impossible):
         return found
-    try:
-        memory = peak_memory(scenario, found.priced.program)
-    except MissingNumber as missing:
-        return Impossible(scenario=scenario, reasons=(missing_number_problem(missing),))
-    return draw(found, memory)
+    return unless_impossible(scenario, (), lambda: draw(found, peak_memory(scenario, found.priced.program)))
 
 
 def _too_large(scenario: Scenario) -> Iterator[Problem]:
