@@ -31,7 +31,7 @@ from ridgeline.runtime.train.data import batch_of, open_source
 from ridgeline.runtime.train.layout import make_layout
 from ridgeline.runtime.train.loop import blueprint_of
 from ridgeline.runtime.train.refuse import refusals
-from ridgeline.runtime.train.request import Options, make_request
+from ridgeline.runtime.train.request import RunOptions, make_request
 from ridgeline.runtime.train.step import SETTLED, Stepper, WholeStep
 from ridgeline.runtime.train.update import Update
 
@@ -47,7 +47,7 @@ def measure(case: Case, trace: Path | None) -> dict[str, Any]:
     scenario = case.scenario
     found = refusals(scenario)
     assert not found, found
-    request = make_request(scenario, Options(device="cuda:0"))
+    request = make_request(scenario, RunOptions(device="cuda:0"))
     layout = make_layout(scenario.plan, experts=False, device="cuda:0")
     source = open_source("synthetic", scenario.model.vocab, 0)
     assembly = assemble(blueprint_of(request), layout)

@@ -36,11 +36,12 @@ from ridgeline.plan.scenario_file import schema as schema
 from ridgeline.plan.schedules import SCHEDULES as SCHEDULES
 from ridgeline.plan.schedules import build
 from ridgeline.report.show import show as show
-from ridgeline.runtime import bring_up, capture_module
 from ridgeline.runtime import characterize as characterize
 from ridgeline.runtime import collective_run as collective_run
-from ridgeline.runtime import pack as pack
 from ridgeline.runtime import preflight as preflight
+from ridgeline.runtime.bringup import bringup as bringup
+from ridgeline.runtime.capture import capture as capture
+from ridgeline.runtime.train import pack as pack
 from ridgeline.search.training.plan_search import find_plan as find_plan
 from ridgeline.search.training.request import PlanRequest as PlanRequest
 from ridgeline.serving import ServingPrediction as ServingPrediction
@@ -58,5 +59,3 @@ from ridgeline.version import __version__ as __version__
 
 fit = refit
 schedule = build
-bringup = bring_up
-capture = capture_module

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from ridgeline.cost import Calibration, Choice, Profile, ProfileDiff
     from ridgeline.ir.rank_ops import DryRun
     from ridgeline.plan.scenario import Scenario
-    from ridgeline.runtime import Numerics, Options, ReportDiff, RunOutcome, StepRow, Verification
+    from ridgeline.runtime.bringup import ReportDiff
+    from ridgeline.runtime.train import ForwardConstants, RunOptions, RunOutcome, StepRow, Verification
     from ridgeline.search import DeploymentAnswer, DeploymentOptions, PlanOptions, PlanRequest, Recommendation, Watch
     from ridgeline.serving import ServingPrediction, StepPricing, WhySlow
     from ridgeline.serving.measured import BenchReport, Replay
@@ -303,7 +304,7 @@ def dry_run(scenario: Scenario) -> DryRun:
     from ridgeline.ir.rank_ops import DryRun, StageOps, compare_ops
     from ridgeline.lowering.rank_ops import rank_ops
     from ridgeline.plan.engine import ENGINES
-    from ridgeline.runtime import trace_plan
+    from ridgeline.runtime.train import trace_plan
 
     own_scenario = replace(scenario, plan=replace(scenario.plan, engine=OWN_ENGINE), engine=ENGINES[OWN_ENGINE])
     traces = trace_plan(own_scenario)
@@ -468,7 +469,7 @@ def diff(
     """
     from ridgeline.calibrate.explain import diff as diff_steps
     from ridgeline.cost import diff_profiles, is_profile, read_profile
-    from ridgeline.runtime import diff_reports, is_report, read_report
+    from ridgeline.runtime.bringup import diff_reports, is_report, read_report
     from ridgeline.trace import DiffRuns
 
     others: list[Comparable | None] = list(after) or [None] if isinstance(after, (list, tuple)) else [after]
@@ -524,9 +525,9 @@ def explain(
 
 def run(
     scenario: Scenario,
-    options: Options | None = None,
+    options: RunOptions | None = None,
     *,
-    numerics: Numerics | None = None,
+    numerics: ForwardConstants | None = None,
     tell: Callable[[StepRow], None] | None = None,
     note: Callable[[str], None] | None = None,
     replan: Callable[[int], Scenario | None] | None = None,
@@ -536,8 +537,8 @@ def run(
     What cannot run here or would not fit in memory is refused before anything starts, with the nearest plan that would.
     An elastic run goes on with the best plan for the ranks that are left, or with what `replan` says.
     """
-    from ridgeline.runtime import RunOutcome
-    from ridgeline.runtime import run as train
+    from ridgeline.runtime.train import RunOutcome
+    from ridgeline.runtime.train import run as train
 
     refuse_unfit(scenario)
     outcome = train(
@@ -571,7 +572,7 @@ def expected_step(scenario: Scenario) -> Prediction | None:
 
 def plan_for_ranks(scenario: Scenario, ranks: int) -> Scenario | None:
     """The best scenario for so many ranks, of those that `run` can execute: what `plan` would say."""
-    from ridgeline.runtime import refusals
+    from ridgeline.runtime.train import refusals
     from ridgeline.search import fit_to
 
     return fit_to(scenario, ranks, lambda candidate: not refusals(candidate))
@@ -583,7 +584,7 @@ def refuse_unfit(scenario: Scenario) -> None:
     from ridgeline.core.errors import InputError, Problem
     from ridgeline.core.units import format_quantity
     from ridgeline.plan.check import check
-    from ridgeline.runtime import describe_plan, refusals
+    from ridgeline.runtime.train import describe_plan, refusals
 
     problems = [*check(scenario), *refusals(scenario)]
     expected = expected_step(scenario) if not problems else None

@@ -123,7 +123,7 @@ def record_type(kind: str) -> Recorded:
     import transformers
 
     from ridgeline.models.params import count
-    from ridgeline.runtime import capture_config
+    from ridgeline.runtime.capture import capture_config
 
     def late(*_: object) -> None:
         raise TimeoutError(f"a forward that takes over {LONGEST_S} s")

@@ -17,7 +17,7 @@ from typing import Any
 
 from ridgeline.core.files import write_text
 from ridgeline.core.units import format_quantity
-from ridgeline.runtime import read_report
+from ridgeline.runtime.bringup import read_report
 from tools.pages import DOCS, replace_block, write_or_check
 
 STORE, PAGE = DOCS / "bringup", DOCS / "concepts" / "bringup.md"

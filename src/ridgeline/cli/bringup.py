@@ -20,7 +20,7 @@ from ridgeline.core.files import write_text
 
 if TYPE_CHECKING:
     from ridgeline.cost import Profile
-    from ridgeline.runtime import BringUp, FaultsReport, ImportedDump, Rates
+    from ridgeline.runtime.bringup import BringUp, FaultsReport, ImportedDump, Rates
 
 
 def bringup(
@@ -30,17 +30,9 @@ def bringup(
     json: bool = False,
 ) -> None:  # fmt: skip
     """Run a model on a device: every op, the ladder, invariances; judged against fp64 arithmetic on the host."""
-    from ridgeline.runtime import (
-        CORPUS,
-        FaultsReport,
-        allowances,
-        fault_names,
-        folder_of,
-        need_torch,
-        target_of,
-        unheard,
-    )
-    from ridgeline.runtime import bring_up as library
+    from ridgeline.runtime import need_torch
+    from ridgeline.runtime.bringup import CORPUS, FaultsReport, allowances, fault_names, folder_of, target_of
+    from ridgeline.runtime.bringup import bringup as library
 
     need_torch("bringup")
     report, repros = _outputs(html, output)
@@ -52,9 +44,9 @@ def bringup(
         raise InputError(Problem(path="MODEL", given="none", expected=expectation, todo=todo))
     target = target_of(model)
     faults = Path(CORPUS) if faults is None and fault else faults
-    options: JsonObject = {"seed": seed, "tell": unheard if json else _aloud, "faults": faults or ""}
+    options: JsonObject = {"seed": seed, "faults": faults or "", **({} if json else {"tell": _aloud})}
     device_profile = _profile_of(profile, save_fingerprint, faults is not None)
-    from ridgeline.runtime import Fingerprint
+    from ridgeline.runtime.bringup import Fingerprint
 
     options |= {
         "allow": allowances(allow or []),
@@ -98,11 +90,11 @@ def _outputs(html: Path | None, output: Path | None) -> tuple[Path | None, Path 
 
 def _judge_dump(folder: Path, model: str, html: Path | None, output: Path | None, json: bool) -> None:
     """Judge a dump of msprobe, and end."""
-    from ridgeline.runtime import bringup_msprobe, unheard
+    from ridgeline.runtime.bringup import bringup_msprobe
 
     if model:
         raise InputError(Problem(path="MODEL", given=repr(model), expected="none beside --msprobe"))
-    answer = bringup_msprobe(folder, tell=unheard if json else _aloud)
+    answer = bringup_msprobe(folder, **({} if json else {"tell": _aloud}))
     _hand_over(answer, html, output, json)
     raise typer.Exit(0 if answer.right else 1)
 
@@ -144,7 +136,7 @@ def _save_fingerprint(found: BringUp, path: Path | None, save: bool) -> BringUp:
 def _rates(chip: str | None, profile: Profile | None) -> Rates | None:
     """What is possible, of a profile or of a chip that is named; else the device's name tells."""
     from ridgeline.hardware.load import chip as read_chip
-    from ridgeline.runtime import rates_of
+    from ridgeline.runtime.bringup import rates_of
 
     if profile is not None:
         return _measured_rates(profile)
@@ -154,7 +146,7 @@ def _rates(chip: str | None, profile: Profile | None) -> Rates | None:
 def _measured_rates(profile: Profile) -> Rates:
     """The best rates that a profile holds."""
     from ridgeline.cost import ceilings
-    from ridgeline.runtime import Rates
+    from ridgeline.runtime.bringup import Rates
 
     file = Path(profile.source).name
     best = {ceiling.name: ceiling.measured for ceiling in ceilings(profile)}

@@ -26,7 +26,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.core.files import write_text
 
 if TYPE_CHECKING:
-    from ridgeline.runtime import Options, StepRow
+    from ridgeline.runtime.train import RunOptions, StepRow
     from ridgeline.sim.prediction import Prediction
 
 LINES = 20  # of steps that are printed where no terminal shows them as they go
@@ -40,7 +40,7 @@ def run(
     save_weights: Path | None = None, timeout: float = 600.0, settings: list[str] | None = None, json: bool = False,
 ) -> None:  # fmt: skip
     """Train a scenario's model by its plan, here; it starts a process for each rank, or joins those of torchrun."""
-    from ridgeline.runtime import Options, RunOutcome
+    from ridgeline.runtime.train import RunOptions, RunOutcome
 
     built = ridgeline.read_scenario(scenario, settings or ())
     if dry:
@@ -49,14 +49,14 @@ def run(
         if not comparison.equal:
             raise typer.Exit(1)
         return
-    options = Options(
+    options = RunOptions(
         steps=steps, device=device or api.torch_device(built), backend=backend, data=data, rate=rate, seed=seed,
         every=every, folder=str(output or ""), resume=resume, timeout=timeout, restarts=restarts, verify=verify,
         trace=str(trace or ""), elastic=elastic, launcher=launcher, tensorboard=tensorboard,
         weights=str(weights or ""), save_weights=str(save_weights or ""),
     )  # fmt: skip
     if sbatch is not None:
-        from ridgeline.runtime import SbatchScript, refusals
+        from ridgeline.runtime.train import SbatchScript, refusals
         from ridgeline.targets import slurm_run
 
         if problems := (*ridgeline.check(built), *refusals(built)):
@@ -83,7 +83,7 @@ def run(
         raise typer.Exit(STOPPED if outcome.stopped else UNUSABLE)
 
 
-def _words(options: Options, device: str, settings: Sequence[str]) -> Iterator[str]:
+def _words(options: RunOptions, device: str, settings: Sequence[str]) -> Iterator[str]:
     """The options that are not as they are by default, as a command line gives them."""
     usual = type(options)()
     for item in fields(options):
@@ -100,7 +100,7 @@ def _words(options: Options, device: str, settings: Sequence[str]) -> Iterator[s
 
 @contextmanager
 def _live(
-    options: Options, expected: Prediction | None, quiet: bool
+    options: RunOptions, expected: Prediction | None, quiet: bool
 ) -> Iterator[tuple[Callable[[StepRow], None], Callable[[str], None]]]:
     """A line that follows the run on a terminal, or some lines where there is none; and where notes go."""
     from ridgeline.report import step_line

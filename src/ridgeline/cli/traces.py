@@ -82,7 +82,7 @@ def diff(
     0  done        1  slower than --fail-above allows, or a worse report        2  the input cannot be used
     """
     from ridgeline.report import page
-    from ridgeline.runtime import ReportDiff
+    from ridgeline.runtime.bringup import ReportDiff
     from ridgeline.trace import Diff, DiffRuns
 
     limit = None if fail_above is None else _share(fail_above)

@@ -8,12 +8,12 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ridgeline import runtime
 from ridgeline.core.documents import JsonMapping
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.report.cells import DASH, blocks, clean, facts, header_table, list_lines, percent
 from ridgeline.report.html import details, document, escape_text, list_items, page_style, section, svg, table
 from ridgeline.report.html import facts as html_facts
+from ridgeline.runtime import bringup
 
 SHOWN = 8  # ops of a list on a page
 LISTS = {
@@ -22,7 +22,7 @@ LISTS = {
 }  # fmt: skip
 
 
-def draw_dump(found: runtime.ImportedDump, console: Console) -> None:
+def draw_dump(found: bringup.ImportedDump, console: Console) -> None:
     """The verdict of a dump, its wrong calls, and how many were judged how."""
     wrong = {finding.op for finding in found.findings}
     sentence = (
@@ -42,12 +42,12 @@ def draw_dump(found: runtime.ImportedDump, console: Console) -> None:
     console.print(blocks(lines, table, list_lines("tensors that were not used", refused, most=SHOWN)))
 
 
-def draw_faults(found: runtime.FaultsReport, console: Console) -> None:
+def draw_faults(found: bringup.FaultsReport, console: Console) -> None:
     """How many faults were caught."""
     console.print(f"{found.caught} of {len(found.faults)} faults caught")
 
 
-def draw_bringup(found: runtime.BringUp, console: Console) -> None:
+def draw_bringup(found: bringup.BringUp, console: Console) -> None:
     """The verdict, the wrong ops, what was judged, what the device lacks, how fast it is."""
     console.print(
         blocks(
@@ -62,7 +62,7 @@ def draw_bringup(found: runtime.BringUp, console: Console) -> None:
     )
 
 
-def _verdict(found: runtime.BringUp) -> Text:
+def _verdict(found: bringup.BringUp) -> Text:
     title = f"{found.model} on {found.device}"
     if found.fault:
         title += f", {found.fault}" + ("" if found.fired or found.findings else " (never answered)")
@@ -73,7 +73,7 @@ def _verdict(found: runtime.BringUp) -> Text:
     return Text.assemble(clean(title), ": ", (sentence, "bold red" if wrong else "bold green"), rest)
 
 
-def _facts(found: runtime.BringUp) -> Table:
+def _facts(found: bringup.BringUp) -> Table:
     inventory, ops = found.inventory, found.ops
     calls = ", ".join(f"{phase} {count:,}" for phase, count in inventory.phases.items())
     formats = "; ".join(f"{name}: cannot {' or '.join(lacks)}" for name, lacks in inventory.unsupported.items())
@@ -92,7 +92,7 @@ def _facts(found: runtime.BringUp) -> Table:
 FINDING_HEADS = ("format", "phase", "module", "broken", "measured", "limit", "calls")
 
 
-def _finding_rows(findings: Sequence[runtime.OpFinding]) -> list[tuple[str, ...]]:
+def _finding_rows(findings: Sequence[bringup.OpFinding]) -> list[tuple[str, ...]]:
     return [
         (finding.op, finding.dtype, finding.phase, finding.module,
          f"{finding.statistic}: {finding.message}" if finding.message else finding.statistic,
@@ -101,13 +101,13 @@ def _finding_rows(findings: Sequence[runtime.OpFinding]) -> list[tuple[str, ...]
     ]  # fmt: skip
 
 
-def findings_table(findings: Sequence[runtime.OpFinding]) -> Table:
+def findings_table(findings: Sequence[bringup.OpFinding]) -> Table:
     """The wrong ops."""
     rows = (map(clean, row) for row in _finding_rows(findings))
     return header_table(("wrong op", *FINDING_HEADS), rows, right=FINDING_HEADS[-3:], overflow="fold")
 
 
-def _arithmetic(known: runtime.FingerprintReport | None) -> list[RenderableType]:
+def _arithmetic(known: bringup.FingerprintReport | None) -> list[RenderableType]:
     if known is None:
         return []
     told = facts(*fingerprint_facts(known))
@@ -116,7 +116,7 @@ def _arithmetic(known: runtime.FingerprintReport | None) -> list[RenderableType]
     return [Text("arithmetic", style="bold"), told, *notes, *changed]
 
 
-def fingerprint_facts(known: runtime.FingerprintReport) -> list[tuple[str, str]]:
+def fingerprint_facts(known: bringup.FingerprintReport) -> list[tuple[str, str]]:
     """The arithmetic unit in some lines: a name and what is said of it."""
     unit = known.known
     rows = [
@@ -138,7 +138,7 @@ def fingerprint_facts(known: runtime.FingerprintReport) -> list[tuple[str, str]]
     ]  # fmt: skip
 
 
-def _checks(found: runtime.BringUp) -> list[RenderableType]:
+def _checks(found: bringup.BringUp) -> list[RenderableType]:
     """Rungs and invariances that fail, a line for those that pass, and what was not run."""
     lines: list[RenderableType] = []
     for name, rows in (("ladder", found.ladder), ("invariances", found.invariances)):
@@ -158,26 +158,26 @@ def _checks(found: runtime.BringUp) -> list[RenderableType]:
     return [*lines, *list_lines("not run", [f"{name}: {why}" for name, why in found.not_run.items()], most=SHOWN)]
 
 
-def _check(one: runtime.Check) -> str:
+def _check(one: bringup.Check) -> str:
     blame = f", {one.op}" if one.op else ""
     where = f" at {one.where}" if one.where else ""
     broken = f"{one.statistic} {one.printed_measured:.3g} > {one.printed_limit:.3g}"
     return f"{one.name} in {one.format}{where}{blame}: {broken}"
 
 
-def _remarks(inventory: runtime.Inventory, name: str) -> list[RenderableType]:
-    rows: Sequence[runtime.Remark] = getattr(inventory, name)
+def _remarks(inventory: bringup.Inventory, name: str) -> list[RenderableType]:
+    rows: Sequence[bringup.Remark] = getattr(inventory, name)
     return list_lines(LISTS[name], [remark(row) for row in rows], most=SHOWN, style="bold yellow")
 
 
-def remark(one: runtime.Remark) -> str:
+def remark(one: bringup.Remark) -> str:
     """An op with where it was first, how often it was called, and what is the matter."""
     where = f"{one.phase} of {one.module}" if one.module else one.phase
     sentence = f": {one.detail}" if one.detail else ""
     return f"{one.op} ({where}, {one.calls} call{'s' if one.calls != 1 else ''}){sentence}"
 
 
-def _speed(report: runtime.SpeedReport) -> Iterator[RenderableType]:
+def _speed(report: bringup.SpeedReport) -> Iterator[RenderableType]:
     speed = report.speed
     beside = (
         f"beside {speed.rates.name} ({speed.rates.source})" if speed.rates else "no chip to hold it against (--chip)"
@@ -199,7 +199,7 @@ def _speed(report: runtime.SpeedReport) -> Iterator[RenderableType]:
 SPEED_HEADS = ("format", "shapes", "where", "calls", "each", "at best", "share", "bound")
 
 
-def _speed_cells(op: runtime.OpSpeed) -> tuple[str, ...]:
+def _speed_cells(op: bringup.OpSpeed) -> tuple[str, ...]:
     best = DASH if op.roof_s is None else format_quantity(op.roof_s, "s", 3)
     where = f"{op.phase} {op.module}"
     return (op.dtype, _shapes(op.shapes), where, str(op.calls), format_quantity(op.seconds, "s", 3), best,
@@ -210,7 +210,7 @@ def _shapes(shapes: Sequence[Sequence[int]], most: int = 3) -> str:
     return ", ".join("x".join(map(str, shape)) or "1" for shape in shapes[:most])
 
 
-def speed_table(ops: Sequence[runtime.OpSpeed]) -> Table:
+def speed_table(ops: Sequence[bringup.OpSpeed]) -> Table:
     """Flagged ops, or where there is none those that cost most."""
     flagged = [op for op in ops if op.flag]
     title = "slow or impossible" if flagged else "costliest"
@@ -224,7 +224,7 @@ def speed_table(ops: Sequence[runtime.OpSpeed]) -> Table:
 # -- bringup diff -----------------------------------------------------------------------------------------------------
 
 
-def draw_bringup_diff(diff: runtime.ReportDiff, console: Console) -> None:
+def draw_bringup_diff(diff: bringup.ReportDiff, console: Console) -> None:
     """Print what differs, what is worse first."""
     sides = [f"{model} on {device}" for model, device in zip(diff.models, diff.devices, strict=True)]
     title = sides[0] if sides[0] == sides[1] else "  ->  ".join(sides)
@@ -256,7 +256,7 @@ def _finding(finding: JsonMapping) -> str:
     return f"{op} {dtype}, {phase} of {module}: {statistic}"
 
 
-def _bringup_diff_speed(diff: runtime.ReportDiff) -> list[RenderableType]:
+def _bringup_diff_speed(diff: bringup.ReportDiff) -> list[RenderableType]:
     if diff.step_ratio is None:
         return []
     whole = Text(f"all timed ops: {signed_share(diff.step_ratio - 1, unit=' %')}")
@@ -280,7 +280,7 @@ BRINGUP_HTML_SHOWN = 40  # timed ops
 BAR = 120  # pixels of a whole share
 
 
-def bringup_page(found: runtime.BringUp) -> str:
+def bringup_page(found: bringup.BringUp) -> str:
     """The whole page; every text of a report is escaped."""
     inventory = found.inventory
     right = found.verdict == "right"
@@ -305,7 +305,7 @@ def bringup_page(found: runtime.BringUp) -> str:
     return document(title=f"Ridgeline: bring-up of {title}", body=body, style=page_style("bringup"))
 
 
-def faults_page(found: runtime.FaultsReport) -> str:
+def faults_page(found: bringup.FaultsReport) -> str:
     """Every fault of a file, with the first op that was named for it."""
     rows = [
         (fault.fault or "", "caught" if fault.findings else "silent" if not fault.fired else "missed",
@@ -319,7 +319,7 @@ def faults_page(found: runtime.FaultsReport) -> str:
     return document(title="Ridgeline: faults of a device", body=body, style=page_style("bringup"))
 
 
-def dump_page(found: runtime.ImportedDump) -> str:
+def dump_page(found: bringup.ImportedDump) -> str:
     """What was found in a dump of msprobe."""
     figures = (
         (found.verdict, "verdict"), (f"{found.calls:,}", "calls"),
@@ -331,11 +331,11 @@ def dump_page(found: runtime.ImportedDump) -> str:
     return document(title="Ridgeline: a dump of msprobe", body=body, style=page_style("bringup"))
 
 
-def _findings(findings: Sequence[runtime.OpFinding]) -> str:
+def _findings(findings: Sequence[bringup.OpFinding]) -> str:
     return section("Wrong ops", ("op", *FINDING_HEADS), _finding_rows(findings), text=range(5))
 
 
-def _check_table(found: runtime.BringUp) -> str:
+def _check_table(found: bringup.BringUp) -> str:
     """Rungs, invariances and repeated runs; what fails first."""
     parts = []
     for name, checks in (("Ladder", found.ladder), ("Invariances", found.invariances)):
@@ -357,7 +357,7 @@ def _check_table(found: runtime.BringUp) -> str:
     return "".join(parts)
 
 
-def _arithmetic_section(found: runtime.BringUp) -> str:
+def _arithmetic_section(found: bringup.BringUp) -> str:
     known = found.fingerprint_report
     if known is None:
         return ""
@@ -368,7 +368,7 @@ def _arithmetic_section(found: runtime.BringUp) -> str:
     return f"<h2>Arithmetic</h2>{table(('', ''), rows, text=(0, 1))}{notes}{unlike}"
 
 
-def _inventory(inventory: runtime.Inventory) -> Iterator[str]:
+def _inventory(inventory: bringup.Inventory) -> Iterator[str]:
     lists: dict[str, list[str]] = {
         title: [remark(one) for one in getattr(inventory, name)] for name, title in LISTS.items()
     }
@@ -383,7 +383,7 @@ def _items(items: Iterable[str]) -> str:
     return "".join(f"<li>{escape_text(item)}</li>" for item in items)
 
 
-def _coverage(found: runtime.BringUp) -> str:
+def _coverage(found: bringup.BringUp) -> str:
     inventory = found.inventory
     rows = [
         *((f"calls in {phase}", f"{count:,}") for phase, count in inventory.phases.items()),
@@ -393,7 +393,7 @@ def _coverage(found: runtime.BringUp) -> str:
     return section("What was judged", ("", ""), rows, text=(0, 1))
 
 
-def _speed_section(report: runtime.SpeedReport) -> str:
+def _speed_section(report: bringup.SpeedReport) -> str:
     speed = report.speed
     beside = f"{speed.rates.name} ({speed.rates.source})" if speed.rates else "no chip"
     size = " x ".join(map(str, speed.tokens))
@@ -418,7 +418,7 @@ def _op_name(op: str) -> str:
     return op.removeprefix("aten.").removesuffix(".default")
 
 
-def _chart(ops: Sequence[runtime.OpSpeed]) -> str:
+def _chart(ops: Sequence[bringup.OpSpeed]) -> str:
     """Share of the roof of the ops that cost most, as bars."""
     known = [one for one in ops if one.share is not None][:20]
     if not known:
@@ -437,7 +437,7 @@ def _chart(ops: Sequence[runtime.OpSpeed]) -> str:
     return f"<figure>{svg(760, 16 * len(known) + 4, marks)}<figcaption>{caption}</figcaption></figure>"
 
 
-def _rows(inventory: runtime.Inventory) -> str:
+def _rows(inventory: bringup.Inventory) -> str:
     rows = [
         (row.op, ", ".join(row.dtypes[:4]), _shapes(row.shapes, 4), f"{row.phase} {row.module}", row.calls,
          row.model_calls)

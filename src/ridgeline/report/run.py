@@ -8,15 +8,8 @@ from rich.table import Column, Table
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.ir.rank_ops import DryRun
 from ridgeline.report.cells import clean, percent
-from ridgeline.runtime import (
-    Characterization,
-    Preflight,
-    PreflightFinding,
-    RunMemory,
-    RunOutcome,
-    StepRow,
-    Verification,
-)
+from ridgeline.runtime import Characterization, Preflight, PreflightFinding
+from ridgeline.runtime.train import RunMemory, RunOutcome, StepRow, Verification
 from ridgeline.sim.prediction import Prediction
 
 GIB = 1 << 30

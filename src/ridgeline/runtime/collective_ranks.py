@@ -34,7 +34,7 @@ PERIOD = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
+class RankTransfer:
     """Chunks that go between this rank and a peer in one round."""
 
     peer: int
@@ -43,7 +43,7 @@ class Transfer:
     chunks: tuple[int, ...]
 
 
-def transfers_of(algorithm: Algorithm, rank: int) -> list[list[Transfer]]:
+def transfers_of(algorithm: Algorithm, rank: int) -> list[list[RankTransfer]]:
     """What a rank does, round by round; rounds in which it does nothing are left out."""
     steps = algorithm.steps
     rounds: dict[int, dict[tuple[int, bool, bool], list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -55,7 +55,10 @@ def transfers_of(algorithm: Algorithm, rank: int) -> list[list[Transfer]]:
             rounds[turn][source, False, adds].append(chunk)
     by_round = [sorted(chunks_by_peer.items()) for _, chunks_by_peer in sorted(rounds.items())]
     return [
-        [Transfer(peer=peer, sends=sends, adds=adds, chunks=tuple(chunks)) for (peer, sends, adds), chunks in transfers]
+        [
+            RankTransfer(peer=peer, sends=sends, adds=adds, chunks=tuple(chunks))
+            for (peer, sends, adds), chunks in transfers
+        ]
         for transfers in by_round
     ]
 
@@ -103,7 +106,7 @@ def _contribution(rank: int, chunk: int, elements: int, device: torch.device) ->
     return (torch.arange(elements, device=device) % PERIOD + (rank + 3 * chunk) % PERIOD).to(torch.float32)
 
 
-def carry_out(rounds: Sequence[Sequence[Transfer]], buffer: Tensor) -> None:
+def carry_out(rounds: Sequence[Sequence[RankTransfer]], buffer: Tensor) -> None:
     """Run a rank's transfers on torch.distributed's sends and receives, in place."""
     for transfers in rounds:
         requests, arrivals = [], []

@@ -51,7 +51,9 @@ def _sizes(spec: ModelSpec, tp: int) -> ServedModel | None:
     ):
         return None
     ffn = next(iter(ffns))
-    if len(ffns) != 1 or not isinstance(ffn, Mlp | Moe) or getattr(ffn, "shared_hidden", 0) or not ffn.gated:
+    if len(ffns) != 1 or not isinstance(ffn, Mlp | Moe) or not ffn.gated:
+        return None
+    if isinstance(ffn, Moe) and ffn.shared_hidden:
         return None
     dense = isinstance(ffn, Mlp)
     return ServedModel(

@@ -18,3 +18,7 @@ The modules, each importing only those before it:
     run_parts, supervise     all parts of a run, in one process, and in processes that may die
     msprobe                  dumps of another machine, judged
 """
+
+from ridgeline.core.door import open_door
+
+__getattr__, __dir__, __all__ = open_door(__name__, __file__)

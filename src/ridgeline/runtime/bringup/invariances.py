@@ -61,7 +61,7 @@ from ridgeline.runtime.bringup.testbed import (
 from ridgeline.runtime.probe.ranks import find_world
 from ridgeline.runtime.train.launch import enter_rank, free_port, reason
 from ridgeline.runtime.train.refuse import refusals
-from ridgeline.runtime.train.request import Compared, Options, RunRequest, Verification, make_request
+from ridgeline.runtime.train.request import Compared, RunOptions, RunRequest, Verification, make_request
 from ridgeline.runtime.train.verify import FLOOR
 
 SHIFT = 64  # positions
@@ -273,7 +273,7 @@ def parallel(session: Session, format: str, spread: DrawSpread = NO_DRAWS, limit
     why = _why_not(session, format)
     if why or isinstance(session.target, OwnModule):
         return Check(name=PARALLEL, format=format, verdict="not run", reason=why)
-    options = Options(
+    options = RunOptions(
         verify=True, seed=session.seed, timeout=limit_s, device=session.device.partition(":")[0], backend=""
     )
     scenarios = {name: scenario_of(small_model(session.target), mesh) for name, mesh in MESHES.items()}

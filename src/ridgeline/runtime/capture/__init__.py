@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from ridgeline.runtime.capture.assemble import Seen
 
+__all__ = ["capture", "capture_config"]
+
 TOKENS = 72  # of a recorded sequence: no usual size of a head, so that a dim of it is the sequence
 
 

@@ -26,3 +26,7 @@ Activations are plain tensors and every collective stands in the forward by name
 gradients, files and comparisons know where each piece belongs. The package imports `models` and `plan`, whose values it
 executes, and neither `lowering`, `cost` nor `sim`: what it needs of a prediction is handed in.
 """
+
+from ridgeline.core.door import open_door
+
+__getattr__, __dir__, __all__ = open_door(__name__, __file__)

@@ -27,7 +27,7 @@ from ridgeline.plan.schedules import virtual_stages_by_rank
 from ridgeline.runtime.train.layer import MixtureOfExperts
 from ridgeline.runtime.train.layout import Layout
 from ridgeline.runtime.train.offload import ActivationOffload
-from ridgeline.runtime.train.request import Numerics, recomputed_parts
+from ridgeline.runtime.train.request import ForwardConstants, recomputed_parts
 from ridgeline.runtime.train.stage import Stage
 from ridgeline.runtime.train.weights import Maker, begin, fill, first_value
 
@@ -48,7 +48,7 @@ class Blueprint:
     """
 
     model: ModelSpec
-    numerics: Numerics
+    numerics: ForwardConstants
     plan: Plan
     placement: tuple[int, ...]
     gradients: DType

@@ -33,7 +33,7 @@ from ridgeline.runtime.train.layout import Layout, make_layout, shard_of
 from ridgeline.runtime.train.request import (
     TRACE_WINDOW,
     Listener,
-    Options,
+    RunOptions,
     RunOutcome,
     RunRequest,
     StepRow,
@@ -175,7 +175,7 @@ def _agree(request: RunRequest, device: str) -> None:
         raise InputError(Problem(path="SCENARIO", given="ranks that differ in it", expected="one for all", todo=todo))
 
 
-def backend_of(options: Options) -> str:
+def backend_of(options: RunOptions) -> str:
     """The backend of torch.distributed: as named, or the one that a device's maker wrote."""
     return options.backend or BACKENDS.get(options.device.partition(":")[0], "gloo")
 

@@ -21,7 +21,7 @@ from ridgeline.plan.workload import Train
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Numerics:
+class ForwardConstants:
     """What a forward pass multiplies by.
 
     epsilon           added to the mean square (or variance) of a norm
@@ -47,13 +47,13 @@ def all_blocks(model: ModelSpec) -> tuple[Block, ...]:
     return (*model.blocks, *((model.mtp.block,) if model.mtp else ()))
 
 
-def usual_numerics(model: ModelSpec) -> Numerics:
+def usual_numerics(model: ModelSpec) -> ForwardConstants:
     """What is assumed of a model without a config: a sigmoid router where experts are chosen inside groups."""
     has_groups = any(isinstance(block.ffn, Moe) and block.ffn.groups > 1 for block in all_blocks(model))
-    return Numerics(scoring="sigmoid" if has_groups else "softmax")
+    return ForwardConstants(scoring="sigmoid" if has_groups else "softmax")
 
 
-def config_numerics(config: JsonMapping) -> Numerics:
+def config_numerics(config: JsonMapping) -> ForwardConstants:
     """The constants of a Hugging Face config; an `InputError` where it asks for what is not implemented.
 
     >>> config_numerics({"model_type": "llama", "rms_norm_eps": 1e-5, "rope_theta": 500000.0}).rope_theta
@@ -65,7 +65,7 @@ def config_numerics(config: JsonMapping) -> Numerics:
         todo = "remove the scaling, or train at the original context"
         raise InputError(Problem(path="rope_parameters.rope_type", given=repr(kind), expected="default", todo=todo))
     deepseek = str(config.get("model_type", "")).startswith("deepseek")
-    return Numerics(
+    return ForwardConstants(
         epsilon=float(config.get("rms_norm_eps", config.get("layer_norm_epsilon", 1e-6))),
         rope_theta=float(rope.get("rope_theta", config.get("rope_theta", 10_000.0))),
         rope_interleaved=deepseek and bool(config.get("rope_interleave", True)),
@@ -87,7 +87,7 @@ def folder_problems(folder: Path) -> list[Problem]:
     return [Problem(path="--weights", given=given_text, expected=f"a folder with {SINGLE} or {INDEX}", todo=todo)]
 
 
-def folder_numerics(folder: Path) -> Numerics | None:
+def folder_numerics(folder: Path) -> ForwardConstants | None:
     """The constants of the config.json beside the weights, where there is one."""
     if not (folder / CONFIG).is_file():
         return None
@@ -124,7 +124,7 @@ TRACE_WINDOW = (1, 1, 2)  # steps: before, with the profiler warming up, in the 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class RunOptions:
     """How a run goes, apart from what its scenario says.
 
     device       a torch device string; each rank takes its own index
@@ -168,8 +168,8 @@ class RunRequest:
     """A scenario and how to run it."""
 
     scenario: Scenario
-    options: Options
-    numerics: Numerics
+    options: RunOptions
+    numerics: ForwardConstants
 
     @property
     def ranks(self) -> int:
@@ -182,7 +182,7 @@ class RunRequest:
         return training(self.scenario).workload
 
 
-def make_request(scenario: Scenario, options: Options, numerics: Numerics | None = None) -> RunRequest:
+def make_request(scenario: Scenario, options: RunOptions, numerics: ForwardConstants | None = None) -> RunRequest:
     """The request with the constants of the model, or the usual ones."""
     return RunRequest(scenario=scenario, options=options, numerics=numerics or usual_numerics(scenario.model))
 

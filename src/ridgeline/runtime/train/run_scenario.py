@@ -20,7 +20,7 @@ from ridgeline.runtime.probe.ranks import find_world
 from ridgeline.runtime.train import request
 from ridgeline.runtime.train.launch import Replan, execute, started_again
 from ridgeline.runtime.train.refuse import refusals
-from ridgeline.runtime.train.request import Listener, Numerics, Options, RunResult, StepRow, nobody
+from ridgeline.runtime.train.request import ForwardConstants, Listener, RunOptions, RunResult, StepRow, nobody
 
 if TYPE_CHECKING:
     from ridgeline.runtime.train.dry import TracedStage
@@ -98,9 +98,9 @@ LAUNCHERS = ("ray",)
 
 def run(
     scenario: Scenario,
-    options: Options | None = None,
+    options: RunOptions | None = None,
     *,
-    numerics: Numerics | None = None,
+    numerics: ForwardConstants | None = None,
     tell: Callable[[StepRow], None] = nobody,
     note: Callable[[str], None] = nobody,
     replan: Replan | None = None,
@@ -113,7 +113,7 @@ def run(
     tell, note   told every step as it was measured, and a line where something is worth one
     replan       the best scenario for at most so many ranks: what an elastic run goes on with
     """
-    options = options or Options()
+    options = options or RunOptions()
     need_torch("run")
     problems = (*check(scenario), *refusals(scenario), *_options(options))
     if problems:
@@ -140,11 +140,11 @@ def trace_plan(scenario: Scenario) -> tuple[TracedStage, ...]:
     from ridgeline.runtime.train.dry import trace_step
     from ridgeline.runtime.train.loop import blueprint_of
 
-    run_request = request.make_request(scenario, Options())
+    run_request = request.make_request(scenario, RunOptions())
     return trace_step(run_request, blueprint_of(run_request))
 
 
-def _options(options: Options) -> list[Problem]:
+def _options(options: RunOptions) -> list[Problem]:
     problems = [
         Problem(path=f"--{name}", given=str(value), expected=f"{least} or more")
         for name, least in (("steps", 1), ("every", 0), ("restarts", 0))

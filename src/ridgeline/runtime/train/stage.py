@@ -31,7 +31,7 @@ from ridgeline.runtime.train.offload import ActivationOffload
 from ridgeline.runtime.train.weights import Maker, Matrix, NormModule, local
 
 
-class Prediction(nn.Module):  # type: ignore[misc]
+class PredictionDepth(nn.Module):  # type: ignore[misc]
     """One depth of multi-token prediction (DeepSeek-V3, arXiv:2412.19437, section 2.2).
 
     layer    the transformer block
@@ -184,7 +184,7 @@ class Stage(nn.Module):  # type: ignore[misc]
             assert self.embedding is not None
             self.head.weight = self.embedding.weight
         mtp = model.mtp if last else None
-        depths = [Prediction(make, mtp, model.hidden, ahead) for _ in range(mtp.depth)] if mtp else []
+        depths = [PredictionDepth(make, mtp, model.hidden, ahead) for _ in range(mtp.depth)] if mtp else []
         self.mtp = nn.ModuleList(depths)
         self.rotaries += [predictor.layer.mixer.rotary for predictor in self.mtp if predictor.layer.has_rotary]
         self.mtp_weight = make.numerics.mtp_weight / max(1, len(self.mtp))

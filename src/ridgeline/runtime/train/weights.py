@@ -23,7 +23,7 @@ from torch.nn import functional
 from ridgeline.models import spec
 from ridgeline.runtime.train.fused import scaled_linear
 from ridgeline.runtime.train.layout import Layout
-from ridgeline.runtime.train.request import Numerics
+from ridgeline.runtime.train.request import ForwardConstants
 
 STANDARD_DEVIATION = 0.02  # of a matrix's first values, as GPT-2 and Llama begin
 
@@ -39,7 +39,7 @@ class Maker:
     """
 
     layout: Layout
-    numerics: Numerics
+    numerics: ForwardConstants
     dtype: torch.dtype
     fuses: frozenset[str] = frozenset({"norm"})
     compiled: bool = False

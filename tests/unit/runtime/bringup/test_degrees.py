@@ -15,7 +15,7 @@ from ridgeline.runtime.bringup.findings import BringUp  # noqa: E402
 from ridgeline.runtime.bringup.repro import Session  # noqa: E402
 from ridgeline.runtime.bringup.target import OwnModule, Target  # noqa: E402
 from ridgeline.runtime.bringup.testbed import DrawSpread, small_model  # noqa: E402
-from ridgeline.runtime.train.request import Compared, Options, Verification, make_request  # noqa: E402
+from ridgeline.runtime.train.request import Compared, RunOptions, Verification, make_request  # noqa: E402
 
 
 def session(device: str = "cpu", target: Target | None = None) -> Session:
@@ -101,7 +101,7 @@ def test_what_is_zero_but_for_rounding_may_differ_as_right_devices_do() -> None:
 
 def test_processes_that_do_not_answer_are_ended_in_time() -> None:
     request = make_request(
-        invariances.scenario_of(small_model(model("qwen3-0.6b")), invariances.MESHES["tp 2"]), Options(verify=True)
+        invariances.scenario_of(small_model(model("qwen3-0.6b")), invariances.MESHES["tp 2"]), RunOptions(verify=True)
     )
     with pytest.raises(TimeoutError, match="no answer within 0 s"):
         invariances.compare_ranks((request,), limit_s=0.05)

@@ -26,7 +26,7 @@ from ridgeline.api import plan_for_ranks
 from ridgeline.runtime.probe.ranks import World
 from ridgeline.runtime.train.checkpoint import steps
 from ridgeline.runtime.train.launch import work
-from ridgeline.runtime.train.request import Listener, Options, RunOutcome, StepRow, make_request
+from ridgeline.runtime.train.request import Listener, RunOptions, RunOutcome, StepRow, make_request
 
 TINY: dict[str, Any] = {
     "model": {
@@ -63,7 +63,7 @@ def kill_tree(root: int) -> None:
 def alone(steps: int) -> list[float]:
     """The losses of the same run in one process, never interrupted."""
     one = ridgeline.scenario({**TINY, "system": "1xcpu", "plan": {"precision": "fp32"}})
-    request = make_request(one, Options(steps=steps, rate=1e-3))
+    request = make_request(one, RunOptions(steps=steps, rate=1e-3))
     threads = torch.get_num_threads()
     try:  # in this process, which has torch already
         found = work(request, World(), Listener(), lambda: False, time.monotonic())
@@ -138,7 +138,7 @@ def test_a_worker_lost_for_good_leaves_the_best_plan_for_the_others(tmp_path: Pa
                 os.kill(worker(1), how)
 
         built = ridgeline.scenario({**TINY, "plan": {**plan, "precision": "fp32"}})
-        options = Options(steps=STEPS, rate=1e-3, folder=str(folder), every=2, elastic=True, timeout=5)
+        options = RunOptions(steps=STEPS, rate=1e-3, folder=str(folder), every=2, elastic=True, timeout=5)
         found = ridgeline.run(built, options, tell=lose, note=notes.append, replan=partial(plan_for_ranks, built))
         assert isinstance(found, RunOutcome)
         assert (found.ranks, found.restarts) == (1, 1)

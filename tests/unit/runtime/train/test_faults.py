@@ -23,7 +23,7 @@ from test_elastic import TINY, rows, worker
 import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.runtime.train.checkpoint import checkpoint_folder, damage, newest_sound, steps
-from ridgeline.runtime.train.request import Options, RunOutcome, StepRow
+from ridgeline.runtime.train.request import RunOptions, RunOutcome, StepRow
 
 ONE = {**TINY, "system": "1xcpu", "plan": {"precision": "fp32"}}
 FULL = 200_000  # bytes that a tiny checkpoint's file does not fit in
@@ -49,7 +49,7 @@ def test_a_disk_that_is_full_for_a_while_costs_one_checkpoint(tmp_path: Path, pl
             resource.prlimit(worker(ranks - 1), resource.RLIMIT_FSIZE, limits[row.step])
 
     built = ridgeline.scenario({**TINY, "system": f"{ranks}xcpu", "plan": plan})
-    found = ridgeline.run(built, Options(steps=6, folder=str(tmp_path), every=2), tell=fill, note=notes.append)
+    found = ridgeline.run(built, RunOptions(steps=6, folder=str(tmp_path), every=2), tell=fill, note=notes.append)
     assert isinstance(found, RunOutcome)
     assert [row.step for row in found.rows] == [1, 2, 3, 4, 5, 6]
     assert len(notes) == 1, notes
@@ -86,9 +86,9 @@ def test_a_full_file_system_leaves_the_checkpoint_before_it_and_exit_code_2(tmp_
 @pytest.mark.slow
 def test_damaged_checkpoints_are_passed_over_and_a_run_without_a_sound_one_is_refused(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
-    ridgeline.run(ridgeline.scenario(ONE), Options(steps=4, folder=str(tmp_path), every=2))
+    ridgeline.run(ridgeline.scenario(ONE), RunOptions(steps=4, folder=str(tmp_path), every=2))
     spoil(checkpoints, 4)
-    again = ridgeline.run(ridgeline.scenario(ONE), Options(steps=4, folder=str(tmp_path), resume=True, seed=1))
+    again = ridgeline.run(ridgeline.scenario(ONE), RunOptions(steps=4, folder=str(tmp_path), resume=True, seed=1))
     assert isinstance(again, RunOutcome)
     assert again.resumed == 2
     assert "step 4 is damaged" in again.notes[0]
@@ -96,7 +96,7 @@ def test_damaged_checkpoints_are_passed_over_and_a_run_without_a_sound_one_is_re
     for step in steps(checkpoints):
         spoil(checkpoints, step)
     with pytest.raises(InputError) as refused:
-        ridgeline.run(ridgeline.scenario(ONE), Options(steps=6, folder=str(tmp_path), resume=True))
+        ridgeline.run(ridgeline.scenario(ONE), RunOptions(steps=6, folder=str(tmp_path), resume=True))
     assert refused.value.problems[0].path == "--resume"
     assert "damaged" in refused.value.problems[0].given
 

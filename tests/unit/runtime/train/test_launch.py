@@ -22,7 +22,7 @@ from ridgeline.runtime.train import launch, run_scenario
 from ridgeline.runtime.train.launch import Starter, run_with_restarts
 from ridgeline.runtime.train.request import (
     Listener,
-    Options,
+    RunOptions,
     RunOutcome,
     RunRequest,
     StepRow,
@@ -41,7 +41,7 @@ TABLE: dict[str, Any] = {
 
 
 def request(**options: Any) -> RunRequest:
-    return make_request(ridgeline.scenario(TABLE), Options(**{"folder": "run", **options}))
+    return make_request(ridgeline.scenario(TABLE), RunOptions(**{"folder": "run", **options}))
 
 
 def on(ranks: int) -> ridgeline.Scenario:
@@ -161,7 +161,7 @@ def test_extras_that_are_absent_are_named(monkeypatch: pytest.MonkeyPatch, tmp_p
         ({"launcher": "rai"}, "--launcher", "ray"),
     ):
         with pytest.raises(InputError) as refused:
-            ridgeline.run(on(2), Options(folder=str(tmp_path), **options))
+            ridgeline.run(on(2), RunOptions(folder=str(tmp_path), **options))
         assert refused.value.problems[0].path == path
         assert todo in str(refused.value)
 

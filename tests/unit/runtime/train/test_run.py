@@ -20,7 +20,7 @@ import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.models.spec import Embedding
 from ridgeline.runtime.train.checkpoint import checkpoint_folder, damage, newest_sound, steps
-from ridgeline.runtime.train.request import Options, RunOutcome, StepRow, WorkerLost
+from ridgeline.runtime.train.request import RunOptions, RunOutcome, StepRow, WorkerLost
 
 TINY: dict[str, Any] = {
     "model": {
@@ -40,7 +40,7 @@ def tiny(system: str = "2xcpu", **plan: Any) -> ridgeline.Scenario:
 
 def trained(scenario: ridgeline.Scenario, **options: Any) -> RunOutcome:
     """The outcome of a run."""
-    found = ridgeline.run(scenario, Options(**options))
+    found = ridgeline.run(scenario, RunOptions(**options))
     assert isinstance(found, RunOutcome)
     return found
 
@@ -52,7 +52,7 @@ def losses(outcome: RunOutcome) -> list[float]:
 
 def test_the_loss_of_a_text_falls_and_every_step_is_told(tmp_path: Path) -> None:
     told: list[StepRow] = []
-    options = Options(steps=12, data="text", rate=3e-3, folder=str(tmp_path / "run"))
+    options = RunOptions(steps=12, data="text", rate=3e-3, folder=str(tmp_path / "run"))
     found = ridgeline.run(tiny("1xcpu"), options, tell=told.append)
     assert isinstance(found, RunOutcome)
     assert losses(found)[-1] < losses(found)[0] - 0.5
@@ -74,7 +74,7 @@ def test_a_killed_worker_is_started_again_and_a_damaged_checkpoint_passed_over(t
             killed.append(_a_worker())
             os.kill(killed[0], signal.SIGKILL)
 
-    options = Options(steps=6, rate=1e-2, folder=str(tmp_path), every=2, restarts=1, timeout=20)
+    options = RunOptions(steps=6, rate=1e-2, folder=str(tmp_path), every=2, restarts=1, timeout=20)
     found = ridgeline.run(tiny(dp=2, shard="zero3"), options, tell=kill)
     assert isinstance(found, RunOutcome)
     assert killed
@@ -116,7 +116,7 @@ def test_a_hung_collective_is_reported_with_rank_operation_and_stack() -> None:
 
     began = time.monotonic()
     with pytest.raises(WorkerLost) as lost:
-        ridgeline.run(tiny(dp=2), Options(steps=1000, timeout=5), tell=stop)
+        ridgeline.run(tiny(dp=2), RunOptions(steps=1000, timeout=5), tell=stop)
     assert time.monotonic() - began < 60
     assert lost.value.rank == 0
     assert "imed out" in str(lost.value)
@@ -189,7 +189,7 @@ def test_weights_go_to_a_folder_and_come_back_on_another_mesh(tmp_path: Path) ->
     assert losses(two)[0] < losses(one)[0] + 1e-3
     (tmp_path / "again" / "model.safetensors").unlink()
     with pytest.raises(InputError) as refused:
-        ridgeline.run(tiny("1xcpu"), Options(weights=str(tmp_path / "again")))
+        ridgeline.run(tiny("1xcpu"), RunOptions(weights=str(tmp_path / "again")))
     assert refused.value.problems[0].path == "--weights"
 
 
@@ -202,13 +202,13 @@ def test_what_cannot_run_is_refused_before_anything_starts() -> None:
             "plan": {"pp": 2, "schedule": "zero-bubble-h1", "precision": "fp32"},
         }
     )
-    cases: list[tuple[ridgeline.Scenario, Options, str]] = [
-        (ahead, Options(), "plan.schedule"),
-        (replace(ahead, model=replace(ahead.model, embedding=Embedding(positions=32))), Options(), "model.mtp"),
-        (tiny("1xcpu", recompute={"kind": "selective", "parts": ["norm"]}), Options(), "plan.recompute.parts"),
-        (base, Options(steps=0), "--steps"),
-        (base, Options(resume=True), "-o"),
-        (replace(base, plan=replace(base.plan, mesh=tiny(dp=2).plan.mesh)), Options(), "plan.dp"),
+    cases: list[tuple[ridgeline.Scenario, RunOptions, str]] = [
+        (ahead, RunOptions(), "plan.schedule"),
+        (replace(ahead, model=replace(ahead.model, embedding=Embedding(positions=32))), RunOptions(), "model.mtp"),
+        (tiny("1xcpu", recompute={"kind": "selective", "parts": ["norm"]}), RunOptions(), "plan.recompute.parts"),
+        (base, RunOptions(steps=0), "--steps"),
+        (base, RunOptions(resume=True), "-o"),
+        (replace(base, plan=replace(base.plan, mesh=tiny(dp=2).plan.mesh)), RunOptions(), "plan.dp"),
     ]
     for scenario, options, path in cases:
         with pytest.raises(InputError) as refused:
@@ -240,5 +240,5 @@ def test_a_plan_that_does_not_fit_is_refused_with_the_nearest_that_does(
 
 def test_a_device_that_is_not_here_is_refused_by_the_workers() -> None:
     with pytest.raises(InputError) as refused:
-        ridgeline.run(tiny("1xcpu"), Options(device="cuda:7"))
+        ridgeline.run(tiny("1xcpu"), RunOptions(device="cuda:7"))
     assert refused.value.problems[0].path == "--device"
