@@ -30,6 +30,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.runtime.bringup.arithmetic import Args, HostCall, Kwargs, Outputs, T, clone_tensors, written_names
 
 NAME = "ridge"
+FP32, BF16 = torch.float32, torch.bfloat16
 
 Alter = Callable[[str, Args, Kwargs, Any], object]  # an op, its arguments and result; None: the op's own
 
@@ -314,20 +315,26 @@ def _bits(x: Tensor) -> Tensor:
 def on(*packets: str, dtype: torch.dtype | None = None) -> Callable[[Callable[..., Any]], Alter]:
     """Turn f(args, kwargs, result) into what answers for these ops alone (`mm` is any overload), in one format.
 
-    The first floating output decides the format.
+    The first output decides the format. Answers are stored in the formats of the results.
     """
 
     def wrap(alter: Callable[..., Any]) -> Alter:
         def answer(op: str, args: Args, kwargs: Kwargs, result: object) -> object:
             if packet(op) not in packets or (dtype is not None and _format(result) != dtype):
                 return None
-            return alter(args, kwargs, result)
+            return _store_like(alter(args, kwargs, result), result)
 
-        answer.__doc__ = alter.__doc__
         answer.packets = packets  # type: ignore[attr-defined]
         return answer
 
     return wrap
+
+
+def _store_like(answer: Any, result: Any) -> Any:
+    if isinstance(answer, Tensor) and isinstance(result, Tensor):
+        return answer.to(result.dtype)
+    pairs_up = isinstance(answer, tuple | list) and isinstance(result, tuple | list) and len(answer) == len(result)
+    return type(answer)(map(_store_like, answer, result)) if pairs_up else answer
 
 
 def packet(op: str) -> str:
