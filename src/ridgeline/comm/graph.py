@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ridgeline.comm.contract import Ints
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.units import parse_quantity
@@ -92,7 +92,7 @@ def link_matrix(graph: Graph, length: Array | None = None, *, turned: bool = Fal
 
 
 @lru_cache(maxsize=2)
-def link_table(graph: Graph) -> Ints:
+def link_table(graph: Graph) -> NDArray[np.int32]:
     """By tail * nodes + head the number of the link there, -1 where there is none; nothing of very large graphs."""
     table = np.full(graph.nodes**2 if graph.nodes**2 <= DENSE_PAIRS else 0, -1, np.int32)
     if len(table):
@@ -112,7 +112,7 @@ def links_between(graph: Graph, tail: Index, head: Index) -> Index:
     return np.where(keys[at] == key, at, -1)
 
 
-def number_keys(keys: Index, limit: int) -> tuple[Index, Ints]:
+def number_keys(keys: Index, limit: int) -> tuple[Index, NDArray[np.int32]]:
     """The distinct keys in order, and the number of each entry's; by a table where keys are below a small limit."""
     if limit > DENSE_KEYS or not len(keys):
         distinct_keys, number = np.unique(keys, return_inverse=True)

@@ -46,7 +46,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     def taken(_target: Any, device: str, *, stored: Fingerprint | None = None, **_others: Any) -> BringUp:
         return printed(device, stored).found
 
-    monkeypatch.setattr("ridgeline.runtime.bring_up", taken)
+    monkeypatch.setattr("ridgeline.runtime.bringup.bringup", taken)
 
 
 @pytest.mark.usefixtures("quick")

@@ -49,7 +49,9 @@ fault_split_k_bf16 = on("mm", dtype=BF16)(
 # the running sum is kept in bf16, a step for every sixteen terms
 fault_bf16_accumulator = on("bmm", dtype=BF16)(
     lambda args, kwargs, y: (
-        y if args[0].shape[-1] <= 16 else added_in(partial_products(*args[:2], parts=-(-args[0].shape[-1] // 16)), BF16)
+        y
+        if args[0].shape[-1] <= 16
+        else added_in(partial_products(args[0], args[1], -(-args[0].shape[-1] // 16)), BF16)
     )
 )
 
