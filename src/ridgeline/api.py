@@ -271,16 +271,9 @@ def recommend(
 
 
 def roofline(
-    model: str,
-    on: str,
-    *,
-    phase: str = "train",
-    seq: int = 4096,
-    batch: int = 1,
-    engine: str = "",
-    calibration: Calibration | Path | None = None,
-    profile: Choice = None,
-) -> Roofline:
+    model: str, on: str, *, phase: str = "train", seq: int = 4096, batch: int = 1, engine: str = "",
+    calibration: Calibration | Path | None = None, profile: Choice = None,
+) -> Roofline:  # fmt: skip
     """Every op of a model on a chip's roofline; see `sim.roofline.roofline`."""
     from typing import cast
 
@@ -440,16 +433,14 @@ def validate(
 
         if path is not None:
             raise InputError(Problem(path="--next", given=f"a table {path}", expected="a scenario alone"))
-        calibrated = calibration_of(calibration, anchor)
-        return next_measurements(next_ if isinstance(next_, Scenario) else read_scenario(next_), calibrated)
+        scenario = next_ if isinstance(next_, Scenario) else read_scenario(next_)
+        return next_measurements(scenario, calibration_of(calibration, anchor))
     runs = _run_names(anchor)
     if path is not None and is_request_log(Path(path)):
         from ridgeline.calibrate.request_log import apply_request_log, fit_request_log
 
-        log = read_request_log(Path(path))
-        return (
-            apply_request_log(log, fit_request_log(read_request_log(Path(runs[-1])))) if runs else fit_request_log(log)
-        )
+        log, *fitted_logs = map(read_request_log, map(Path, (path, *runs[-1:])))
+        return apply_request_log(log, fit_request_log(fitted_logs[0])) if runs else fit_request_log(log)
     if calibration is not None or runs:
         given_text = "--calibration" if calibration is not None else "--anchor"
         todo = "rows are held against the shipped parameters; `predict --anchor` shows yours"
@@ -472,14 +463,14 @@ def diff(
     from ridgeline.runtime.bringup import diff_reports, is_report, read_report
     from ridgeline.trace import DiffRuns
 
-    others: list[Comparable | None] = list(after) or [None] if isinstance(after, (list, tuple)) else [after]
-    files = [Path(side) for side in (before, *others) if isinstance(side, (str, Path))]
-    if len(others) == 1 and len(files) == 2:
+    sides: list[Comparable | None] = list(after) or [None] if isinstance(after, (list, tuple)) else [after]
+    files = [Path(side) for side in (before, *sides) if isinstance(side, (str, Path))]
+    if len(sides) == 1 and len(files) == 2:
         if all(path.is_file() and is_report(path) for path in files):
             return diff_reports(*map(read_report, files))
         if all(map(is_profile, files)):
             return diff_profiles(*map(read_profile, files))
-    diffs = [diff_steps(before, side, policy=policy, classes=classes, settings=settings) for side in others]
+    diffs = [diff_steps(before, side, policy=policy, classes=classes, settings=settings) for side in sides]
     return diffs[0] if len(diffs) == 1 else DiffRuns(runs=tuple(diffs))
 
 
@@ -514,8 +505,8 @@ def explain(
         anchor_run = read_bench_runs(anchor)[0] if anchor is not None else None
         return explain_bench(built, runs, priced_of(calibration, (), profile), anchor_run)
     if built.workload.kind != "serve":
-        given, expected = f"no trace of a {built.workload.kind} scenario", "a trace to compare it with"
-        raise InputError(Problem(path="TRACE", given=given, expected=expected))
+        without = f"no trace of a {built.workload.kind} scenario"
+        raise InputError(Problem(path="TRACE", given=without, expected="a trace to compare it with"))
     step_price = priced_of(calibration)
     return why_slow(refuse_impossible(predict_serving(built, step_price, sample=True, progress=progress)), step_price)
 

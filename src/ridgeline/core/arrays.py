@@ -26,3 +26,17 @@ def distinct(column: Array | Index) -> list[int]:
     """
     values: list[int] = np.flatnonzero(np.bincount(column.astype(np.int64))).tolist()
     return values
+
+
+LAST_BITS = 12  # of a number's 52 that depend on where in a column it was worked out
+
+
+def round_digits(values: Array) -> Array:
+    """Numbers to twelve digits, so that plans which take the same are equal however they were worked out.
+
+    >>> round_digits(np.array([0.1 + 0.2, 0.3, np.inf])).tolist()
+    [0.2999999999999545, 0.2999999999999545, inf]
+    """
+    bits = values.view(np.int64) + (1 << (LAST_BITS - 1))
+    bits &= -(1 << LAST_BITS)
+    return bits.view(np.float64)

@@ -13,7 +13,7 @@ Turn a priced table of ops back into the ops: each with its seconds, what bounds
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import pairwise
 from typing import Protocol, assert_never
@@ -340,19 +340,11 @@ def price_shared_ops(structures: Sequence[Sequence[Section]], cells: int, rates:
     once = Section(key=sections[0].key, forward=tuple(distinct.values()), backward_input=(), backward_weight=())
     table = op_table_over([once], cells)
     prices = price_ops(table, rates)
-    row: dict[int, int] = {}
-    rows: Counter[type] = Counter()
-    for place, op in distinct.items():
-        row[place] = rows[type(op)]
-        rows[type(op)] += 1
-    often = {kind: np.zeros((len(passes), number)) for kind, number in rows.items()}
-    for slot, ops in enumerate(passes):
-        for op in ops:
-            often[type(op)][slot, row[id(op)]] += 1
+    repeats = _op_repeats(passes, distinct)
 
     def summed(kind: type, values: Array) -> Array:
         """Values of the ops of a kind, added up by slot: slots x cells."""
-        return often[kind] @ values.reshape(-1, cells) if kind in often else np.zeros((len(passes), cells))
+        return repeats[kind] @ values.reshape(-1, cells) if kind in repeats else np.zeros((len(passes), cells))
 
     seconds = np.empty((len(SECTION_PARTS), len(passes), cells))
     seconds[0] = summed(MatMul, prices.matmul_s)
@@ -365,7 +357,7 @@ def price_shared_ops(structures: Sequence[Sequence[Section]], cells: int, rates:
         seconds[len(COMPUTE) + place] = summed(Collective, on_axis)
     forward, inputs, weights, recompute = (kernels * rates.host).reshape(-1, PHASES, cells).swapaxes(0, 1)
     params, offloadable = section_columns(sections, columns_over(cells))
-    every = SectionPrices(
+    prices_of_all = SectionPrices(
         cell=np.tile(np.arange(cells), len(sections)),
         params=params,
         offloadable=offloadable,
@@ -373,7 +365,21 @@ def price_shared_ops(structures: Sequence[Sequence[Section]], cells: int, rates:
         issue_s=np.stack([forward, inputs + recompute, weights]).reshape(3, -1),
     )
     ends = np.cumsum([len(structure) * cells for structure in structures]).tolist()
-    return [every.sections(slice(start, end)) for start, end in pairwise([0, *ends])]
+    return [prices_of_all.sections(slice(start, end)) for start, end in pairwise([0, *ends])]
 
 
 _FLAT = (len(SECTION_PARTS), PHASES, -1)
+
+
+def _op_repeats(passes: Sequence[Sequence[Op]], distinct: Mapping[int, Op]) -> dict[type, Array]:
+    """How often each op of a kind stands in each pass: passes x ops, in the order of the distinct ones."""
+    row: dict[int, int] = {}
+    rows: Counter[type] = Counter()
+    for place, op in distinct.items():
+        row[place] = rows[type(op)]
+        rows[type(op)] += 1
+    repeats = {kind: np.zeros((len(passes), number)) for kind, number in rows.items()}
+    for slot, ops in enumerate(passes):
+        for op in ops:
+            repeats[type(op)][slot, row[id(op)]] += 1
+    return repeats

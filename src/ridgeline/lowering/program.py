@@ -282,15 +282,15 @@ _RECENT: list[_StructureOps] = []
 
 def _structure_ops(ctx: LoweringContext) -> _StructureOps:
     """The ops of a structure; those of the last few are remembered, but for engine steps, whose sizes are their own."""
-    known = next((ops for ops in _RECENT if ops.serves(ctx)), None) if ctx.forward is None else None
-    ops = known or _StructureOps(
+    recent = next((ops for ops in _RECENT if ops.serves(ctx)), None) if ctx.forward is None else None
+    ops = recent or _StructureOps(
         context=ctx,
         embedding=lower_embedding(ctx),
         head=lower_head(ctx),
         layers=tuple(lower_layer(ctx, block) for block in ctx.model.blocks),
     )
     if ctx.forward is None:
-        _RECENT[:] = [ops, *(other for other in _RECENT if other is not ops)][:REMEMBERED]
+        _RECENT[:] = [ops, *(item for item in _RECENT if item is not ops)][:REMEMBERED]
     return ops
 
 
@@ -348,7 +348,7 @@ def _hears(ctx: LoweringContext) -> bool:
 def stages_of(ctx: LoweringContext, placement: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """How often each section stands in each virtual stage, for layers placed so many to a stage."""
     place = {key: index for index, key in enumerate(section_keys(ctx))}
-    recomputed, others = (
+    recompute_places, remaining_places = (
         tuple(place.get(SectionKey(SectionRole.BLOCK, block, beyond), -1) for block in range(len(ctx.model.blocks)))
         for beyond in (False, True)
     )
@@ -356,7 +356,7 @@ def stages_of(ctx: LoweringContext, placement: Sequence[int]) -> tuple[tuple[int
         tuple((place[key], count) for key, count in counts.items()) for counts in (_before(ctx), _behind(ctx))
     )
     layers = tuple((ctx.recompute.layers_of(stage, layers), layers) for stage, layers in enumerate(placement))
-    return _stages(layers, tuple(ctx.model.order), (recomputed, others), (before, behind), len(place))
+    return _stages(layers, tuple(ctx.model.order), (recompute_places, remaining_places), (before, behind), len(place))
 
 
 Places = tuple[int, ...]
@@ -373,14 +373,14 @@ def _stages(
     ends     sections before the layers of the first stage and behind those of the last, each with its count
     """
     stages, layer = [], 0
-    for stage, (recompute, held) in enumerate(layers):
+    for stage, (recompute, count) in enumerate(layers):
         counts = [0] * sections
-        for place, block in enumerate(order[layer : layer + held]):
+        for place, block in enumerate(order[layer : layer + count]):
             counts[blocks[place >= recompute][block]] += 1
-        layer += held
+        layer += count
         at_ends = (*(ends[0] if stage == 0 else ()), *(ends[1] if stage == len(layers) - 1 else ()))
-        for section, count in at_ends:
-            counts[section] += count
+        for section, repeats in at_ends:
+            counts[section] += repeats
         stages.append(tuple(counts))
     return tuple(stages)
 

@@ -27,7 +27,6 @@ from ridgeline.core.documents import JsonObject
 from ridgeline.core.records import dataclass
 from ridgeline.cost import Calibration, Profile, machines_of, parameter_columns, profile_for, sustained_rates
 from ridgeline.cost.pricing import (
-    ParameterColumns,
     SectionPrices,
     SustainedRates,
     measured_ops,
@@ -60,6 +59,7 @@ from ridgeline.sim.closed_form.step import (
     PipelineTime,
     Sends,
     end_of_step,
+    least_step_s,
     most_trained,
     pipeline_time,
     send_seconds,
@@ -131,19 +131,17 @@ class PlanModel:
         profiles: Mapping[str, Profile],
     ) -> list[PlanModel]:
         """Structures whose sections have sizes over so many cells, priced at the same rates; a model for each."""
-        lowered = [sections_of(context) for _, context in structures]
+        by_structure = [sections_of(context) for _, context in structures]
         if profile_for(profiles, structures[0][0].system.chip.fitted_id):
-            tables = [op_table_over(sections, cells) for sections in lowered]
-            measured = [
-                measured_ops(table, rates.machines, [scenario], profiles)
-                for table, (scenario, _) in zip(tables, structures, strict=True)
-            ]
-            prices = [price_sections(table, rates, measured=ops) for table, ops in zip(tables, measured, strict=True)]
+            tables = [op_table_over(sections, cells) for sections in by_structure]
+            pairs = [(table, scenario) for table, (scenario, _) in zip(tables, structures, strict=True)]
+            kernels = (measured_ops(table, rates.machines, [scenario], profiles) for table, scenario in pairs)
+            prices = [price_sections(table, rates, measured=ops) for table, ops in zip(tables, kernels, strict=True)]
         else:
-            prices = price_shared_ops(lowered, cells, rates)
+            prices = price_shared_ops(by_structure, cells, rates)
         return [
             cls(
-                prices=priced,
+                prices=section_prices,
                 rates=rates,
                 kinds=len(sections),
                 footprint=section_footprint(context, sections, cells),
@@ -151,12 +149,11 @@ class PlanModel:
                 structure=np.zeros(cells, dtype=np.int64),
                 host=host_share(scenario),
             )
-            for (scenario, context), sections, priced in zip(structures, lowered, prices, strict=True)
+            for (scenario, context), sections, section_prices in zip(structures, by_structure, prices, strict=True)
         ]
 
     @property
     def cells(self) -> int:
-        """How many cells there are."""
         return len(self.structure)
 
     def section_times(self, plans: PlanColumns) -> SectionTimes:
@@ -178,8 +175,7 @@ class PlanModel:
         return least_s
 
     def least_step_s(self, busy_s: Array, plans: PlanColumns) -> Array:
-        """Seconds that no step takes less than whose ranks are busy for so long."""
-        return _least_step_s(busy_s, plans, self.rates.rates)
+        return least_step_s(busy_s, plans, self.rates.rates)
 
     def rows(
         self, sections: SectionTimes, cell: Index, plans: PlanColumns, groups: Index, *, apart: bool = True
@@ -297,8 +293,8 @@ class RowModel:
 
     def transient(self, placement: Placement, plans: PlanColumns, own: slice) -> Transient:
         """What comes and goes in some rows under the schedule that `plans` says, in bytes."""
-        every = own.stop - own.start == len(self.cell)
-        footprint = self.footprint if every else self.footprint.at(own)
+        all_rows = own.stop - own.start == len(self.cell)
+        footprint = self.footprint if all_rows else self.footprint.at(own)
         return transient(rank_footprint(footprint, placement.ranks), plans, self.model.per_param)
 
     def scheduled(self, placement: Placement, plans: PlanColumns, sends: Sends, own: slice) -> ScheduledRows:
@@ -315,16 +311,6 @@ class RowModel:
     def peak_bytes(self, moving: Transient, state: ModelState, own: slice) -> Array:
         """The fullest rank of every plan; infinite where more is offloaded than a chip's share of its host."""
         return peak_bytes(state.at(self.group[own]), moving, self.model.per_param, self.model.host)
-
-
-def _least_step_s(busy_s: Array, plans: PlanColumns, rates: ParameterColumns) -> Array:
-    """Seconds that no step takes less than whose ranks are busy for so long: waiting and fixed costs come on top.
-
-    What differs between cells counts as in the least of them.
-    """
-    lost = np.min(rates["jitter"]) * np.log2(np.min(plans.nodes)) + np.min(rates["slack"])
-    least_s: Array = busy_s * (1 + lost) + np.min(rates["fixed"])
-    return least_s if rates.pace is None else least_s * np.min(rates.pace)
 
 
 _BY_SECTION = ("params", "offloadable", "seconds", "issue_s")
@@ -471,7 +457,7 @@ class LayoutModel:
         held_s = ends_s[:, None] + np.arange(1, layers + 1)[:, None] * layer_s
         shortest = np.partition(held_s.reshape(-1, len(busy)), layers - 1, axis=0)[layers - 1]
         rank_s = np.maximum(shortest, ends_s.max(0)).min()
-        return float(_least_step_s(self.plans.microbatches * rank_s, self.plans, self.rates.rates)[0])
+        return float(least_step_s(self.plans.microbatches * rank_s, self.plans, self.rates.rates)[0])
 
     def busy_s(self, counts: Array, policy: Index) -> Array:
         """Seconds of a microbatch by rank and layout, waiting for the host left out."""
@@ -496,10 +482,9 @@ def price_layouts(
     shares   of activations offloaded; the plan's own alone where no rate to the host is published
     """
     plan, context, plans = scenario.plan, lowering_context(scenario), plan_columns([scenario])
-    parameters = parameter_columns(calibration, [scenario])
+    parameters, ways = parameter_columns(calibration, [scenario]), _useful_ways(context, recomputes)
     rates = sustained_rates(machines_of([scenario.system]), parameters, plans=plans)
     shares = shares if np.isfinite(rates.machines.host).all() else (plan.offload.activations,)
-    ways = _useful_ways(context, recomputes)
     policies = tuple((way.recompute, share) for share, way in product(shares, ways))
     by_policy = replace(plans, offload=np.array([share for _, share in policies]))
     needs = _side_by_side([way.needs for way in ways] * len(shares))

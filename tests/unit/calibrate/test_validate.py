@@ -40,7 +40,7 @@ from ridgeline.report import accuracy as tables
 from ridgeline.report import validate as sheets
 from ridgeline.report import validate as validate_html
 from ridgeline.report.validate import validation_page, worst
-from ridgeline.serving import Replay
+from ridgeline.serving.measured import Replay
 from ridgeline.sim.prediction_interval import Residual
 
 KEYS = {

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -230,7 +229,7 @@ def _steps(path: Path, data: JsonObject) -> Steps:
     table = data.get("steps")
     if not isinstance(table, dict) or not all(isinstance(table.get(name), list) for name in COLUMNS):
         raise _wrong(path, "steps without a column", f"lists {', '.join(COLUMNS)}")
-    columns: dict[str, Any] = {}
+    columns: JsonObject = {}
     for name in COLUMNS:
         if not all(type(value) is int and -(2**31) <= value < 2**31 for value in table[name]):
             raise _wrong(path, f"steps.{name} with something else in it", "whole numbers")

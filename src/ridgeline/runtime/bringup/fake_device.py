@@ -330,11 +330,12 @@ def on(*packets: str, dtype: torch.dtype | None = None) -> Callable[[Callable[..
     return wrap
 
 
-def _store_like(answer: Any, result: Any) -> Any:
+def _store_like(answer: object, result: object) -> object:
     if isinstance(answer, Tensor) and isinstance(result, Tensor):
         return answer.to(result.dtype)
-    pairs_up = isinstance(answer, tuple | list) and isinstance(result, tuple | list) and len(answer) == len(result)
-    return type(answer)(map(_store_like, answer, result)) if pairs_up else answer
+    if isinstance(answer, tuple | list) and isinstance(result, tuple | list) and len(answer) == len(result):
+        return type(answer)(map(_store_like, answer, result))
+    return answer
 
 
 def packet(op: str) -> str:

@@ -351,10 +351,10 @@ def refinement(
                     bars[:] = sorted((*bars, _step(result)))[:finalists]
                 yield result
 
-    every = range(len(plans))
-    even_plans = [*refined_plans(every, EVEN_STEPS, "stage boundaries that the engine can be told")]
+    places = range(len(plans))
+    even_plans = [*refined_plans(places, EVEN_STEPS, "stage boundaries that the engine can be told")]
     free: list[Refined] = []
-    for plan in refined_plans(every[:REFINED], FREE_STEPS, "stage boundaries, recompute by stage and offload"):
+    for plan in refined_plans(places[:REFINED], FREE_STEPS, "stage boundaries, recompute by stage and offload"):
         if all(plan.scenario.plan != other.scenario.plan for other in free):
             free.append(plan)
     free.sort(key=_step)

@@ -147,7 +147,7 @@ class Search:
     problems         why nothing could be searched; `infeasible.why_not` says why nothing fits
     calibration      what plans were priced with; None for the shipped parameters
     target           the target of an export that every plan can be told; None: whatever the engine can
-    predicted        further plans that were asked for in full
+    further_plans    that were asked for in full beside them
     """
 
     scenario: Scenario
@@ -160,17 +160,17 @@ class Search:
     problems: tuple[Problem, ...] = ()
     calibration: Calibration | None = None
     target: ExportTarget | None = None
-    predicted: list[Prediction] = field(default_factory=list)
+    further_plans: list[Prediction] = field(default_factory=list)
 
     def predictions(self, entries: Iterable[PricedEntry]) -> tuple[Prediction, ...]:
         """Priced plans of it in full, each predicted once however often it is asked for."""
         full: list[Prediction] = []
         for entry in entries:
-            known = [plan for plan in (*self.plans, *self.predicted) if plan.scenario.plan == entry.plan][:1]
-            if not known:
-                known = [*predict_entries(self.scenario, [entry], self.calibration)]
-                self.predicted.extend(known)
-            full += known
+            same = [plan for plan in (*self.plans, *self.further_plans) if plan.scenario.plan == entry.plan][:1]
+            if not same:
+                same = [*predict_entries(self.scenario, [entry], self.calibration)]
+                self.further_plans.extend(same)
+            full += same
         return tuple(full)
 
 

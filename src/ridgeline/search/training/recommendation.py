@@ -176,9 +176,9 @@ def recommend(
     reasons = replace(_first_reasons(best, request), complete=complete)
     if on_best is not None:
         on_best(replace(result, reasons=reasons))
-    if complete:
-        reasons = _all_reasons(reasons, best, request, Stoppable(watch), faster=not all_gains)
-    return replace(result, reasons=reasons)
+    if not complete:
+        return replace(result, reasons=reasons)
+    return replace(result, reasons=_all_reasons(reasons, best, request, Stoppable(watch), faster=not all_gains))
 
 
 def _outcome(request: PlanRequest, watch: Watch, case: TrainingCase) -> PlanOutcome:

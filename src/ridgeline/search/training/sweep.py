@@ -16,12 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import field, fields, replace
 from itertools import pairwise, product
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.core.arrays import Array, Index, at
+from ridgeline.core.arrays import Array, Index, at, round_digits
 from ridgeline.core.records import dataclass
 from ridgeline.cost import Calibration, machines_of, parameter_columns, sustained_rates
 from ridgeline.lowering.context import Degrees, LoweringContext, lowering_context
@@ -72,30 +71,27 @@ def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list
     """The cells of a space, one value for all structures that stand in stages alike and run at the same rates."""
     machines, parameters = machines_of([base.system]), parameter_columns(calibration, [base])
     structures = [*_structures(base, space)]
-    first_alike = {structure.alike: structure for structure in reversed(structures)}
-    models: dict[_Alike, PlanModel] = {}
-    for same_rates in _batches(sorted(first_alike.values(), key=lambda structure: structure.layers)):
+    first_by_key = {structure.ops_key: structure for structure in reversed(structures)}
+    models: dict[tuple[str, int], PlanModel] = {}
+    for same_rates in _batches(sorted(first_by_key.values(), key=lambda structure: structure.layers)):
         rates = sustained_rates(machines, parameters, plans=same_rates[0].plans)
-        priced = PlanModel.of(
+        batch_models = PlanModel.of(
             [(item.scenario, item.context) for item in same_rates], rates, len(same_rates[0].degrees),
             calibration.profiles,
         )  # fmt: skip
-        models |= {item.alike: model for item, model in zip(same_rates, priced, strict=True)}
+        models |= {item.ops_key: model for item, model in zip(same_rates, batch_models, strict=True)}
     groups: dict[tuple[int, object, str | None], list[tuple[_Structure, PlanModel]]] = {}
     for structure in structures:
-        plan, model = structure.scenario.plan, models[structure.alike]
+        plan, model = structure.scenario.plan, models[structure.ops_key]
         groups.setdefault((model.kinds, plan.recompute.layers, plan.switches.graph), []).append((structure, model))
     return [_join_structures(group) for group in groups.values()]
-
-
-_Alike = tuple[str, int]  # a plan without its overlaps, which change no op, and whose degrees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Structure:
     """A structure to be priced at every choice of its degrees.
 
-    alike    the same for structures that have the same ops
+    ops_key  the plan without its overlaps, which change no op, and whose degrees: the same where the ops are
     layers   places of its switches and formats: what is lowered alike whatever is recomputed
     """
 
@@ -103,7 +99,7 @@ class _Structure:
     context: LoweringContext
     degrees: Array
     plans: PlanColumns
-    alike: _Alike
+    ops_key: tuple[str, int]
     layers: tuple[int, int]
 
 
@@ -129,8 +125,8 @@ def _structures(base: Scenario, space: Space) -> Iterator[_Structure]:
                 scenario=scenario,
                 context=replace(context, degrees=sizes[place], resolved=split),
                 degrees=tables[place],
-                plans=plan_columns([_with(scenario)]),
-                alike=(str(replace(plan, switches=replace(switches, overlap={}))), place),
+                plans=plan_columns([_with(scenario, Mesh())]),
+                ops_key=(str(replace(plan, switches=replace(switches, overlap={}))), place),
                 layers=(space.switches.index(switches), space.precision.index(formats)),
             )
 
@@ -140,7 +136,7 @@ def _batches(structures: Sequence[_Structure]) -> Iterator[list[_Structure]]:
     groups: dict[object, list[_Structure]] = {}
     for item in structures:
         plans = item.plans
-        groups.setdefault((item.alike[1], *plans.graph, *plans.xla, *plans.attention), []).append(item)
+        groups.setdefault((item.ops_key[1], *plans.graph, *plans.xla, *plans.attention), []).append(item)
     for group in groups.values():
         few = max(1, BATCH // len(group[0].degrees))
         yield from (group[start : start + few] for start in range(0, len(group), few))
@@ -152,20 +148,20 @@ def _degrees(scenario: Scenario, space: Space) -> Array:
     Formats and recompute have no say in it.
     """
     plan, chips = scenario.plan, scenario.system.chips
-    tps = [tp for tp in space.tp if not any(tensor(_with(scenario, tp=tp)))]
+    tps = [tp for tp in space.tp if not any(tensor(_with(scenario, Mesh(tp=tp))))]
     pairs = [
         (tp, cp)
         for tp, cp in product(tps, space.cp)
         if chips % (tp * cp) == 0
         and not _is_duplicate_cell(plan, space, tp, cp)
-        and not any(context(_with(scenario, tp=tp, cp=cp)))
+        and not any(context(_with(scenario, Mesh(tp=tp, cp=cp))))
     ]
     expert_pairs = [
         (ep, etp)
         for ep, etp in product(space.ep, space.etp)
         if chips % (ep * etp) == 0
         and not (ep * etp == 1 and _idle_overlap(plan, space))
-        and not any(experts(_with(scenario, dp=ep * etp, ep=ep, etp=etp)))
+        and not any(experts(_with(scenario, Mesh(dp=ep * etp, ep=ep, etp=etp))))
     ]
     cells = [(*pair, *fold, size) for pair, fold, size in product(pairs, expert_pairs, space.microbatch)]
     return np.array(cells, dtype=np.float64).reshape(-1, 5)
@@ -188,8 +184,8 @@ def _idle_overlap(plan: Plan, space: Space) -> bool:
     return "moe" in switches.overlap and replace(switches, overlap=remainder) in space.switches
 
 
-def _with(scenario: Scenario, **degrees: Any) -> Scenario:
-    return replace(scenario, plan=replace(scenario.plan, mesh=Mesh(**degrees)))
+def _with(scenario: Scenario, mesh: Mesh) -> Scenario:
+    return replace(scenario, plan=replace(scenario.plan, mesh=mesh))
 
 
 def _join_structures(group: Sequence[tuple[_Structure, PlanModel]]) -> DegreeGrid:
@@ -223,7 +219,6 @@ def _column(values: Sequence[Array], structure: Index) -> Array:
 
 
 CHUNK = 16384  # rows worked on at once, so that their columns stay in the cache
-LAST_BITS = 12  # of a number's 52 that depend on where in a column it was worked out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -426,10 +421,7 @@ def _row(
 ) -> _Rows:  # fmt: skip
     cell, dp, degree = dealt
     zero3 = degree is not None
-    sizes = replace(
-        grid.degrees,
-        **{name: np.asarray(getattr(grid.degrees, name))[cell] for name in DEGREE_NAMES},
-    )
+    sizes = Degrees(**{name: np.asarray(getattr(grid.degrees, name))[cell] for name in DEGREE_NAMES})
     columns = degree_columns(grid.scenarios[0], sizes, pp, dp)
     columns["boundary_bytes"] = columns["boundary_bytes"] * _stored_bytes_ratio(grid)[cell]
     plans = replace(
@@ -497,7 +489,7 @@ def _schedule_rows(
     )
     sharding = _sharding_choices(rows, space, placement)
     choices, ends = sharding.ways, sharding.ends
-    trained = placement.mix.counts[placement.mix.roles.ranks].tobytes()
+    rank_layers = placement.mix.counts[placement.mix.roles.ranks].tobytes()
     for rows_of_chunk in able:
         columns = plans if rows_of_chunk == slice(0, len(rows.cell)) else plans.at(rows_of_chunk)
         moving = model.transient(placement, columns, rows_of_chunk)
@@ -506,12 +498,12 @@ def _schedule_rows(
             fits = np.minimum.reduce(peaks) <= incumbent.capacity_bytes
             if not (fits & (least_s[rows_of_chunk] < incumbent.step_s)).any():
                 continue
-        if trained not in ends:
+        if rank_layers not in ends:
             same = [choice.same for choice in choices]
-            ends[trained] = model.ends(placement, [choice.plans for choice in choices], same)
+            ends[rank_layers] = model.ends(placement, [choice.plans for choice in choices], same)
         scheduled = model.scheduled(placement, columns, model.sends(plans), rows_of_chunk)
         steps: dict[int, Array] = {}
-        for choice, end, peak in zip(choices, ends[trained], peaks, strict=True):
+        for choice, end, peak in zip(choices, ends[rank_layers], peaks, strict=True):
             degree = choice.degree.take(scheduled.group)
             fits = np.isfinite(degree)
             if not fits.any():
@@ -554,9 +546,9 @@ def _cut(start: int, end: int) -> Iterator[slice]:
 def _sharding_choices(rows: _Rows, space: Space, placement: Placement) -> _ShardingChoices:
     """All ways of sharding, with what they do to the weights of every group."""
     ranks = placement.ranks
-    held = b"".join(column.tobytes() for column in (ranks.counts, ranks.first, ranks.last))
-    if held in rows.choices:
-        return rows.choices[held]
+    rank_content = b"".join(column.tobytes() for column in (ranks.counts, ranks.first, ranks.last))
+    if rank_content in rows.choices:
+        return rows.choices[rank_content]
     attempt = [(shard, size, _degree(rows, space, (shard, size))) for shard, size in _shardings(rows, space)]
     attempt = [way for way in attempt if np.isfinite(way[2]).any()]
     keys = [(shard == "none", size) for shard, size, _ in attempt]  # sharded gradients sync like sharded states alone
@@ -565,24 +557,13 @@ def _sharding_choices(rows: _Rows, space: Space, placement: Placement) -> _Shard
         for shard, _, degree in attempt
     ]
     states = rows.model.states(placement, columns)
-    rows.choices[held] = _ShardingChoices(
+    rows.choices[rank_content] = _ShardingChoices(
         ways=[
             _ShardingChoice(shard=shard, degree=degree, plans=plans, state=state, same=keys.index(key))
             for (shard, _, degree), plans, state, key in zip(attempt, columns, states, keys, strict=True)
         ]
     )
-    return rows.choices[held]
-
-
-def round_digits(values: Array) -> Array:
-    """Numbers to twelve digits, so that plans which take the same are equal however they were worked out.
-
-    >>> round_digits(np.array([0.1 + 0.2, 0.3, np.inf])).tolist()
-    [0.2999999999999545, 0.2999999999999545, inf]
-    """
-    bits = values.view(np.int64) + (1 << (LAST_BITS - 1))
-    bits &= -(1 << LAST_BITS)
-    return bits.view(np.float64)
+    return rows.choices[rank_content]
 
 
 def _shardings(rows: _Rows, space: Space) -> Iterator[tuple[Shard, int]]:

@@ -368,3 +368,13 @@ def step_times(pipeline: PipelineTime, ends: EndOfStep, plans: PlanColumns, rate
     if pace is not None:
         step, parts = step * pace, {part: seconds * pace for part, seconds in parts.items()}
     return StepTimes(step_s=step, parts=MappingProxyType(parts))
+
+
+def least_step_s(busy_s: Array, plans: PlanColumns, rates: ParameterColumns) -> Array:
+    """Seconds that no step takes less than whose ranks are busy for so long: waiting and fixed costs come on top.
+
+    What differs between cells counts as in the least of them.
+    """
+    lost = np.min(rates["jitter"]) * np.log2(np.min(plans.nodes)) + np.min(rates["slack"])
+    least_s: Array = busy_s * (1 + lost) + np.min(rates["fixed"])
+    return least_s if rates.pace is None else least_s * np.min(rates.pace)
