@@ -157,7 +157,7 @@ def test_several_nodes_start_from_any_folder(tmp_path: Path) -> None:
     stub(
         tools,
         "scontrol",
-        f'[ "$2" = job ] && echo "   NodeCommand={run}/launch.sbatch --lr 1" || printf "one\\ntwo\\n"',
+        f'[ "$2" = job ] && echo "   Command={run}/launch.sbatch --lr 1" || printf "one\\ntwo\\n"',
     )
     stub(tools, "srun", 'while [[ "$1" == --* ]]; do echo "srun $1"; shift; done; SLURM_NODEID=1 exec "$@"')
     stub(tools, "torchrun", 'echo "in $PWD"; printf "%s\\n" "$@"')
