@@ -38,6 +38,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
                                                load -> WhySlow, results of a load generator -> BenchExplanation
     characterize                               a torch device -> Characterization: its profile, measured and written
     preflight                                  ranks of torchrun -> Preflight: slow chips, slow links, wrong settings
+    doctor                                     -> Doctor: what is installed here, and what verbs would need
     pack                                       documents -> Packed: a file of tokens that a run reads
     run                                        Scenario -> RunOutcome: trained here by its plan; or its Verification
     capture                                    torch module, example inputs -> ModelSpec: one forward, recorded

@@ -38,6 +38,7 @@ from ridgeline.plan.schedules import build
 from ridgeline.report.show import show as show
 from ridgeline.runtime import characterize as characterize
 from ridgeline.runtime import collective_run as collective_run
+from ridgeline.runtime import doctor as doctor
 from ridgeline.runtime import preflight as preflight
 from ridgeline.runtime.bringup import bringup as bringup
 from ridgeline.runtime.capture import capture as capture

@@ -67,7 +67,7 @@ INTERIOR = {
         ("rank_ops",),
     ),
     "runtime": (
-        ("probe",),
+        ("probe", "installation"),
         ("measure", "peers"),
         ("rank_figures",),
         ("rank_check", "shm"),

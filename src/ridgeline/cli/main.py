@@ -17,7 +17,7 @@ import typer
 
 from ridgeline.cli.refuse import DONE, STOPPED, refuse, refuse_unwritable
 from ridgeline.cli.streams import finish, prepare, say, silence
-from ridgeline.cli.verbs import VERBS
+from ridgeline.cli.verbs import VERBS, questions_help, refuse_unknown_verb
 from ridgeline.version import __version__
 
 
@@ -26,6 +26,7 @@ def command_line(verb: str = "") -> typer.Typer:
     app = typer.Typer(
         name="ridgeline",
         help="Where model meets machine: describe, predict and plan the training and serving of foundation models.",
+        epilog=None if verb in VERBS else questions_help(),
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -71,7 +72,9 @@ def _run(arguments: list[str], interrupted: threading.Event) -> int:
     """The exit code of a command line."""
     try:
         refuse_unwritable(arguments)
-        code = command_line(next(iter(arguments), ""))(args=arguments, prog_name="ridgeline", standalone_mode=False)
+        verb = next(iter(arguments), "")
+        refuse_unknown_verb(verb)
+        code = command_line(verb)(args=arguments, prog_name="ridgeline", standalone_mode=False)
     except BrokenPipeError:
         silence()
         return DONE  # the reader of a pipe went away: not an error of ours

@@ -1,7 +1,8 @@
-"""Turn `ridgeline run`, `pack`, `characterize` and `preflight` into calls of the library.
+"""Turn `ridgeline run`, `pack`, `doctor`, `characterize` and `preflight` into calls of the library.
 
 0    done, nothing wrong; run --verify, --dry: equal
-1    run --verify: loss or a gradient differs; --dry: an op does; preflight: a chip, link or setting is wrong
+1    run --verify: loss or a gradient differs; --dry: an op does; preflight: a chip, link or setting is wrong;
+     doctor: a package that every verb needs is missing
 2    refused, a worker was lost, or the last checkpoint could not be written
 130  stopped by Ctrl-C, in order
 """
@@ -132,6 +133,14 @@ def pack(files: list[Path], output: Path, end: int | None = None, json: bool = F
         print_json(packed)
     else:
         say(f"{packed.path}: {packed.documents:,} documents, {packed.tokens:,} tokens up to {packed.largest}")
+
+
+def doctor(json: bool = False) -> None:
+    """Say what is installed here: packages, the extras that verbs need, compiler, launchers, devices, profiles."""
+    found = ridgeline.doctor()
+    answer(found, json)
+    if not found.healthy:
+        raise typer.Exit(1)
 
 
 # -- measuring --------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Each verb in one line and by example, as `ridgeline --help` and `ridgeline VERB --help` print them: `verbs.toml`.
 
 The options of a verb are the parameters of its function; `options/` has the flags, values and help of each.
+`questions.toml` has what people want to do, in their words, and the command that does it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import typer
 
 from ridgeline.cli.terminal import count
 from ridgeline.core.documents import JsonObject
+from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.core.records import dataclass
 
 
@@ -46,6 +48,36 @@ class Verb:
             if parameter != "return" and get_origin(kind) is not Annotated:
                 answer.__annotations__[parameter] = Annotated[kind, _typer_parameter(parameter, options[parameter])]
         return answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What somebody wants to do, the command that does it, and other words for it that are no verbs."""
+
+    want: str
+    command: str
+    words: tuple[str, ...]
+
+
+def questions() -> tuple[Question, ...]:
+    """Every question that the command line answers, the most frequent first."""
+    tables = _read_table("questions.toml")["question"]
+    return tuple(Question(**table | {"words": tuple(table["words"])}) for table in tables)
+
+
+def questions_help() -> str:
+    """The end of `ridgeline --help`: what people want, and the command that does it."""
+    return "\b\nI want to ...\n" + "\n".join(f"  {item.want}\n      {item.command}" for item in questions())
+
+
+def refuse_unknown_verb(word: str) -> None:
+    """Refuse a first argument that is no verb, with the commands that do what the word asks for."""
+    if not word or word.startswith("-") or word in VERBS:
+        return
+    commands = [item.command for item in questions() if word.lower() in item.words]
+    commands += [f"ridgeline {verb} --help" for verb in near(word.lower(), VERBS, limit=3)] if not commands else []
+    todo = "try " + ", or ".join(f"`{command}`" for command in commands) if commands else "see `ridgeline --help`"
+    raise InputError(Problem(path="verb", given=repr(word[:80]), expected=f"one of {', '.join(VERBS)}", todo=todo))
 
 
 def _typer_parameter(name: str, table: JsonObject) -> object:

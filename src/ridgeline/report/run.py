@@ -8,7 +8,7 @@ from rich.table import Column, Table
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.ir.rank_ops import DryRun
 from ridgeline.report.cells import clean, percent
-from ridgeline.runtime import Characterization, Preflight, PreflightFinding
+from ridgeline.runtime import Characterization, Doctor, InstalledPackage, Preflight, PreflightFinding, TorchDevice
 from ridgeline.runtime.train import RunMemory, RunOutcome, StepRow, Verification
 from ridgeline.sim.prediction import Prediction
 
@@ -163,3 +163,41 @@ def draw_characterization(found: Characterization, console: Console) -> None:
         console.print(clean(f"beside other work: {sentence}"))
     counts = ", ".join(f"{count} {op}" for op, count in found.counts.items())
     console.print(clean(f"{found.path}: {sum(found.counts.values())} rows ({counts}); {found.left} cases left out"))
+
+
+# -- doctor -----------------------------------------------------------------------------------------------------------
+
+
+def draw_doctor(doctor: Doctor, console: Console) -> None:
+    """The verdict first, then what each verb would need, and what this machine has."""
+    wrong = [package for package in doctor.packages if not package.suitable]
+    needs = ", ".join(f"{package.name} {package.required} (here: {package.version or 'none'})" for package in wrong)
+    verdict = f"does not work: it needs {needs}" if wrong else "works: every verb without an extra can be used"
+    console.print(f"ridgeline {doctor.version} on Python {doctor.python} {verdict}", style="red" if wrong else None)
+    table = Table("extra", "verbs that need it", "here", box=None, pad_edge=False)
+    for extra in doctor.extras:
+        here = ", ".join(_package_text(package) for package in extra.packages if package.version)
+        advice = f"missing {', '.join(extra.missing)}: pip install 'ridgeline[{extra.name}]'" if extra.missing else ""
+        table.add_row(extra.name, extra.verbs, clean("; ".join(filter(None, [here, advice]))))
+    console.print(table)
+    rows = {
+        "compiler": doctor.compiler or "none: ridge_shm cannot be built",
+        "launchers": ", ".join(doctor.launchers) or "none",
+        "engines": ", ".join(f"{engine.name} {engine.version}" for engine in doctor.engines) or "none",
+        "devices": doctor.devices_problem or ", ".join(map(_device_text, doctor.devices)) or "unknown without torch",
+        "profiles": ", ".join(doctor.profiles) or "none in this folder: `ridgeline characterize` measures one",
+        "system": f"{doctor.system}, {doctor.cores} cores",
+    }
+    for name, text in rows.items():
+        console.print(f"{name:<10} ", end="")
+        console.print(clean(text))
+
+
+def _package_text(package: InstalledPackage) -> str:
+    tested = f" (tested with {package.tested})" if package.tested and package.tested not in str(package.version) else ""
+    return f"{package.name} {package.version}{tested}"
+
+
+def _device_text(device: TorchDevice) -> str:
+    memory = f" of {format_quantity(device.memory_bytes, 'B', 3)}" if device.memory_bytes else ""
+    return f"{device.count} x {device.name or device.kind}{memory}"

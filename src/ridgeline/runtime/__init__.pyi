@@ -1,5 +1,9 @@
 """Names that the room of real machines offers, beside its side doors `train`, `bringup` and `capture`."""
 
+from ridgeline.runtime.installation import Doctor as Doctor
+from ridgeline.runtime.installation import InstalledPackage as InstalledPackage
+from ridgeline.runtime.installation import TorchDevice as TorchDevice
+from ridgeline.runtime.installation import doctor as doctor
 from ridgeline.runtime.measure import Characterization as Characterization
 from ridgeline.runtime.measure import best_measured as best_measured
 from ridgeline.runtime.measure import characterize as characterize

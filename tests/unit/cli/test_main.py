@@ -286,3 +286,36 @@ def test_what_if_on_a_shown_machine(capsys: pytest.CaptureFixture[str], monkeypa
     code, out, _ = run(capsys, monkeypatch, "show", "64xh100-sxm", "--json", "--set", "chip.scaleup.bandwidth=900 GB/s")
     assert code == 0
     assert json.loads(out)[0]["tiers"][0]["bandwidth"]["value"] == 900e9
+
+
+@pytest.mark.parametrize(
+    ("word", "command"),
+    [
+        ("serve", "ridgeline plan llama3.1-8b --on 8xh100-sxm --serve"),
+        ("train", "ridgeline run examples/tiny-2xcpu.toml"),
+        ("Compare", "64xh100-sxm,64xb200-sxm"),
+        ("simulate", "ridgeline predict"),
+        ("bench", "ridgeline characterize"),
+        ("plna", "ridgeline plan --help"),
+        ("xyzzy", "ridgeline --help"),
+    ],
+)
+def test_a_word_that_is_no_verb_names_the_verb_that_does_it(
+    word: str, command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, err = run(capsys, monkeypatch, word, "llama3-70b")
+    assert (code, command in err) == (2, True)
+
+
+def test_what_people_want_is_in_the_help_and_parses(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = run(capsys, monkeypatch, "--help")[1]
+    commands = get_command(command_line()).commands  # type: ignore[attr-defined]
+    for question in verbs.questions():
+        assert question.want in text
+        assert question.command in text
+        name, *arguments = shlex.split(question.command)[1:]
+        commands[name].make_context(name, arguments)
+        assert not set(question.words) & set(VERBS), question
