@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 DENSE_PAIRS = 1 << 24  # pairs of nodes up to which their links are kept as a table
 DENSE_KEYS = 1 << 26  # keys up to which they are numbered by a table, not by sorting
+QUANTITY_LIMITS = {"B": (0.0, 1e18), "B/s": (1.0, 1e18), "s": (0.0, 1e6)}  # of sizes, rates and latencies
 _SLOW = re.compile(r"(?:link:(\d{1,8})-(\d{1,8})|node:(\d{1,8})):(\d{1,4}(?:\.\d{1,9})?)")
 _WITHOUT = re.compile(r"(?:link:(\d{1,8})-(\d{1,8})|node:(\d{1,8}))")
 
@@ -298,16 +299,18 @@ def bytes_of(size: str | float) -> float:
     """A size in bytes, above 0; a number without a unit is one of bytes, as nccl-tests has it."""
     plain = isinstance(size, str) and size.strip().isdecimal() and len(size) < 20
     size_bytes = float(size) if plain else parsed_quantity(size, "B", "size")
-    if not 0 < size_bytes < float("inf"):
+    if not size_bytes > 0:
         raise refusal("size", str(size), "more than 0 bytes")
     return size_bytes
 
 
 def parsed_quantity(value: str | float, unit: str, path: str) -> float:
-    """A number, or what a user wrote of one."""
-    if not isinstance(value, str):
-        return float(value)
+    """A number, or what a user wrote of one; 0, or within what any network could have."""
     try:
-        return parse_quantity(value.replace("KB", "kB"), unit)  # as nccl-tests' users write it
-    except InputError as wrong:
+        number = parse_quantity(value.replace("KB", "kB"), unit) if isinstance(value, str) else float(value)
+    except InputError as wrong:  # "KB" is what nccl-tests' users write
         raise InputError([replace(problem, path=path) for problem in wrong.problems]) from None
+    least, most = QUANTITY_LIMITS[unit]
+    if number and not least <= number <= most:
+        raise refusal(path, str(value)[:40], f"from {least:g} to {most:g} {unit}")
+    return number

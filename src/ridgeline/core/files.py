@@ -196,14 +196,20 @@ def _toml(path: Path, text: str) -> tuple[object, dict[str, int]]:
 
 def _json(path: Path, text: str) -> tuple[object, dict[str, int]]:
     try:
-        return json.loads(text, parse_constant=_no_constant), _json_lines(text)
+        return finite_json(text), _json_lines(text)
     except json.JSONDecodeError as wrong:
         raise _refuse(path, wrong.msg, "JSON", "fix the syntax there", wrong.lineno) from None
     except (ValueError, RecursionError) as wrong:
         raise _refuse(path, str(wrong) or "too deeply nested", "plain JSON numbers and nesting", "fix it") from None
 
 
-def _no_constant(name: str) -> float:
+def finite_json(text: str | bytes) -> JsonValue:
+    """The value of a JSON text; a `ValueError` also for NaN and the infinities, which JSON does not have."""
+    value: JsonValue = json.loads(text, parse_constant=_refuse_constant)
+    return value
+
+
+def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not a number")
 
 

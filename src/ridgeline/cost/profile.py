@@ -24,7 +24,7 @@ from ridgeline.core.files import parse_table, read_text, write_text
 from ridgeline.core.records import dataclass
 from ridgeline.cost.fingerprint import check_fingerprint, with_fingerprint
 from ridgeline.hardware.chip import Chip
-from ridgeline.ir.kernel import ADAM_PASSES, DIMS, OPS, WORDS, Kernel
+from ridgeline.ir.kernel import ADAM_PASSES, DIMS, NECESSARY_DIMS, OPS, WORDS, Kernel
 
 FORMATS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "nvfp4")
 
@@ -337,6 +337,9 @@ def _wrong(row: object) -> tuple[str, str, str] | None:
         value = row.get(key, 1)
         if not isinstance(value, int) or not 0 <= value <= LARGEST_SIZE:
             return f".{key}", repr(value)[:40], "a whole number from 0"
+    for key in NECESSARY_DIMS.get(row["op"], ()):
+        if key not in row:
+            return f".{key}", f"{row['op'][:LONGEST_WORD]} without it", "a size that its rate is computed from"
     for key in ("s", "spread", "runs", *FIGURES):
         value = row.get(key)
         if value is not None and (not isinstance(value, (int, float)) or not 0 <= value < math.inf):

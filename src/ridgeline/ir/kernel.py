@@ -46,6 +46,16 @@ DIMS = (
     *("rows", "columns", "parameters", "bytes", "ranks", "nodes", "pinned"),
 )
 """Names of the sizes in a profile, in the order they are written."""
+_ATTENTION_SIZES = ("batch", "heads", "kv_heads", "query", "key", "head_dim")
+NECESSARY_DIMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"gemm": ("m", "n", "k"), "grouped_gemm": ("groups", "m", "n", "k"), "overlap": ("m", "n", "k", "bytes")}
+    | {"adamw": ("parameters",)}
+    | dict.fromkeys(("attention_forward", "attention_backward", "attention_decode"), _ATTENTION_SIZES)
+    | dict.fromkeys(OPS[5:14], ("rows", "columns"))
+    | dict.fromkeys(("copy", "read", "write", "h2d", "d2h"), ("bytes",))
+    | dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"), ("bytes", "ranks"))
+)
+"""Sizes without which a measured op says nothing."""
 WORDS = ("kind", "backend", "beside")
 """What a profile says of a kernel in words: kind of call, backend of a collective, what ran at the same time."""
 ATTENTION_PASSES: Mapping[str, float] = MappingProxyType(

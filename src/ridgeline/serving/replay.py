@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ridgeline.core.documents import JsonMapping, JsonObject, JsonValue
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import finite_json
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
 from ridgeline.serving.engine.sglang import SglangScheduler, sglang_scheduler
@@ -253,7 +254,7 @@ def _ids(states: Iterable[RequestState]) -> list[str]:
 
 def read_recording(path: Path) -> SchedulerRecording:
     """The recording in a file, recognised by its content."""
-    documents = json_documents(path, EXPECTED, TODO)
+    documents = json_documents(path, EXPECTED, TODO, finite_json)
     try:
         if not all(isinstance(document, dict) for document in documents):
             raise wrong("", "text that is not JSON (something else than an object)", EXPECTED, TODO)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -62,15 +62,17 @@ def read_content(
     return content
 
 
-def json_documents(path: Path, expected: str, todo: str = "") -> list[JsonValue]:
+def json_documents(
+    path: Path, expected: str, todo: str = "", parse: Callable[[str], JsonValue] = json.loads
+) -> list[JsonValue]:
     """The JSON value of a file, or of each of its lines."""
     content = read_content(path, BIGGEST, expected, todo)
     try:
         text = content.decode("utf-8")
         try:
-            return [json.loads(text)]
+            return [parse(text)]
         except json.JSONDecodeError:
-            return [json.loads(line) for line in text.splitlines() if line.strip()]
+            return [parse(line) for line in text.splitlines() if line.strip()]
     except (ValueError, RecursionError) as wrong:
         raise refuse_file(path, f"text that is not JSON ({str(wrong)[:80]})", expected, todo) from None
 

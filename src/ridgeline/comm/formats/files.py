@@ -25,7 +25,7 @@ from ridgeline.comm.graph import refusal
 from ridgeline.comm.verify import AlgorithmVerification, verify_algorithm
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
-from ridgeline.core.files import write_text
+from ridgeline.core.files import finite_json, write_text
 
 ALGORITHM_TARGETS = ("ridgeline", "msccl", "rccl", "mscclpp")
 CHOICE_TARGETS = ("nccl-tuner", "hccl")
@@ -126,7 +126,7 @@ def _bytes(path: Path, wrong: Wrong) -> bytes:
 
 def _json(path: Path, text: str, wrong: Wrong) -> CollectiveFile:
     try:
-        data = json.loads(text)
+        data = finite_json(text)
     except (ValueError, RecursionError) as broken:
         raise wrong("", str(broken)[:160], "JSON in UTF-8") from None
     if isinstance(data, dict) and data.get("format") == FORMAT:
@@ -190,7 +190,7 @@ def read_algorithm(path: Path) -> Algorithm:
         size = path.stat().st_size
         if size > BIGGEST_FILE:
             raise _wrong(path, f"{size} bytes", f"at most {BIGGEST_FILE}")
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = finite_json(path.read_text(encoding="utf-8"))
     except OSError as wrong:
         raise _wrong(path, wrong.strerror or str(wrong), "a file that can be read") from None
     except (ValueError, RecursionError) as wrong:

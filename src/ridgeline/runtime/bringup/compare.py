@@ -9,7 +9,6 @@ Input is hostile: a report is text of a stranger until each part has the type it
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import TypeVar
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.core.files import read_text
+from ridgeline.core.files import finite_json, read_text
 
 K = TypeVar("K")
 BIGGEST_REPORT = 64 * 1024 * 1024  # bytes
@@ -109,8 +108,8 @@ def is_report(path: Path) -> bool:
 def read_report(path: Path) -> JsonObject:
     """A report; an `InputError` where the file is none."""
     try:
-        report = json.loads(read_text(path, BIGGEST_REPORT))
-    except (json.JSONDecodeError, RecursionError) as error:
+        report = finite_json(read_text(path, BIGGEST_REPORT))
+    except (ValueError, RecursionError) as error:
         raise _refuse_report(path, f"a file that is no JSON ({type(error).__name__})") from error
     if not isinstance(report, dict) or report.get("kind") != "bringup":
         raise _refuse_report(path, "something else")
