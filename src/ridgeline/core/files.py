@@ -7,6 +7,7 @@ Input is hostile: size and nesting are capped, YAML aliases and tags are refused
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -204,13 +205,16 @@ def _json(path: Path, text: str) -> tuple[object, dict[str, int]]:
 
 
 def finite_json(text: str | bytes) -> JsonValue:
-    """The value of a JSON text; a `ValueError` also for NaN and the infinities, which JSON does not have."""
-    value: JsonValue = json.loads(text, parse_constant=_refuse_constant)
+    """The value of a JSON text; a `ValueError` also for NaN and numbers that no float holds, such as 1e400."""
+    value: JsonValue = json.loads(text, parse_constant=_finite_number, parse_float=_finite_number)
     return value
 
 
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number")
+def _finite_number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is not a number")
+    return number
 
 
 def _yaml(path: Path, text: str) -> tuple[object, dict[str, int]]:
