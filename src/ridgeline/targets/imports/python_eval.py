@@ -21,11 +21,11 @@ from ridgeline.targets.imports.python_values import (
     Bound,
     Class,
     Frame,
-    Function,
-    Imported,
+    ImportedName,
     Made,
     Module,
     Outside,
+    PythonFunction,
     Unknown,
     binary,
     bind,
@@ -151,7 +151,7 @@ class Interpreter:
 
     def resolve(self, value: object, module: Module) -> object:
         """A value, with a name from another file looked up there."""
-        if not isinstance(value, Imported):
+        if not isinstance(value, ImportedName):
             return value
         if value.module == module.name:
             return Outside(value.name)
@@ -189,7 +189,7 @@ class Interpreter:
                 before = self.value(load_expression(target), frame)
                 self.store(target, binary(op, before, self.value(value, frame)), frame)
             case ast.FunctionDef():
-                frame.scope[node.name] = Function(node, frame.module, frame.scope)
+                frame.scope[node.name] = PythonFunction(node, frame.module, frame.scope)
             case ast.ClassDef():
                 frame.scope[node.name] = Class(node, frame.module, node.name)
             case ast.Import() | ast.ImportFrom():
@@ -347,7 +347,7 @@ class Interpreter:
             case ast.ListComp() | ast.GeneratorExp() | ast.SetComp() | ast.DictComp():
                 return self._comprehension(node, frame)
             case ast.Lambda():
-                return Function(node, frame.module, frame.scope)
+                return PythonFunction(node, frame.module, frame.scope)
             case ast.Starred(value=inner):
                 return self.value(inner, frame)
             case _:
@@ -483,7 +483,7 @@ class Interpreter:
         """What calling something yields."""
         name = text = str(what) if isinstance(what, Outside) else text
         hook_arguments = given
-        if isinstance(what, Function) and isinstance(what.node, ast.FunctionDef):
+        if isinstance(what, PythonFunction) and isinstance(what.node, ast.FunctionDef):
             name = f"def.{what.node.name}"
         if isinstance(what, Bound):
             name, hook_arguments = f".{what.name}", (what.owner, *given)
@@ -492,7 +492,7 @@ class Interpreter:
         if result is not MISSING:
             return result
         match what:
-            case Function():
+            case PythonFunction():
                 return self.follow(what, given, words)
             case Class():
                 return self.build(what, given, words)
@@ -502,7 +502,7 @@ class Interpreter:
                 pass
         return Made(name=text, given=hook_arguments, parts=words)
 
-    def follow(self, what: Function, given: tuple[object, ...], words: JsonMapping) -> object:
+    def follow(self, what: PythonFunction, given: tuple[object, ...], words: JsonMapping) -> object:
         """What a function of the checkout returns."""
         self.tick()
         node = what.node
@@ -523,7 +523,7 @@ class Interpreter:
             self.depth -= 1
         return None
 
-    def arguments(self, what: Function, given: tuple[object, ...], words: JsonMapping) -> JsonObject:
+    def arguments(self, what: PythonFunction, given: tuple[object, ...], words: JsonMapping) -> JsonObject:
         """The parameters of a function by name: defaults, then what it is called with; the rest is unknown."""
         args, frame = what.node.args, Frame({}, what.module)
         names = [arg.arg for arg in (*args.posonlyargs, *args.args)]

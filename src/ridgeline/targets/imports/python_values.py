@@ -78,7 +78,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Imported:
+class ImportedName:
     """A name that another file defines, looked up when it is used."""
 
     module: str
@@ -86,7 +86,7 @@ class Imported:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Function:
+class PythonFunction:
     """A function of the checkout, with the scope it was defined in."""
 
     node: ast.FunctionDef | ast.Lambda
@@ -151,7 +151,7 @@ def describe_value(value: object) -> str:
             return "[" + ", ".join(describe_value(part) for part in list(value)[:20]) + "]"
         case dict():
             return "a table"
-        case Function() | Class() | Bound() | Module() | Imported():
+        case PythonFunction() | Class() | Bound() | Module() | ImportedName():
             return "a definition"
         case _:
             return repr(value)[:80]
@@ -180,7 +180,7 @@ def bind(node: ast.Import | ast.ImportFrom, frame: Frame) -> None:
     if isinstance(node, ast.Import):
         for name in node.names:
             first = name.name.partition(".")[0]
-            frame.scope[name.asname or first] = Imported(name.name if name.asname else first, "")
+            frame.scope[name.asname or first] = ImportedName(name.name if name.asname else first, "")
         return
     base = node.module or ""
     if node.level:
@@ -190,7 +190,7 @@ def bind(node: ast.Import | ast.ImportFrom, frame: Frame) -> None:
         if name.name == "*":
             frame.scope.setdefault("*", []).append(base)
         else:
-            frame.scope[name.asname or name.name] = Imported(base, name.name)
+            frame.scope[name.asname or name.name] = ImportedName(base, name.name)
 
 
 def locate_module(checkout: Checkout, source: str) -> tuple[str, str]:
@@ -300,7 +300,7 @@ def truth(value: object) -> bool | None:
     """Whether a value counts as true; None where that cannot be told."""
     if isinstance(value, (Unknown, Outside, Bound)) or is_answer(value):
         return None
-    return isinstance(value, (Made, Function, Class)) or bool(value)
+    return isinstance(value, (Made, PythonFunction, Class)) or bool(value)
 
 
 def is_answer(value: object) -> bool:
@@ -397,7 +397,7 @@ def deep_copy(value: Any) -> Any:
         return [deep_copy(part) for part in value]
     if isinstance(value, dict):
         return {key: deep_copy(part) for key, part in value.items()}
-    return value if isinstance(value, (Function, Class, Bound)) else copy.copy(value)
+    return value if isinstance(value, (PythonFunction, Class, Bound)) else copy.copy(value)
 
 
 def _builtin(reading: Interpreter, name: str, given: Positional, words: JsonMapping) -> object:
@@ -429,7 +429,7 @@ def _plain(name: str, given: Positional, words: JsonMapping) -> object:
     match name:
         case "int" | "float" if isinstance(first, (int, float, str)) and len(str(first)) < 40:
             return int(first) if name == "int" else float(first)
-        case "str" if not isinstance(first, (Made, Function, Class)):
+        case "str" if not isinstance(first, (Made, PythonFunction, Class)):
             return str(first)[:LONGEST]
         case "bool" if (truth_value := truth(first)) is not None:
             return truth_value

@@ -176,6 +176,4 @@ def missing_arguments(files: Files, wanted: Mapping[int, str], call: Call | None
 def with_call(files: RunFiles, call: Call) -> RunFiles:
     """The files, called so."""
     environment = {**call.environment, **files.checkout.environment}
-    return RunFiles(
-        files, replace(files.checkout, arguments=call.arguments, environment=environment, system=None, texts={})
-    )
+    return RunFiles(files, replace(files.checkout, arguments=call.arguments, environment=environment, texts={}))

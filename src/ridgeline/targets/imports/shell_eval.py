@@ -48,9 +48,9 @@ from ridgeline.targets.imports.shell_syntax import (
     Chain,
     Command,
     For,
-    Function,
     Group,
     If,
+    ShellFunction,
     Statement,
     Token,
     While,
@@ -173,7 +173,7 @@ class _Shell:
                 return self.loop(statement, depth)
             case While():
                 return self.repeat(statement, depth)
-            case Function(name=name, body=body):
+            case ShellFunction(name=name, body=body):
                 self.functions[name] = body
                 return True
             case Group(body=body):

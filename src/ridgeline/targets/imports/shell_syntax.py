@@ -272,7 +272,7 @@ class While:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class ShellFunction:
     """A name for statements."""
 
     name: str
@@ -286,7 +286,7 @@ class Group:
     body: Block
 
 
-Statement = Command | Chain | If | Case | For | While | Function | Group
+Statement = Command | Chain | If | Case | For | While | ShellFunction | Group
 Block = tuple[Statement, ...]
 
 
@@ -454,16 +454,16 @@ class _Reader:
         self.read_redirections()
         return Group(body)
 
-    def function(self, depth: int) -> Function:
+    def function(self, depth: int) -> ShellFunction:
         self.accept("function")
         name = self.word()
         self.at += 1
         while self.at < len(self.tokens) and self.sign() in ("(", ")", "\n"):
             self.at += 1
         if depth > DEEPEST:
-            return Function(name, ())
+            return ShellFunction(name, ())
         body = self.statement(depth + 1)
-        return Function(name, body.body if isinstance(body, Group) else (body,))
+        return ShellFunction(name, body.body if isinstance(body, Group) else (body,))
 
     def read_redirections(self) -> None:
         """Redirections behind a compound statement."""

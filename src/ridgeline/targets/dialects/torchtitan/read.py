@@ -31,10 +31,10 @@ from ridgeline.targets.imports.option_reader import OptionReader, holds, model_i
 from ridgeline.targets.imports.python_eval import Interpreter, Stop
 from ridgeline.targets.imports.python_values import (
     MISSING,
-    Function,
     Made,
     Module,
     Outside,
+    PythonFunction,
     Unknown,
     deep_copy,
     describe_value,
@@ -103,12 +103,12 @@ def _python(name: str) -> bool:
     return name.partition("::")[0].endswith(".py")
 
 
-def _functions(module: Module) -> dict[str, Function]:
+def _functions(module: Module) -> dict[str, PythonFunction]:
     """Functions that say they return a configuration of a trainer, and need no arguments."""
-    functions_by_name: dict[str, Function] = {}
+    functions_by_name: dict[str, PythonFunction] = {}
     for name, one in module.scope.items():
-        node = one.node if isinstance(one, Function) else None
-        if isinstance(one, Function) and isinstance(node, ast.FunctionDef) and node.returns is not None:
+        node = one.node if isinstance(one, PythonFunction) else None
+        if isinstance(one, PythonFunction) and isinstance(node, ast.FunctionDef) and node.returns is not None:
             needs = len(node.args.args) > len(node.args.defaults) or None in node.args.kw_defaults
             if ast.unparse(node.returns).endswith("Trainer.Config") and not needs and not name.startswith("_"):
                 functions_by_name[name] = one
