@@ -75,7 +75,15 @@ def import_run(
     files.checkout.model = model
     files.checkout.chips, files.checkout.system = load_system(system).chips if system else None, system
     files.checkout.seq = seq
-    imported_run = _read(files, target)
+    try:
+        imported_run = _read(files, target)
+    except InputError as refusal:
+        files.checkout.budget.require_rest(*files)
+        problems = tuple(_located(problem, files) for problem in refusal.problems)
+        if problems == refusal.problems:
+            raise
+        raise InputError(problems) from None
+    files.checkout.budget.require_rest(*files)  # where a target passed over the refusal
     if model is not None:
         imported_run = replace(imported_run, settings={**imported_run.settings, "model": model})
     if seq is not None:
@@ -105,6 +113,13 @@ def _read(files: RunFiles, target: str | None) -> Imported:
         raise InputError([*missing_arguments(files, wanted_names, call).problems, *problem.problems]) from problem
     note = f"called as {call.where} shows: {str(call)[:400]}"
     return replace(imported_run, assumptions=(note, *imported_run.assumptions))
+
+
+def _located(problem: Problem, files: RunFiles) -> Problem:
+    """A problem with the names of the files, where it says neither an option nor a file."""
+    if problem.path or (problem.where and not problem.where.startswith("line ")):
+        return problem
+    return replace(problem, where=f"{', '.join(files)[:200]} {problem.where}".strip())
 
 
 def _other_work(problem: InputError) -> bool:

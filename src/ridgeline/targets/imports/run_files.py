@@ -14,10 +14,15 @@ from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ridgeline.core.errors import InputError
 from ridgeline.core.files import read_text
+from ridgeline.targets.imports.reading_budget import ReadingBudget
 from ridgeline.targets.target import Files
+
+if TYPE_CHECKING:
+    from ridgeline.targets.imports.shell_expand import Script
 
 BIGGEST_TEXT = 1024 * 1024  # bytes of one configuration file
 MOST_NEARBY = 200  # files that one configuration may refer to
@@ -28,6 +33,8 @@ MOST_BESIDE = 1000  # entries of a folder that are looked at for a wheel's own
 LOW = 3  # folders above it in which a README alone marks the top
 DEEPEST = 8  # folders of a path that a configuration gives
 LONGEST = 300  # characters of such a path
+FILE_WORK = 200  # of looking whether a file is there
+ScriptKey = tuple[str, Path | None, tuple[str, ...], tuple[tuple[str, str], ...]]
 
 
 @dataclass(slots=True)
@@ -43,6 +50,8 @@ class Checkout:
     chips        how many chips the caller's machine has
     system       that machine's name
     texts        files that were read, so that each is read once
+    budget       what following these files may still cost
+    scripts      what a script was followed to, or why it was refused, by its text, folder, arguments and environment
     """
 
     folder: Path | None = None
@@ -54,11 +63,14 @@ class Checkout:
     chips: int | None = None
     system: str | None = None
     texts: dict[Path, str] = field(default_factory=dict)
+    budget: ReadingBudget = field(default_factory=ReadingBudget)
+    scripts: dict[ScriptKey, Script | InputError] = field(default_factory=dict)
 
     def text(self, path: Path) -> str | None:
         """The text of a file inside the checkout; None where there is none, or it is outside or too large."""
         if self.top is None:
             return None
+        self.budget.spend(FILE_WORK)
         try:
             if not os.path.isfile(path):
                 return None
@@ -66,9 +78,10 @@ class Checkout:
             if real in self.texts or len(self.texts) >= MOST_NEARBY or not real.is_relative_to(self.top):
                 return self.texts.get(real)
             self.texts[real] = read_text(real, BIGGEST_TEXT)
-            return self.texts[real]
         except (OSError, ValueError, InputError):
             return None
+        self.budget.spend_text(len(self.texts[real]))
+        return self.texts[real]
 
     def named(self, name: str) -> str | None:
         """The text of a file by the path that a configuration gives it, of which only the end need be the checkout's.

@@ -258,7 +258,7 @@ def recognises(files: Files) -> bool:
 def functions(files: Files) -> list[str]:
     """The recipes of a Python file."""
     name, text = next((name.partition("::")[0], text) for name, text in files.items() if ".py" in name)
-    return list(recipes_in(Interpreter(checkout=Checkout()).load(text, name)))
+    return list(recipes_in(Interpreter(checkout=Checkout(budget=checkout_of(files).budget)).load(text, name)))
 
 
 def read(files: Files) -> Imported:

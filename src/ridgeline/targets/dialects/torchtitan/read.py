@@ -66,7 +66,8 @@ def is_registry(files: Files) -> bool:
 def functions(files: Files) -> list[str]:
     """The functions of a Python file that return a configuration of the trainer."""
     name, text = next((name, text) for name, text in files.items() if _python(name))
-    return list(_functions(Interpreter(checkout=Checkout()).load(text, name.partition("::")[0])))
+    reading = Interpreter(checkout=Checkout(budget=checkout_of(files).budget))
+    return list(_functions(reading.load(text, name.partition("::")[0])))
 
 
 def job_of(files: Files) -> tuple[Table, tuple[str, ...]]:
