@@ -6,16 +6,17 @@ Everything is bounded; what cannot be told is an `Unknown`.
 from __future__ import annotations
 
 import ast
-import copy
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ridgeline.core.documents import JsonMapping, JsonObject
+from ridgeline.targets.imports.reading_budget import ReadingBudget, replaced_length
 from ridgeline.targets.imports.run_files import Checkout
 
 if TYPE_CHECKING:
@@ -33,11 +34,6 @@ class Unknown:
 
     def __str__(self) -> str:
         return self.text
-
-
-def unknown(node: ast.expr) -> Unknown:
-    """What an expression stands for that cannot be told."""
-    return Unknown(ast.unparse(node)[:80])
 
 
 @dataclass(slots=True)
@@ -113,13 +109,34 @@ class Bound:
 
 def is_known(value: object) -> bool:
     """Whether a value and everything in it is known."""
-    if isinstance(value, (Unknown, Outside)):
-        return False
-    if isinstance(value, (list, tuple, set)):
-        return all(is_known(part) for part in value)
-    if isinstance(value, dict):
-        return all(is_known(part) for part in value.values())
-    return True
+    return not any(isinstance(leaf, (Unknown, Outside)) for leaf in _leaves(value))
+
+
+def _leaves(value: object) -> Iterator[object]:
+    """What stands in lists and tables inside each other; of a list that stands there many times, once."""
+    waiting, seen = [value], set()
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, (list, tuple, set, dict)):
+            yield part
+        elif id(part) not in seen:
+            seen.add(id(part))
+            waiting += part.values() if isinstance(part, dict) else part
+
+
+def weigh(budget: ReadingBudget, value: object) -> int:
+    """Pay for walking lists and tables inside each other, each as often as it stands there; their items."""
+    waiting, count = [value], 0
+    while waiting:
+        part = waiting.pop()
+        count += 1
+        if isinstance(part, (list, tuple, set, dict)):
+            budget.spend(ITEM_WORK * (1 + len(part)))
+            waiting += part.values() if isinstance(part, dict) else part
+        elif isinstance(part, str):
+            budget.spend(len(part) // 8)
+            count += len(part)
+    return count
 
 
 def key_of(value: object) -> Any:
@@ -136,7 +153,7 @@ def key_of(value: object) -> Any:
     return value if isinstance(value, (str, int, float, bool, type(None))) else MISSING
 
 
-def describe_value(value: object) -> str:
+def describe_value(value: object, depth: int = 0) -> str:
     """A value as a message shows it: never the inside of this reader.
 
     >>> describe_value(Made(name="Thing")), describe_value([1, Unknown("x.y")]), describe_value("a")
@@ -148,7 +165,8 @@ def describe_value(value: object) -> str:
         case Made(name=name):
             return f"{name}(...)" if name else "an object"
         case list() | tuple():
-            return "[" + ", ".join(describe_value(part) for part in list(value)[:20]) + "]"
+            inner = ", ".join(describe_value(part, depth + 1) for part in value[:20]) if depth < 3 else "..."
+            return f"[{inner}]"
         case dict():
             return "a table"
         case PythonFunction() | Class() | Bound() | Module() | ImportedName():
@@ -162,16 +180,10 @@ def parse_module(text: str) -> ast.Module:
     return ast.parse(text)
 
 
-def load_expression(target: ast.expr) -> ast.expr:
-    """The same place, read instead of written."""
-    return ast.parse(ast.unparse(target), mode="eval").body
-
-
-def says(node: ast.stmt) -> bool:
-    """Whether a statement only prints or logs."""
+def says(node: ast.stmt, text: str) -> bool:
+    """Whether a statement, written so, only prints or logs."""
     if not (isinstance(node, ast.Expr) and isinstance(node.value, (ast.Call, ast.Constant))):
         return False
-    text = ast.unparse(node)
     return isinstance(node.value, ast.Constant) or text.startswith(("log", "print", "warn", "assert"))
 
 
@@ -225,6 +237,7 @@ def module_file(checkout: Checkout, name: str) -> tuple[Path, str] | None:
 
 
 LONGEST = 20_000  # items of a list, characters of a text
+ITEM_WORK = 10  # of looking at an item of a list
 HUGE = 2**60
 NAMES = frozenset(
     {
@@ -254,6 +267,10 @@ FOLDS: Mapping[str, Callable[[list[Any]], object]] = {"min": min, "max": max, "s
 _TEXT = frozenset(
     {"lower", "upper", "strip", "startswith", "endswith", "replace", "split", "join", "removesuffix", "removeprefix"}
 )
+_APPENDING = frozenset({"append", "extend", "insert", "get", "pop", "setdefault", "index"})
+_SHALLOW = frozenset(
+    {"list", "tuple", "len", "enumerate", "zip", "dict"}
+)  # of builtins: they look at no item of an item
 _TYPES: Mapping[str, type] = {
     "str": str, "int": int, "float": float, "bool": bool, "list": list, "tuple": list, "dict": dict
 }  # fmt: skip
@@ -263,7 +280,7 @@ def _number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, (int, float)) and math.isfinite(value) and abs(value) < HUGE
 
 
-def binary(op: ast.operator, left: Any, right: Any) -> object:
+def binary(budget: ReadingBudget, op: ast.operator, left: Any, right: Any) -> object:
     """Arithmetic on numbers; lists and texts joined or repeated; tables merged."""
     how = ARITHMETIC.get(type(op))
     if _number(left) and _number(right):
@@ -275,25 +292,27 @@ def binary(op: ast.operator, left: Any, right: Any) -> object:
             return Unknown("an expression")
         return how(left, right)
     if isinstance(op, ast.BitOr) and isinstance(left, dict) and isinstance(right, dict):
+        budget.spend_items(len(left) + len(right))
         return left | right
     are_sequences = isinstance(left, (list, str)) and isinstance(right, type(left))
     if isinstance(op, ast.Add) and are_sequences and len(left) + len(right) <= LONGEST:
+        budget.spend_items(len(left) + len(right))
         return operator.add(left, right)
     if isinstance(op, ast.Mult):
         sequence, times = (left, right) if isinstance(left, (list, str)) else (right, left)
         if isinstance(sequence, (list, str)) and type(times) is int and 0 <= times * len(sequence) <= LONGEST:
+            budget.spend_items(times * len(sequence))
             return sequence * times
     return Unknown("an expression")
 
 
-def unary(op: ast.unaryop, value: object, node: ast.expr) -> object:
+def unary(op: ast.unaryop, value: object) -> object:
     """A sign, or `not`."""
-    if isinstance(op, ast.Not):
-        truth_value = truth(value)
-        return unknown(node) if truth_value is None else not truth_value
+    if isinstance(op, ast.Not) and (truth_value := truth(value)) is not None:
+        return not truth_value
     if isinstance(op, (ast.USub, ast.UAdd)) and _number(value):
         return -value if isinstance(op, ast.USub) else value
-    return unknown(node)
+    return Unknown("an expression")
 
 
 def truth(value: object) -> bool | None:
@@ -310,7 +329,7 @@ def is_answer(value: object) -> bool:
     return bool(last) and " " not in name and not last.lstrip("_")[:1].isupper()
 
 
-def boolean_value(op: ast.boolop, values: Iterable[object], node: ast.expr) -> object:
+def boolean_value(op: ast.boolop, values: Iterable[object]) -> object:
     """`and`, `or`: the value that decides it."""
     stops = isinstance(op, ast.Or)
     result: object = None
@@ -320,10 +339,10 @@ def boolean_value(op: ast.boolop, values: Iterable[object], node: ast.expr) -> o
         if truth_value is stops:
             return result
         unsure = unsure or truth_value is None
-    return unknown(node) if unsure else result
+    return Unknown("an expression") if unsure else result
 
 
-def compare(op: ast.cmpop, left: object, right: object) -> bool | None:
+def compare(budget: ReadingBudget, op: ast.cmpop, left: object, right: object) -> bool | None:
     """A comparison; None where it cannot be told."""
     is_positive, is_equality = isinstance(op, (ast.Eq, ast.Is)), isinstance(op, (ast.Eq, ast.Is, ast.NotEq, ast.IsNot))
     if isinstance(op, (ast.Is, ast.IsNot)) and right is None:
@@ -331,10 +350,12 @@ def compare(op: ast.cmpop, left: object, right: object) -> bool | None:
     if isinstance(left, Outside) and isinstance(right, Outside):
         same = left.name.rpartition(".")[2] == right.name.rpartition(".")[2]
         return same is is_positive if is_equality else None
+    weigh(budget, left)
+    weigh(budget, right)
     if isinstance(op, (ast.In, ast.NotIn)):
         is_member = _contains(right, left)
         return None if is_member is None else is_member is isinstance(op, ast.In)
-    if not (is_known(left) and is_known(right)) or isinstance(left, Made) or isinstance(right, Made):
+    if any(isinstance(leaf, (Unknown, Outside, Made)) for value in (left, right) for leaf in _leaves(value)):
         return None
     if is_equality:
         return bool(left == right) is is_positive
@@ -370,16 +391,16 @@ def put(container: object, at: object, value: object) -> None:
 def call(reading: Interpreter, what: object, given: Positional, words: JsonMapping) -> object:
     """A builtin, a method of a plain value, `replace`, `deepcopy` or the environment; else `MISSING`."""
     if isinstance(what, Bound):
-        return _method(what, given, words)
+        return _method(reading.budget, what, given, words)
     name = str(what) if isinstance(what, Outside) else ""
     last = name.rpartition(".")[2]
     if name in ("os.environ.get", "os.getenv", "environ.get", "getenv") and given:
         variable = reading.checkout.environment.get(str(given[0]))
         return variable if variable is not None else given[1] if len(given) > 1 else words.get("default")
     if name in ("copy.deepcopy", "copy.copy", "deepcopy", "copy"):
-        return deep_copy(given[0]) if given else Unknown(name)
+        return deep_copy(given[0], reading.budget) if given else Unknown(name)
     if name in ("dataclasses.replace", "replace") and given and isinstance(given[0], Made):
-        object_copy = deep_copy(given[0])
+        object_copy = deep_copy(given[0], reading.budget)
         object_copy.parts |= words
         return object_copy
     if name in ("typing.cast", "cast") and len(given) == 2:
@@ -389,15 +410,23 @@ def call(reading: Interpreter, what: object, given: Positional, words: JsonMappi
     return _builtin(reading, name, given, words) if name in NAMES else MISSING
 
 
-def deep_copy(value: Any) -> Any:
-    """A copy whose objects are its own."""
-    if isinstance(value, Made):
-        return Made(value.name, value.given, deep_copy(value.parts), set(value.assigned_names))
+def deep_copy(value: Any, budget: ReadingBudget, copies: dict[int, Any] | None = None) -> Any:
+    """A copy whose objects are its own; what stands in it twice is copied once, as Python does."""
+    copies = {} if copies is None else copies
+    if id(value) in copies or not isinstance(value, (Made, list, dict)):
+        return copies.get(id(value), value)
+    parts = value.parts if isinstance(value, Made) else value
+    budget.spend_items(3 + len(parts), ITEM_WORK)
     if isinstance(value, list):
-        return [deep_copy(part) for part in value]
-    if isinstance(value, dict):
-        return {key: deep_copy(part) for key, part in value.items()}
-    return value if isinstance(value, (PythonFunction, Class, Bound)) else copy.copy(value)
+        copies[id(value)] = list_copy = []
+        list_copy += [deep_copy(part, budget, copies) for part in value]
+    elif isinstance(value, dict):
+        copies[id(value)] = table_copy = {}
+        table_copy |= {key: deep_copy(part, budget, copies) for key, part in value.items()}
+    else:
+        copies[id(value)] = object_copy = Made(value.name, value.given, {}, set(value.assigned_names))
+        object_copy.parts |= deep_copy(value.parts, budget, copies)
+    return copies[id(value)]
 
 
 def _builtin(reading: Interpreter, name: str, given: Positional, words: JsonMapping) -> object:
@@ -415,8 +444,14 @@ def _builtin(reading: Interpreter, name: str, given: Positional, words: JsonMapp
     if name == "isinstance" and len(given) == 2:
         verdict = _is_a(first, given[1])
         return Unknown("isinstance") if verdict is None else verdict
-    if not all(is_known(part) for part in given) and name not in ("list", "tuple", "len", "enumerate", "zip", "dict"):
+    count = (
+        weigh(reading.budget, list(given)) if name not in _SHALLOW else sum(len(items(part) or ()) for part in given)
+    )
+    reading.budget.spend_items(4 * count)
+    if name not in _SHALLOW and not all(is_known(part) for part in given):
         return Unknown(f"{name}(...)")
+    if name == "range" and all(type(part) is int for part in given) and 0 < len(given) < 4 and 0 not in given[2:]:
+        reading.budget.spend_items(min(LONGEST, len(range(*given))))
     try:
         return _plain(name, given, words)
     except (TypeError, ValueError, OverflowError, KeyError, IndexError):
@@ -429,8 +464,9 @@ def _plain(name: str, given: Positional, words: JsonMapping) -> object:
     match name:
         case "int" | "float" if isinstance(first, (int, float, str)) and len(str(first)) < 40:
             return int(first) if name == "int" else float(first)
-        case "str" if not isinstance(first, (Made, PythonFunction, Class)):
-            return str(first)[:LONGEST]
+        case "str" if all(isinstance(leaf, (str, int, float, type(None))) for leaf in _leaves(first)):
+            text = str(first)
+            return text if len(text) <= LONGEST else Unknown("str(...)")
         case "bool" if (truth_value := truth(first)) is not None:
             return truth_value
         case "len" if isinstance(first, (list, str, dict)):
@@ -473,26 +509,66 @@ def _is_a(value: object, kind: object) -> bool | None:
     return name in _TYPES and isinstance(value, _TYPES[name])
 
 
-def _method(what: Bound, given: Positional, words: JsonMapping) -> object:
-    """A method of a text, a list or a table."""
+def format_value(value: object, conversion: int, form: object) -> str | None:
+    """A value as an f-string shows it, by `!r` and the form behind a colon; None where that cannot be told.
+
+    >>> format_value(3, -1, ">4"), format_value("a", ord("r"), ""), format_value(3, -1, "9999999d")
+    ('   3', "'a'", None)
+    """
+    if not isinstance(value, (str, int, float)) or not isinstance(form, str) or re.search(r"\d{4}", form):
+        return None
+    shown = {-1: value, 115: str(value), 114: repr(value), 97: ascii(value)}.get(conversion, value)
+    try:
+        return format(shown, form)
+    except (TypeError, ValueError):
+        return None
+
+
+def _method(budget: ReadingBudget, what: Bound, given: Positional, words: JsonMapping) -> object:
+    """A method of a text, a list or a table; unknown where Python would refuse its arguments."""
     owner, name = what.owner, what.name
-    if isinstance(owner, str) and name in _TEXT and all(isinstance(part, (str, list)) for part in given):
-        if name == "join" and not all(isinstance(part, str) for part in given[0]):
-            return Unknown("join")
-        result = getattr(owner, name)(*given) if sum(len(part) for part in given) + len(owner) < LONGEST else owner
-        return list(result) if isinstance(result, (list, tuple)) else result
-    if isinstance(owner, list):
-        if name in ("append", "extend", "insert") and len(owner) < LONGEST:
-            if name == "insert" and type(given[0]) is int:
-                owner.insert(given[0], given[-1])
-            else:
-                added_values = items(given[-1]) if name == "extend" and given else list(given[-1:])
-                owner.extend([Unknown("items")] if added_values is None else added_values[:LONGEST])
-            return None
-        if name == "index" and given and given[0] in owner:
-            return owner.index(given[0])
-        return list(owner) if name == "copy" else Unknown(name)
-    return _table_method(owner, name, given, words) if isinstance(owner, dict) else MISSING
+    budget.spend_items(len(owner) if isinstance(owner, (str, list, dict)) and name not in _APPENDING else 0)
+    try:
+        if isinstance(owner, str):
+            are_plain = all(isinstance(part, (str, list, int)) for part in (*given, *words.values()))
+            return _text_method(budget, owner, name, (given, words)) if name in _TEXT and are_plain else MISSING
+        if isinstance(owner, list):
+            return _list_method(budget, owner, name, given)
+        return _table_method(owner, name, given, words) if isinstance(owner, dict) else MISSING
+    except (TypeError, ValueError, IndexError, OverflowError):
+        return Unknown(name)
+
+
+def _text_method(budget: ReadingBudget, owner: str, name: str, arguments: tuple[Positional, JsonMapping]) -> object:
+    given, words = arguments
+    length = 3 * len(owner) + 1
+    if name == "join" and given:
+        length = len(owner) * len(given[0]) + sum(len(part) for part in given[0])
+    if name == "replace" and len(given) > 1:
+        length = replaced_length(owner, given[0], given[1])
+    budget.spend_items(length if name == "split" else length // 8)
+    if length > LONGEST * 3:
+        return Unknown(name)
+    if name in ("startswith", "endswith"):
+        given = tuple(tuple(part) if isinstance(part, list) else part for part in given)
+    result = getattr(owner, name)(*given, **words)
+    return list(result) if isinstance(result, (list, tuple)) else result
+
+
+def _list_method(budget: ReadingBudget, owner: list[Any], name: str, given: Positional) -> object:
+    if name == "insert" and len(owner) < LONGEST and len(given) == 2:
+        owner.insert(*given)
+        return None
+    if name in ("append", "extend") and len(owner) < LONGEST and len(given) == 1:
+        added_values = items(given[0]) if name == "extend" else [given[0]]
+        budget.spend_items(len(added_values or ()))
+        owner.extend([Unknown("items")] if added_values is None else added_values[:LONGEST])
+        return None
+    if name == "index" and given:
+        weigh(budget, owner)
+        is_comparable = not any(isinstance(leaf, (Unknown, Outside, Made)) for leaf in _leaves([owner, given[0]]))
+        return owner.index(given[0]) if is_comparable else Unknown(name)
+    return list(owner) if name == "copy" else Unknown(name)
 
 
 def _table_method(owner: dict[Any, Any], name: str, given: Positional, words: JsonMapping) -> object:

@@ -151,5 +151,5 @@ def functions_in(files: Files, target: str) -> list[str]:
     module = import_module(f"{name}.read" if hasattr(import_module(name), "__path__") else name)
     try:
         return list(module.functions(files)) if hasattr(module, "functions") else []
-    except InputError:
+    except (InputError, RecursionError):
         return []

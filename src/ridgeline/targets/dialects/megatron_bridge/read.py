@@ -34,6 +34,7 @@ from ridgeline.targets.imports.python_values import (
     Unknown,
     describe_value,
     is_known,
+    weigh,
 )
 from ridgeline.targets.imports.run_files import Checkout, checkout_of
 from ridgeline.targets.tables import names as table_names
@@ -84,6 +85,7 @@ def read_recipe(text: str, chosen: str = "", source: str = "", checkout: Checkou
 def _read(reading: Interpreter, module: Module, chosen: str, source: str) -> RecipeFields:
     names = dict.fromkeys((*recipes_in(module), *_handed_on(reading, module)))
     if not names:
+        weigh(reading.budget, dict(module.scope))
         return _config(dict(module.scope), reading, source, "")
     takes_arguments = isinstance(module.scope.get(chosen), PythonFunction)  # or is not its file's own
     if (chosen and chosen not in names and not takes_arguments) or (not chosen and len(names) > 1):

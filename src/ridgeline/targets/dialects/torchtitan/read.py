@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import partial
 from typing import Any
 
 from ridgeline.core.documents import JsonObject
@@ -40,6 +41,7 @@ from ridgeline.targets.imports.python_values import (
     describe_value,
     is_known,
 )
+from ridgeline.targets.imports.reading_budget import ReadingBudget
 from ridgeline.targets.imports.run_files import Checkout, checkout_of
 from ridgeline.targets.option_table import imported_run, read_options
 from ridgeline.targets.tables import values
@@ -77,7 +79,8 @@ def job_of(files: Files) -> tuple[Table, tuple[str, ...]]:
     """
     name, text = next((name, text) for name, text in files.items() if _python(name))
     source, _, chosen = name.partition("::")
-    reading = Interpreter(checkout=checkout_of(files), hook=_hook)
+    place = checkout_of(files)
+    reading = Interpreter(checkout=place, hook=partial(_hook, place.budget))
     try:
         functions_by_name = _functions(reading.load(text, source))
         if chosen not in functions_by_name and (chosen or len(functions_by_name) != 1):
@@ -116,13 +119,13 @@ def _functions(module: Module) -> dict[str, PythonFunction]:
     return functions_by_name
 
 
-def _hook(name: str, given: tuple[Any, ...], words: JsonObject) -> Any:
+def _hook(budget: ReadingBudget, name: str, given: tuple[Any, ...], words: JsonObject) -> Any:
     """A model of the registry stays a name; vocabularies and datasets decide nothing here."""
     last = name.rpartition(".")[2]
     if last.endswith("model_registry"):
         return Made(name="model_registry", given=given, parts=words)
     if last == "to_graph_trainer_config" and given and isinstance(given[0], Made):
-        config_copy: Made = deep_copy(given[0])
+        config_copy: Made = deep_copy(given[0], budget)
         config_copy.parts.pop("compile", None)
         if config_copy.parts.get("activation_checkpoint") is not None:
             config_copy.parts["activation_checkpoint"] = Made(name="SelectiveAC.Config")
