@@ -10,7 +10,6 @@ set is unknown, and both are noted. Steps, depth and sizes are bounded.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,7 +50,6 @@ from ridgeline.targets.imports.run_files import Checkout
 
 STEP_WORK = 40  # of following a statement or an expression
 NODE_WORK = 30  # of walking a node of the syntax and writing it as text
-TOKEN_ITEMS = 4  # that a word of a module becomes when it is parsed
 DEEPEST = 60  # calls and expressions inside each other
 MOST_MODULES = 80
 
@@ -72,7 +70,6 @@ class Left(Exception):
     """`raise` was reached: the code refuses what it was given."""
 
 
-_TOKEN = re.compile(r"\w+|[^\w\s]")
 Comprehension = ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
 Hook = Callable[[str, tuple[object, ...], JsonObject], object]
 
@@ -116,9 +113,8 @@ class Interpreter:
         return module
 
     def _body(self, module: Module, text: str, source: str) -> None:
-        self.budget.spend_items(TOKEN_ITEMS * sum(1 for _ in _TOKEN.finditer(text)), 5)
         try:
-            tree = parse_module(text)
+            tree = parse_module(self.budget, text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as wrong:
             where = f"{source}:{getattr(wrong, 'lineno', None) or 0}"
             raise InputError(Problem(path="", given="no Python", expected="a configuration", where=where)) from None
