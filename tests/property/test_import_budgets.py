@@ -11,7 +11,7 @@ import pytest
 import ridgeline
 from ridgeline.core.errors import InputError
 
-MOST_SECONDS = 6.0  # of CPU; about 2 on a machine of 2024
+MOST_SECONDS = 6.0  # of CPU; about 1 on a machine of 2024
 MOST_KILOBYTES = 350_000  # that the process may grow by
 
 LONG = "A=aaaaaaaaaaaaaaaa\n" + "A=$A$A$A$A$A$A$A$A\n" * 4  # 64 kB
@@ -30,7 +30,6 @@ SCRIPTS = {
     "a condition": LONG + TURNS % "if [[ $A == *a*a*a*b ]]; then run; fi",
     "short commands": TURNS % "run",
     "parentheses": "(" * 400_000,
-    "one-letter words": "a " * 500_000,
     "one-letter lines": "a\n" * 500_000,
     "a text evaluated": WORDS + TURNS % 'eval "x=$i; $A"',
     "a text substituted": LONG + "printf=1\n" + TURNS % "B=$(echo $A | tr a b)",
@@ -113,13 +112,9 @@ def test_a_recipe_is_refused_before_it_costs_too_much(name: str, tmp_path: Path)
     assert "recipe.py" in str(refusal)
 
 
-def test_texts_of_a_million_characters_are_refused_or_read_in_time(tmp_path: Path) -> None:
-    for text in (
-        "a\n" * 490_000,
-        "a()\n" * 245_000,
-        "x = [" + "a," * 490_000 + "]",
-        'x = """"""' + "\\\n+f'{a}{a}'" * 65_000,
-    ):
+def test_texts_of_a_million_characters_are_refused_in_time(tmp_path: Path) -> None:
+    fields = 'x = """"""' + "\\\n+f'{a}{a}'" * 65_000
+    for text in ("a\n" * 490_000, "a()\n" * 245_000, "x = [" + "a," * 490_000 + "]", fields):
         (tmp_path / "recipe.py").write_text(HEAD + "    pass\n" + text)
         assert "recipe.py" in str(_bounded(tmp_path / "recipe.py"))
 

@@ -487,11 +487,9 @@ class Interpreter:
         """A text with values in it; unknown with a value, or a form of one, that cannot be told."""
         values: list[str] = []
         for part in node.values:
-            is_field = isinstance(part, ast.FormattedValue)
-            value = self.value(part.value if is_field else part, frame)
-            form = self._text(part.format_spec, frame) if is_field and part.format_spec is not None else ""
-            conversion = part.conversion if is_field else -1
-            text = format_value(value, conversion, form)
+            field_part = part if isinstance(part, ast.FormattedValue) else ast.FormattedValue(part, -1)
+            form = "" if field_part.format_spec is None else self.value(field_part.format_spec, frame)
+            text = format_value(self.value(field_part.value, frame), field_part.conversion, form)
             if text is None:
                 return self.unknown(node)
             self.budget.spend_text(len(text))

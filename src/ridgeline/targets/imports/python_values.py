@@ -430,14 +430,14 @@ def deep_copy(value: Any, budget: ReadingBudget, copies: dict[int, Any] | None =
     parts = value.parts if isinstance(value, Made) else value
     budget.spend_items(3 + len(parts), ITEM_WORK)
     if isinstance(value, list):
-        copies[id(value)] = list_copy = []
-        list_copy += [deep_copy(part, budget, copies) for part in value]
+        copies[id(value)] = []
+        copies[id(value)] += [deep_copy(part, budget, copies) for part in value]
     elif isinstance(value, dict):
-        copies[id(value)] = table_copy = {}
-        table_copy |= {key: deep_copy(part, budget, copies) for key, part in value.items()}
+        copies[id(value)] = {}
+        copies[id(value)] |= {key: deep_copy(part, budget, copies) for key, part in value.items()}
     else:
-        copies[id(value)] = object_copy = Made(value.name, value.given, {}, set(value.assigned_names))
-        object_copy.parts |= deep_copy(value.parts, budget, copies)
+        copies[id(value)] = Made(value.name, value.given, {}, set(value.assigned_names))
+        copies[id(value)].parts |= deep_copy(value.parts, budget, copies)
     return copies[id(value)]
 
 

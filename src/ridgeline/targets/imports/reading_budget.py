@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ridgeline.core.errors import InputError, Problem
 
-MOST_WORK = 25_000_000
+MOST_WORK = 15_000_000
 MOST_BYTES = 160_000_000
 CHARACTER_BYTES = 4  # at most, in a text of CPython
 ITEM_BYTES = 64  # an item of a list with the object that it is

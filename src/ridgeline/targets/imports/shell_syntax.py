@@ -25,7 +25,7 @@ LONG_OPERATORS = ("<<<", "&>>", "<<-", "&&", "||", ";;", "<<", ">>", "&>", ">&",
 BLANK = " \t\r"
 LONGEST = 1000  # characters of an arithmetic command
 TOKEN_WORK = 4  # of finding a word, for each of its characters
-TOKEN_ITEMS = 6  # that a word becomes, with the statement it may be
+TOKEN_ITEMS = 8  # that a word becomes, with the statement it may be
 _DELIMITER = re.compile(r"[ \t]*(['\"\\]?)(\w{0,60})['\"]?")
 # `<PATH TO vocab.json>`: a gap that the author leaves, not two redirections
 _GAP = re.compile(r"<[A-Za-z](?:[^<>|&;\n`$\"'\\]{0,78}[^<>|&;\s`$\"'\\])?>(?=[\s\"']|$)")
