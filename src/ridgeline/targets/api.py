@@ -7,8 +7,10 @@ and `import_` is too easily read as it; what is imported is the configuration of
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 from ridgeline.core.errors import InputError, Problem
@@ -131,10 +133,17 @@ def on_system(found: Imported, name: str) -> Imported:
     """What was read, on a machine: the global batch follows where files say what one rank handles."""
     built = load_system(name)
     run_on_system = with_batch(replace(found, settings={**found.settings, "system": name}), built)
-    if found.chips is None or found.chips == built.chips:
-        return run_on_system
-    note = f"{built.chips} chips, where the files start the run on {found.chips}"
-    return replace(run_on_system, assumptions=(note, *run_on_system.assumptions))
+    axes = {axis: found.settings.get("plan", {}).get(axis, 1) for axis in ("pp", "cp", "tp")}
+    split = prod(degree for degree in axes.values() if type(degree) is int)
+    if found.chips is not None and found.chips != built.chips:
+        run_on_system = run_on_system.with_notes(f"{built.chips} chips, where the files start the run on {found.chips}")
+    if built.chips % split:
+        degrees = " x ".join(f"{axis} {degree}" for axis, degree in axes.items())
+        run_on_system = run_on_system.with_notes(
+            f"{name}, whose {built.chips} chips the files' split does not fit: {degrees} takes {split} chips or a"
+            f" multiple; say --on {re.sub(r'^[0-9]+x', f'{found.chips or split}x', name)}, for example"
+        )
+    return run_on_system
 
 
 def read_files(path: Path) -> RunFiles:

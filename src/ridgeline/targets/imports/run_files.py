@@ -1,7 +1,8 @@
 """Turn the place a run's files were found in into what they refer to: files beside them, arguments, environment.
 
 A launch script sources another, a recipe imports one, a manifest names its base. Such references are followed inside
-the checkout that the file stands in and nowhere else: the nearest folder above it that looks like the top of one.
+the checkout that the file stands in and nowhere else: the nearest folder above it that looks like the top of one. A home
+folder is none, whatever lies in it: of a file that stands there, only those beside it that are not hidden are read.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ class Checkout:
             if not os.path.isfile(path):
                 return None
             real = Path(os.path.realpath(path))
-            if real in self.texts or len(self.texts) >= MOST_NEARBY or not real.is_relative_to(self.top):
+            is_outside = not real.is_relative_to(self.top) or (_holds_home(self.top) and not _is_beside(real, self.top))
+            if real in self.texts or len(self.texts) >= MOST_NEARBY or is_outside:
                 return self.texts.get(real)
             self.texts[real] = read_text(real, BIGGEST_TEXT)
         except (OSError, ValueError, InputError):
@@ -125,16 +127,26 @@ def top_of(folder: Path) -> Path:
     real = Path(os.path.realpath(folder))
     for above in (real, *list(real.parents)[:HIGHEST]):
         is_marked = above.name in INSTALLED or any(os.path.exists(above / mark) for mark in TOPS)
-        if len(above.parts) > 2 and (is_marked or _is_wheel(above)):
+        if len(above.parts) > 2 and not _holds_home(above) and (is_marked or _is_wheel(above)):
             return above
-    folders = [above for above in (real, *list(real.parents)[:LOW]) if len(above.parts) > 2 and above != Path.home()]
+    near_folders = (real, *list(real.parents)[:LOW])
+    folders = [above for above in near_folders if len(above.parts) > 2 and not _holds_home(above)]
     described_folders = [above for above in folders if os.path.exists(above / "README.md")]
     if described_folders:
         return described_folders[-1]
     package = real
-    while os.path.exists(package / "__init__.py") and len(package.parts) > 3:
+    while os.path.exists(package / "__init__.py") and len(package.parts) > 3 and not _holds_home(package.parent):
         package = package.parent
     return package
+
+
+def _holds_home(folder: Path) -> bool:
+    """Whether a folder is the caller's home, or above it."""
+    return Path(os.path.realpath(os.path.expanduser("~"))).is_relative_to(folder)
+
+
+def _is_beside(path: Path, folder: Path) -> bool:
+    return path.parent == folder and not path.name.startswith(".")
 
 
 def _is_wheel(folder: Path) -> bool:
