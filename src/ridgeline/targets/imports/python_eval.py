@@ -16,6 +16,8 @@ from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.targets.imports.python_calls import call, format_value
+from ridgeline.targets.imports.python_syntax import SyntaxNotes, parse_module
 from ridgeline.targets.imports.python_values import (
     LONGEST,
     MISSING,
@@ -31,16 +33,12 @@ from ridgeline.targets.imports.python_values import (
     binary,
     bind,
     boolean_value,
-    call,
     compare,
-    format_value,
     items,
     key_of,
     locate_module,
     module_file,
-    parse_module,
     put,
-    says,
     truth,
     unary,
     weigh,
@@ -49,7 +47,6 @@ from ridgeline.targets.imports.reading_budget import ReadingBudget
 from ridgeline.targets.imports.run_files import Checkout
 
 STEP_WORK = 40  # of following a statement or an expression
-NODE_WORK = 30  # of walking a node of the syntax and writing it as text
 DEEPEST = 60  # calls and expressions inside each other
 MOST_MODULES = 80
 
@@ -80,7 +77,7 @@ def _nothing(*_: object) -> object:
 
 @dataclass(slots=True)
 class Interpreter:
-    """One reading: modules seen so far, notes of what was left out, and what was learnt of the syntax once.
+    """One reading: modules seen so far, notes of what was left out.
 
     hook     what a call by dotted name means, where a target knows better than the code; `MISSING` for anything else
     present  what an attribute of an object is, where nobody set it; `MISSING` for anything else
@@ -91,11 +88,12 @@ class Interpreter:
     present: Callable[[Made, str], object] = _nothing
     notes: list[str] = field(default_factory=list)
     modules: dict[str, Module | None] = field(default_factory=dict)
-    texts: dict[ast.AST, str] = field(default_factory=dict)
-    targets: dict[ast.stmt, list[ast.Name | ast.Attribute] | None] = field(default_factory=dict)
-    generators: dict[ast.AST, bool] = field(default_factory=dict)
     main: Module | None = None
     depth: int = 0
+    syntax: SyntaxNotes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.syntax = SyntaxNotes(self.budget)
 
     @property
     def budget(self) -> ReadingBudget:
@@ -183,16 +181,9 @@ class Interpreter:
         if self.depth > DEEPEST:
             raise Stop(f"calls and expressions more than {DEEPEST} deep inside each other")
 
-    def text(self, node: ast.AST) -> str:
-        """The beginning of a node as it is written."""
-        if node not in self.texts:
-            self.budget.spend(NODE_WORK * sum(1 for _ in ast.walk(node)))
-            self.texts[node] = ast.unparse(node)[:200]
-        return self.texts[node]
-
     def unknown(self, node: ast.expr) -> Unknown:
         """What an expression stands for that cannot be told."""
-        return Unknown(self.text(node)[:80])
+        return Unknown(self.syntax.text(node)[:80])
 
     def members(self, value: object) -> list[Any] | None:
         """What a loop goes over; None where it cannot be told."""
@@ -234,7 +225,7 @@ class Interpreter:
             case ast.Expr(value=ast.Call() as call):
                 value_assigned = self.value(call, frame)
                 if isinstance(value_assigned, Made) and any(isinstance(part, Made) for part in value_assigned.given):
-                    self.notes.append(f"line {node.lineno}: {self.text(call).splitlines()[0][:80]}")
+                    self.notes.append(f"line {node.lineno}: {self.syntax.text(call).splitlines()[0][:80]}")
             case ast.If():
                 self._if(node, frame)
             case ast.For():
@@ -255,7 +246,7 @@ class Interpreter:
                 pass
 
     def _if(self, node: ast.If, frame: Frame) -> None:
-        test_text = self.text(node.test)[:80]
+        test_text = self.syntax.text(node.test)[:80]
         if "__name__" in test_text or "TYPE_CHECKING" in test_text:
             return
         truth_value = truth(self.value(node.test, frame))
@@ -266,14 +257,8 @@ class Interpreter:
 
     def _follow_both(self, node: ast.stmt, body: list[ast.stmt], frame: Frame) -> None:
         """A branch that cannot be told: what it would set is unknown. One that only refuses is none."""
-        text = self.text(node).splitlines()[0][:80]
-        if node not in self.targets:
-            only_refuses = all(
-                isinstance(line, (ast.Raise, ast.Pass, ast.Assert)) or says(line, self.text(line)) for line in body
-            )
-            parts = (part for line in body for part in ast.walk(line) if isinstance(part, (ast.Name, ast.Attribute)))
-            self.targets[node] = None if only_refuses else [part for part in parts if isinstance(part.ctx, ast.Store)]
-        targets = self.targets[node]
+        text = self.syntax.text(node).splitlines()[0][:80]
+        targets = self.syntax.targets_below(node, body)
         if targets is None:
             return
         self.notes.append(f"line {node.lineno}: {text}")
@@ -430,7 +415,7 @@ class Interpreter:
             if isinstance(node, ast.ClassDef) and node.name == name:
                 return Class(node, owner.module, f"{owner.name}.{name}")
             if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
-                enum = any("Enum" in self.text(base) for base in owner.node.bases)
+                enum = any("Enum" in self.syntax.text(base) for base in owner.node.bases)
                 return Outside(f"{owner.name}.{name}") if enum else self.value(node.value, Frame({}, owner.module))
         return Outside(f"{owner.name}.{name}")
 
@@ -535,7 +520,7 @@ class Interpreter:
                 words[word.arg] = value
             elif isinstance(value, dict):
                 words |= {key: part for key, part in value.items() if isinstance(key, str)}
-        return self.call_value(self.value(node.func, frame), tuple(positional), words, self.text(node.func)[:80])
+        return self.call_value(self.value(node.func, frame), tuple(positional), words, self.syntax.text(node.func)[:80])
 
     def call_value(self, what: object, given: tuple[object, ...], words: JsonObject, text: str) -> object:
         """What calling something yields."""
@@ -569,9 +554,7 @@ class Interpreter:
         frame.scope.update(self.arguments(what, given, words))
         if isinstance(node, ast.Lambda):
             return self.value(node.body, frame)
-        if node not in self.generators:
-            self.generators[node] = any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in ast.walk(node))
-        if self.generators[node]:
+        if self.syntax.is_generator(node):
             return Unknown(node.name)
         self.depth += 1
         try:
@@ -625,7 +608,7 @@ class Interpreter:
                 yield node.target.id
 
     def _default(self, node: ast.expr, frame: Frame) -> object:
-        if not (isinstance(node, ast.Call) and self.text(node.func).rpartition(".")[2] == "field"):
+        if not (isinstance(node, ast.Call) and self.syntax.text(node.func).rpartition(".")[2] == "field"):
             return self.value(node, frame)
         words = {word.arg: word.value for word in node.keywords}
         if "default" in words:

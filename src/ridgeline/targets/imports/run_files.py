@@ -1,8 +1,8 @@
 """Turn the place a run's files were found in into what they refer to: files beside them, arguments, environment.
 
 A launch script sources another, a recipe imports one, a manifest names its base. Such references are followed inside
-the checkout that the file stands in and nowhere else: the nearest folder above it that looks like the top of one. A home
-folder is none, whatever lies in it: of a file that stands there, only those beside it that are not hidden are read.
+the checkout that the file stands in and nowhere else: the nearest folder above it that looks like the top of one. A
+home folder is none, whatever lies in it: for a file that stands there, only those beside it are read, no hidden one.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from ridgeline.targets.dialects.torchtitan.write import (
     same_shape,
 )
 from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nest_options, only
+from ridgeline.targets.imports.python_calls import deep_copy
 from ridgeline.targets.imports.python_eval import Interpreter, Stop
 from ridgeline.targets.imports.python_values import (
     MISSING,
@@ -37,7 +38,6 @@ from ridgeline.targets.imports.python_values import (
     Outside,
     PythonFunction,
     Unknown,
-    deep_copy,
     describe_value,
     is_known,
 )
