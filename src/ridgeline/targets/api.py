@@ -81,7 +81,7 @@ def import_run(
         imported_run = _read(files, target)
     except InputError as refusal:
         files.checkout.budget.require_rest(*files)
-        problems = tuple(_located(problem, files) for problem in refusal.problems)
+        problems = tuple(_name_files(problem, files) for problem in refusal.problems)
         if problems == refusal.problems:
             raise
         raise InputError(problems) from None
@@ -117,7 +117,7 @@ def _read(files: RunFiles, target: str | None) -> Imported:
     return replace(imported_run, assumptions=(note, *imported_run.assumptions))
 
 
-def _located(problem: Problem, files: RunFiles) -> Problem:
+def _name_files(problem: Problem, files: RunFiles) -> Problem:
     """A problem with the names of the files, where it says neither an option nor a file."""
     if problem.path or (problem.where and not problem.where.startswith("line ")):
         return problem

@@ -42,7 +42,7 @@ NAMES = frozenset(
         "filter",
     }
 )  # fmt: skip
-FOLDS: Mapping[str, Callable[[list[Any]], object]] = {"min": min, "max": max, "sum": sum, "any": any, "all": all}
+FOLDS: Mapping[str, Callable[..., object]] = {"min": min, "max": max, "sum": sum, "any": any, "all": all}
 _TEXT = frozenset(
     {"lower", "upper", "strip", "startswith", "endswith", "replace", "split", "join", "removesuffix", "removeprefix"}
 )
@@ -75,7 +75,7 @@ def call(reading: Interpreter, what: object, given: Positional, words: JsonMappi
     return _builtin(reading, name, given, words) if name in NAMES else MISSING
 
 
-def deep_copy(value: Any, budget: ReadingBudget, copies: dict[int, Any] | None = None) -> Any:
+def deep_copy(value: Any, budget: ReadingBudget, copies: dict[int, object] | None = None) -> Any:
     """A copy whose objects are its own; what stands in it twice is copied once, as Python does."""
     copies = {} if copies is None else copies
     if id(value) in copies or not isinstance(value, (Made, list, dict)):
@@ -83,14 +83,16 @@ def deep_copy(value: Any, budget: ReadingBudget, copies: dict[int, Any] | None =
     parts = value.parts if isinstance(value, Made) else value
     budget.spend_items(3 + len(parts), ITEM_WORK)
     if isinstance(value, list):
-        copies[id(value)] = []
-        copies[id(value)] += [deep_copy(part, budget, copies) for part in value]
+        elements: list[object] = []
+        copies[id(value)] = elements
+        elements += [deep_copy(part, budget, copies) for part in value]
     elif isinstance(value, dict):
-        copies[id(value)] = {}
-        copies[id(value)] |= {key: deep_copy(part, budget, copies) for key, part in value.items()}
+        pairs: dict[object, object] = {}
+        copies[id(value)] = pairs
+        pairs |= {key: deep_copy(part, budget, copies) for key, part in value.items()}
     else:
-        copies[id(value)] = Made(value.name, value.given, {}, set(value.assigned_names))
-        copies[id(value)].parts |= deep_copy(value.parts, budget, copies)
+        copies[id(value)] = object_copy = Made(value.name, value.given, {}, set(value.assigned_names))
+        object_copy.parts |= deep_copy(value.parts, budget, copies)
     return copies[id(value)]
 
 
@@ -182,9 +184,9 @@ def format_value(value: object, conversion: int, form: object) -> str | None:
     """
     if not isinstance(value, (str, int, float)) or not isinstance(form, str) or re.search(r"\d{4}", form):
         return None
-    shown = {-1: value, 115: str(value), 114: repr(value), 97: ascii(value)}.get(conversion, value)
+    converted_value = {-1: value, 115: str(value), 114: repr(value), 97: ascii(value)}.get(conversion, value)
     try:
-        return format(shown, form)
+        return format(converted_value, form)
     except (TypeError, ValueError):
         return None
 
@@ -220,7 +222,7 @@ def _text_method(budget: ReadingBudget, owner: str, name: str, arguments: tuple[
     return list(result) if isinstance(result, (list, tuple)) else result
 
 
-def _list_method(budget: ReadingBudget, owner: list[Any], name: str, given: Positional) -> object:
+def _list_method(budget: ReadingBudget, owner: list[object], name: str, given: Positional) -> object:
     if name == "insert" and len(owner) < LONGEST and len(given) == 2:
         owner.insert(*given)
         return None

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
@@ -23,12 +22,18 @@ from ridgeline.targets.imports.python_values import (
     MISSING,
     Bound,
     Class,
+    Comprehension,
     Frame,
+    Hook,
     ImportedName,
+    Jump,
+    Left,
     Made,
     Module,
     Outside,
     PythonFunction,
+    Returned,
+    Stop,
     Unknown,
     binary,
     bind,
@@ -38,6 +43,7 @@ from ridgeline.targets.imports.python_values import (
     key_of,
     locate_module,
     module_file,
+    no_value,
     put,
     truth,
     unary,
@@ -51,30 +57,6 @@ DEEPEST = 60  # calls and expressions inside each other
 MOST_MODULES = 80
 
 
-class Stop(InputError):
-    """Calls and expressions are too deep inside each other."""
-
-
-class Returned(Exception):
-    """A `return` was reached; its one argument is the value."""
-
-
-class Jump(Exception):
-    """`break` or `continue`."""
-
-
-class Left(Exception):
-    """`raise` was reached: the code refuses what it was given."""
-
-
-Comprehension = ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
-Hook = Callable[[str, tuple[object, ...], JsonObject], object]
-
-
-def _nothing(*_: object) -> object:
-    return MISSING
-
-
 @dataclass(slots=True)
 class Interpreter:
     """One reading: modules seen so far, notes of what was left out.
@@ -84,8 +66,8 @@ class Interpreter:
     """
 
     checkout: Checkout
-    hook: Hook = _nothing
-    present: Callable[[Made, str], object] = _nothing
+    hook: Hook = no_value
+    present: Callable[[Made, str], object] = no_value
     notes: list[str] = field(default_factory=list)
     modules: dict[str, Module | None] = field(default_factory=dict)
     main: Module | None = None
@@ -185,12 +167,12 @@ class Interpreter:
         """What an expression stands for that cannot be told."""
         return Unknown(self.syntax.text(node)[:80])
 
-    def members(self, value: object) -> list[Any] | None:
+    def members(self, value: object) -> list[object] | None:
         """What a loop goes over; None where it cannot be told."""
         self.budget.spend_items(len(value) if isinstance(value, (list, tuple, dict)) else 0)
         return items(value)
 
-    def key(self, value: object) -> Any:
+    def key(self, value: object) -> object:
         """A value as the key of a table; `MISSING` where it is none."""
         weigh(self.budget, value)
         return key_of(value)

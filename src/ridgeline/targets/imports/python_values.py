@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ridgeline.core.documents import JsonObject
+from ridgeline.core.errors import InputError
 from ridgeline.targets.imports.reading_budget import ReadingBudget
 from ridgeline.targets.imports.run_files import Checkout
 
@@ -104,6 +105,31 @@ class Bound:
     name: str
 
 
+class Stop(InputError):
+    """Calls and expressions are too deep inside each other."""
+
+
+class Returned(Exception):
+    """A `return` was reached; its one argument is the value."""
+
+
+class Jump(Exception):
+    """`break` or `continue`."""
+
+
+class Left(Exception):
+    """`raise` was reached: the code refuses what it was given."""
+
+
+Comprehension = ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
+Hook = Callable[[str, tuple[object, ...], JsonObject], object]
+
+
+def no_value(*_: object) -> object:
+    """`MISSING`, whatever it is asked for."""
+    return MISSING
+
+
 def is_known(value: object) -> bool:
     """Whether a value and everything in it is known."""
     return not any(isinstance(leaf, (Unknown, Outside)) for leaf in leaves_of(value))
@@ -111,13 +137,13 @@ def is_known(value: object) -> bool:
 
 def leaves_of(value: object) -> Iterator[object]:
     """What stands in lists and tables inside each other; of a list that stands there many times, once."""
-    waiting, seen = [value], set()
+    waiting, walked_ids = [value], set()
     while waiting:
         part = waiting.pop()
         if not isinstance(part, (list, tuple, set, dict)):
             yield part
-        elif id(part) not in seen:
-            seen.add(id(part))
+        elif id(part) not in walked_ids:
+            walked_ids.add(id(part))
             waiting += part.values() if isinstance(part, dict) else part
 
 

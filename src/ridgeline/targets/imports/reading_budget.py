@@ -60,9 +60,9 @@ class ReadingBudget:
         line = f"line {self.line}" if self.line else ""
         source = ", ".join(names)[:200]
         where = f"{source}:{self.line}" if len(names) == 1 and line else source or line
-        given, expected = f"a file that takes more than {most} to follow", "a run's configuration"
+        cost = f"a file that takes more than {most} to follow"
         todo = "shorten its loops and the values that they make, or import a file that states the values"
-        return InputError(Problem(path="", given=given, expected=expected, todo=todo, where=where))
+        return InputError(Problem(path="", given=cost, expected="a run's configuration", todo=todo, where=where))
 
 
 def replaced_length(text: str, old: str, new: str, count: int = -1) -> int:

@@ -125,7 +125,7 @@ class _Shell:
     functions: dict[str, Block] = field(default_factory=dict)
     blocks: dict[str, Block] = field(default_factory=dict)  # by the text that they were parsed from
     is_quoted: bool = False  # what is followed is another text than the script, whose lines are not its own
-    recorded: list[int] = field(default_factory=lambda: [0, 0])  # words and characters of the commands so far
+    recorded_sizes: list[int] = field(default_factory=lambda: [0, 0])  # words and characters of the commands so far
     is_test: bool = False  # a condition is followed: what it starts is no run
     level: int = 0  # substitutions inside each other
     output: list[str] | None = None  # of a substitution: what its commands print; what is no plain tool ends it
@@ -511,13 +511,12 @@ class _Shell:
             shown_words.append(display_word(word))
         self.budget.spend_items(len(shown_words), 10)
         self.budget.spend_texts(shown_words)
-        self.recorded[0] += len(shown_words)
-        self.recorded[1] += sum(map(len, shown_words))
-        if self.recorded[0] > MOST_WORDS or self.recorded[1] > LONGEST_COMMANDS:
-            given = "a script whose commands grow without end"
+        self.recorded_sizes[0] += len(shown_words)
+        self.recorded_sizes[1] += sum(map(len, shown_words))
+        if self.recorded_sizes[0] > MOST_WORDS or self.recorded_sizes[1] > LONGEST_COMMANDS:
             expected = f"at most {MOST_WORDS:,} words and {LONGEST_COMMANDS:,} characters of all commands"
             todo = "shorten its loops, or import the command that starts the run"
-            raise InputError(Problem(path="", given=given, expected=expected, todo=todo))
+            raise InputError(Problem(path="", given="commands that grow without end", expected=expected, todo=todo))
         self.script.commands.append(shown_words)
 
     def test(self, words: list[Token]) -> bool | None:

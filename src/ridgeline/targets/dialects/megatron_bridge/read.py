@@ -21,7 +21,7 @@ from ridgeline.targets.dialects.megatron.collect import Given, world_of
 from ridgeline.targets.dialects.megatron.read import settings_of
 from ridgeline.targets.dialects.megatron_bridge import write as bridge
 from ridgeline.targets.imports.option_reader import model_in
-from ridgeline.targets.imports.python_eval import Interpreter, Stop
+from ridgeline.targets.imports.python_eval import Interpreter
 from ridgeline.targets.imports.python_values import (
     MISSING,
     Bound,
@@ -31,6 +31,7 @@ from ridgeline.targets.imports.python_values import (
     Module,
     Outside,
     PythonFunction,
+    Stop,
     Unknown,
     describe_value,
     is_known,

@@ -30,13 +30,14 @@ from ridgeline.targets.dialects.torchtitan.write import (
 )
 from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nest_options, only
 from ridgeline.targets.imports.python_calls import deep_copy
-from ridgeline.targets.imports.python_eval import Interpreter, Stop
+from ridgeline.targets.imports.python_eval import Interpreter
 from ridgeline.targets.imports.python_values import (
     MISSING,
     Made,
     Module,
     Outside,
     PythonFunction,
+    Stop,
     Unknown,
     describe_value,
     is_known,
