@@ -3,8 +3,8 @@
 A small interpreter over the syntax tree: literals, arithmetic, names, attributes, lists and tables, comprehensions,
 conditions and loops over known values, functions and classes of the same checkout, `replace` and `deepcopy`, and the
 environment as the caller gives it. It knows no files, no modules of the machine and no builtin beyond a short list.
-What it cannot tell is an `Unknown` and goes on as one; a branch that hangs on one is not taken, what it would have
-set is unknown, and both are noted. Steps, depth and sizes are bounded.
+What it cannot tell is an `Unknown` and goes on as one; a branch that hangs on one is not taken but noted, and what it
+would have set is unknown. Work, bytes and depth are bounded.
 """
 
 from __future__ import annotations
@@ -228,8 +228,7 @@ class Interpreter:
                 pass
 
     def _if(self, node: ast.If, frame: Frame) -> None:
-        test_text = self.syntax.text(node.test)[:80]
-        if "__name__" in test_text or "TYPE_CHECKING" in test_text:
+        if any(name in self.syntax.text(node.test)[:80] for name in ("__name__", "TYPE_CHECKING")):
             return
         truth_value = truth(self.value(node.test, frame))
         if truth_value is None:
@@ -241,10 +240,8 @@ class Interpreter:
         """A branch that cannot be told: what it would set is unknown. One that only refuses is none."""
         text = self.syntax.text(node).splitlines()[0][:80]
         targets = self.syntax.targets_below(node, body)
-        if targets is None:
-            return
-        self.notes.append(f"line {node.lineno}: {text}")
-        for part in targets:
+        self.notes += [] if targets is None else [f"line {node.lineno}: {text}"]
+        for part in targets or ():
             self.tick()
             self.store(part, Unknown(f"set below `{text.rstrip(':')}`"), frame)
 
