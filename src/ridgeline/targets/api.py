@@ -7,8 +7,10 @@ and `import_` is too easily read as it; what is imported is the configuration of
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 from ridgeline.core.errors import InputError, Problem
@@ -75,7 +77,15 @@ def import_run(
     files.checkout.model = model
     files.checkout.chips, files.checkout.system = load_system(system).chips if system else None, system
     files.checkout.seq = seq
-    imported_run = _read(files, target)
+    try:
+        imported_run = _read(files, target)
+    except InputError as refusal:
+        files.checkout.budget.require_rest(*files)
+        problems = tuple(_name_files(problem, files) for problem in refusal.problems)
+        if problems == refusal.problems:
+            raise
+        raise InputError(problems) from None
+    files.checkout.budget.require_rest(*files)  # where a target passed over the refusal
     if model is not None:
         imported_run = replace(imported_run, settings={**imported_run.settings, "model": model})
     if seq is not None:
@@ -107,6 +117,13 @@ def _read(files: RunFiles, target: str | None) -> Imported:
     return replace(imported_run, assumptions=(note, *imported_run.assumptions))
 
 
+def _name_files(problem: Problem, files: RunFiles) -> Problem:
+    """A problem with the names of the files, where it says neither an option nor a file."""
+    if problem.path or (problem.where and not problem.where.startswith("line ")):
+        return problem
+    return replace(problem, where=f"{', '.join(files)[:200]} {problem.where}".strip())
+
+
 def _other_work(problem: InputError) -> bool:
     """Whether a file was refused for what it does, whatever it is called with."""
     return any(one.expected == "training of a decoder" for one in problem.problems)
@@ -116,10 +133,17 @@ def on_system(found: Imported, name: str) -> Imported:
     """What was read, on a machine: the global batch follows where files say what one rank handles."""
     built = load_system(name)
     run_on_system = with_batch(replace(found, settings={**found.settings, "system": name}), built)
-    if found.chips is None or found.chips == built.chips:
-        return run_on_system
-    note = f"{built.chips} chips, where the files start the run on {found.chips}"
-    return replace(run_on_system, assumptions=(note, *run_on_system.assumptions))
+    axes = {axis: found.settings.get("plan", {}).get(axis, 1) for axis in ("pp", "cp", "tp")}
+    split = prod(degree for degree in axes.values() if type(degree) is int)
+    if found.chips is not None and found.chips != built.chips:
+        run_on_system = run_on_system.with_notes(f"{built.chips} chips, where the files start the run on {found.chips}")
+    if built.chips % split:
+        degrees = " x ".join(f"{axis} {degree}" for axis, degree in axes.items())
+        run_on_system = run_on_system.with_notes(
+            f"{name}, whose {built.chips} chips the files' split does not fit: {degrees} takes {split} chips or a"
+            f" multiple; say --on {re.sub(r'^[0-9]+x', f'{found.chips or split}x', name)}, for example"
+        )
+    return run_on_system
 
 
 def read_files(path: Path) -> RunFiles:

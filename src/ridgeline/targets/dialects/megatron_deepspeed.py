@@ -83,7 +83,7 @@ def _stage(said: JsonObject, config: JsonObject | None, source: str) -> tuple[st
         expected_text = "the stage of ZeRO, in a DeepSpeed configuration that is here or as --zero-stage"
         todo = "put the configuration beside the script, or say its stage with --env where the script asks for it"
         raise refusal(name[:60], expected_text, path="--deepspeed_config", todo=todo, where=source)
-    if stage not in STAGES:
+    if type(stage) is not int or stage not in STAGES:
         raise refusal(repr(stage)[:40], "0, 1, 2 or 3", path="--zero-stage", where=source)
     if stage == 0 and "deepspeed" in said and said.get("bf16"):
         return "zero1", ["shard = zero1, where the files say stage 0: DeepSpeed's optimizer for bf16 splits its states"]

@@ -3,8 +3,8 @@
 A small interpreter over the syntax tree: literals, arithmetic, names, attributes, lists and tables, comprehensions,
 conditions and loops over known values, functions and classes of the same checkout, `replace` and `deepcopy`, and the
 environment as the caller gives it. It knows no files, no modules of the machine and no builtin beyond a short list.
-What it cannot tell is an `Unknown` and goes on as one; a branch that hangs on one is not taken, what it would have
-set is unknown, and both are noted. Steps, depth and sizes are bounded.
+What it cannot tell is an `Unknown` and goes on as one; a branch that hangs on one is not taken but noted, and what it
+would have set is unknown. Work, bytes and depth are bounded.
 """
 
 from __future__ import annotations
@@ -15,81 +15,72 @@ from dataclasses import dataclass, field
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.targets.imports.python_calls import call, format_value
+from ridgeline.targets.imports.python_syntax import SyntaxNotes, parse_module
 from ridgeline.targets.imports.python_values import (
     LONGEST,
     MISSING,
     Bound,
     Class,
+    Comprehension,
     Frame,
-    Function,
-    Imported,
+    Hook,
+    ImportedName,
+    Jump,
+    Left,
     Made,
     Module,
     Outside,
+    PythonFunction,
+    Returned,
+    Stop,
     Unknown,
     binary,
     bind,
     boolean_value,
-    call,
     compare,
     items,
     key_of,
-    load_expression,
     locate_module,
     module_file,
-    parse_module,
+    no_value,
     put,
-    says,
     truth,
     unary,
-    unknown,
+    weigh,
 )
+from ridgeline.targets.imports.reading_budget import ReadingBudget
 from ridgeline.targets.imports.run_files import Checkout
 
-MOST_STEPS = 400_000
+STEP_WORK = 40  # of following a statement or an expression
 DEEPEST = 60  # calls and expressions inside each other
 MOST_MODULES = 80
 
 
-class Stop(Exception):
-    """The budget of a reading is spent."""
-
-
-class Returned(Exception):
-    """A `return` was reached; its one argument is the value."""
-
-
-class Jump(Exception):
-    """`break` or `continue`."""
-
-
-class Left(Exception):
-    """`raise` was reached: the code refuses what it was given."""
-
-
-Comprehension = ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
-Hook = Callable[[str, tuple[object, ...], JsonObject], object]
-
-
-def _nothing(*_: object) -> object:
-    return MISSING
-
-
 @dataclass(slots=True)
 class Interpreter:
-    """One reading: modules seen so far, steps spent, notes of what was left out.
+    """One reading: modules seen so far, notes of what was left out.
 
     hook     what a call by dotted name means, where a target knows better than the code; `MISSING` for anything else
     present  what an attribute of an object is, where nobody set it; `MISSING` for anything else
     """
 
     checkout: Checkout
-    hook: Hook = _nothing
-    present: Callable[[Made, str], object] = _nothing
+    hook: Hook = no_value
+    present: Callable[[Made, str], object] = no_value
     notes: list[str] = field(default_factory=list)
     modules: dict[str, Module | None] = field(default_factory=dict)
-    steps: int = 0
+    main: Module | None = None
     depth: int = 0
+    syntax: SyntaxNotes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.syntax = SyntaxNotes(self.budget)
+
+    @property
+    def budget(self) -> ReadingBudget:
+        """What the reading may still cost."""
+        return self.checkout.budget
 
     # modules
 
@@ -97,13 +88,13 @@ class Interpreter:
         """The module that a text is; an `InputError` where it is no Python."""
         name, package = locate_module(self.checkout, source)
         module = Module(name=name, package=package)
-        self.modules[name] = module
+        self.modules[name] = self.main = module
         self._body(module, text, source)
         return module
 
     def _body(self, module: Module, text: str, source: str) -> None:
         try:
-            tree = parse_module(text)
+            tree = parse_module(self.budget, text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as wrong:
             where = f"{source}:{getattr(wrong, 'lineno', None) or 0}"
             raise InputError(Problem(path="", given="no Python", expected="a configuration", where=where)) from None
@@ -135,6 +126,7 @@ class Interpreter:
 
     def member(self, module: str, name: str) -> object:
         """What a module defines under a name, or a module below it."""
+        self.tick()
         definer = self.module(module)
         if definer is not None and name in definer.scope:
             return self.resolve(definer.scope[name], definer)
@@ -151,7 +143,7 @@ class Interpreter:
 
     def resolve(self, value: object, module: Module) -> object:
         """A value, with a name from another file looked up there."""
-        if not isinstance(value, Imported):
+        if not isinstance(value, ImportedName):
             return value
         if value.module == module.name:
             return Outside(value.name)
@@ -167,9 +159,23 @@ class Interpreter:
     # statements
 
     def tick(self) -> None:
-        self.steps += 1
-        if self.steps > MOST_STEPS or self.depth > DEEPEST:
-            raise Stop
+        self.budget.spend(STEP_WORK)
+        if self.depth > DEEPEST:
+            raise Stop(f"calls and expressions more than {DEEPEST} deep inside each other")
+
+    def unknown(self, node: ast.expr) -> Unknown:
+        """What an expression stands for that cannot be told."""
+        return Unknown(self.syntax.text(node)[:80])
+
+    def members(self, value: object) -> list[object] | None:
+        """What a loop goes over; None where it cannot be told."""
+        self.budget.spend_items(len(value) if isinstance(value, (list, tuple, dict)) else 0)
+        return items(value)
+
+    def key(self, value: object) -> object:
+        """A value as the key of a table; `MISSING` where it is none."""
+        weigh(self.budget, value)
+        return key_of(value)
 
     def run(self, body: list[ast.stmt], frame: Frame) -> None:
         for node in body:
@@ -178,6 +184,8 @@ class Interpreter:
     def statement(self, node: ast.stmt, frame: Frame) -> None:
         """Follow one statement."""
         self.tick()
+        if frame.module is self.main:
+            self.budget.line = node.lineno
         match node:
             case ast.Assign(targets=targets, value=value):
                 value_assigned = self.value(value, frame)
@@ -186,10 +194,10 @@ class Interpreter:
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self.store(target, self.value(value, frame), frame)
             case ast.AugAssign(target=target, op=op, value=value):
-                before = self.value(load_expression(target), frame)
-                self.store(target, binary(op, before, self.value(value, frame)), frame)
+                before = self.value(target, frame)
+                self.store(target, binary(self.budget, op, before, self.value(value, frame)), frame)
             case ast.FunctionDef():
-                frame.scope[node.name] = Function(node, frame.module, frame.scope)
+                frame.scope[node.name] = PythonFunction(node, frame.module, frame.scope)
             case ast.ClassDef():
                 frame.scope[node.name] = Class(node, frame.module, node.name)
             case ast.Import() | ast.ImportFrom():
@@ -199,7 +207,7 @@ class Interpreter:
             case ast.Expr(value=ast.Call() as call):
                 value_assigned = self.value(call, frame)
                 if isinstance(value_assigned, Made) and any(isinstance(part, Made) for part in value_assigned.given):
-                    self.notes.append(f"line {node.lineno}: {ast.unparse(call).splitlines()[0][:80]}")
+                    self.notes.append(f"line {node.lineno}: {self.syntax.text(call).splitlines()[0][:80]}")
             case ast.If():
                 self._if(node, frame)
             case ast.For():
@@ -220,7 +228,7 @@ class Interpreter:
                 pass
 
     def _if(self, node: ast.If, frame: Frame) -> None:
-        if "__name__" in ast.dump(node.test)[:200] or "TYPE_CHECKING" in ast.unparse(node.test)[:80]:
+        if any(name in self.syntax.text(node.test)[:80] for name in ("__name__", "TYPE_CHECKING")):
             return
         truth_value = truth(self.value(node.test, frame))
         if truth_value is None:
@@ -230,17 +238,15 @@ class Interpreter:
 
     def _follow_both(self, node: ast.stmt, body: list[ast.stmt], frame: Frame) -> None:
         """A branch that cannot be told: what it would set is unknown. One that only refuses is none."""
-        if all(isinstance(line, (ast.Raise, ast.Pass, ast.Assert)) or says(line) for line in body):
-            return
-        text = ast.unparse(node).splitlines()[0][:80]
-        self.notes.append(f"line {node.lineno}: {text}")
-        for line in body:
-            for part in ast.walk(line):
-                if isinstance(part, (ast.Name, ast.Attribute)) and isinstance(part.ctx, ast.Store):
-                    self.store(part, Unknown(f"set below `{text.rstrip(':')}`"), frame)
+        text = self.syntax.text(node).splitlines()[0][:80]
+        targets = self.syntax.targets_below(node, body)
+        self.notes += [] if targets is None else [f"line {node.lineno}: {text}"]
+        for part in targets or ():
+            self.tick()
+            self.store(part, Unknown(f"set below `{text.rstrip(':')}`"), frame)
 
     def _for(self, node: ast.For, frame: Frame) -> None:
-        members = items(self.value(node.iter, frame))
+        members = self.members(self.value(node.iter, frame))
         if members is None:
             self._follow_both(node, node.body, frame)
             return
@@ -269,15 +275,17 @@ class Interpreter:
             case ast.Attribute(value=above, attr=name):
                 owner = self.owner(above, frame)
                 if owner is not None:
+                    weigh(self.budget, value)
                     owner.parts[name] = value
                     owner.assigned_names.add(name)
             case ast.Subscript(value=above, slice=key):
-                put(self.value(above, frame), key_of(self.value(key, frame)), value)
+                weigh(self.budget, value)
+                put(self.value(above, frame), self.key(self.value(key, frame)), value)
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
-                values = items(value) or []
+                values = self.members(value) or []
                 for index, part in enumerate(parts):
                     is_complete = len(values) == len(parts)
-                    self.store(part, values[index] if is_complete else Unknown(ast.unparse(part)), frame)
+                    self.store(part, values[index] if is_complete else self.unknown(part), frame)
             case _:
                 pass
 
@@ -327,17 +335,19 @@ class Interpreter:
             case ast.Dict():
                 return self._table(node, frame)
             case ast.BinOp(left=left, op=op, right=right):
-                result = binary(op, self.value(left, frame), self.value(right, frame))
-                return unknown(node) if isinstance(result, Unknown) else result
+                result = binary(self.budget, op, self.value(left, frame), self.value(right, frame))
+                return self.unknown(node) if isinstance(result, Unknown) else result
             case ast.UnaryOp(op=op, operand=inner):
-                return unary(op, self.value(inner, frame), node)
+                result = unary(op, self.value(inner, frame))
+                return self.unknown(node) if isinstance(result, Unknown) else result
             case ast.BoolOp(op=op, values=parts):
-                return boolean_value(op, (self.value(part, frame) for part in parts), node)
+                result = boolean_value(op, (self.value(part, frame) for part in parts))
+                return self.unknown(node) if isinstance(result, Unknown) else result
             case ast.Compare():
                 return self._compare(node, frame)
             case ast.IfExp(test=test, body=body, orelse=other):
                 truth_value = truth(self.value(test, frame))
-                return unknown(node) if truth_value is None else self.value(body if truth_value else other, frame)
+                return self.unknown(node) if truth_value is None else self.value(body if truth_value else other, frame)
             case ast.Call():
                 return self._call(node, frame)
             case ast.Subscript(value=above, slice=key):
@@ -347,11 +357,11 @@ class Interpreter:
             case ast.ListComp() | ast.GeneratorExp() | ast.SetComp() | ast.DictComp():
                 return self._comprehension(node, frame)
             case ast.Lambda():
-                return Function(node, frame.module, frame.scope)
+                return PythonFunction(node, frame.module, frame.scope)
             case ast.Starred(value=inner):
                 return self.value(inner, frame)
             case _:
-                return unknown(node)
+                return self.unknown(node)
 
     def name(self, name: str, frame: Frame) -> object:
         for scope in (frame.scope, frame.module.scope):
@@ -375,15 +385,16 @@ class Interpreter:
             case str() | dict() | list():
                 return Bound(owner, name)
             case _:
-                return unknown(node) if node is not None else Unknown(name)
+                return self.unknown(node) if node is not None else Unknown(name)
 
     def _in_class(self, owner: Class, name: str) -> object:
         """A class inside a class, a constant of it, or what its base has."""
+        self.budget.spend(len(owner.node.body) * 2)
         for node in owner.node.body:
             if isinstance(node, ast.ClassDef) and node.name == name:
                 return Class(node, owner.module, f"{owner.name}.{name}")
             if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
-                enum = any("Enum" in ast.unparse(base) for base in owner.node.bases)
+                enum = any("Enum" in self.syntax.text(base) for base in owner.node.bases)
                 return Outside(f"{owner.name}.{name}") if enum else self.value(node.value, Frame({}, owner.module))
         return Outside(f"{owner.name}.{name}")
 
@@ -391,19 +402,21 @@ class Interpreter:
         elements: list[object] = []
         for part in parts:
             value = self.value(part, frame)
-            inner = items(value) if isinstance(part, ast.Starred) else [value]
+            inner = self.members(value) if isinstance(part, ast.Starred) else [value]
             if inner is None:
                 return Unknown("a list")
             elements += inner
+        self.budget.spend_items(len(elements))
         return elements
 
     def _table(self, node: ast.Dict, frame: Frame) -> dict[object, object]:
         pairs: dict[object, object] = {}
         for key, part in zip(node.keys, node.values, strict=True):
             value = self.value(part, frame)
+            self.budget.spend_items(len(value) if key is None and isinstance(value, dict) else 2)
             if key is None:
                 pairs |= value if isinstance(value, dict) else {}
-            elif (at := key_of(self.value(key, frame))) is not MISSING:
+            elif (at := self.key(self.value(key, frame))) is not MISSING:
                 pairs[at] = value
         return pairs
 
@@ -411,9 +424,9 @@ class Interpreter:
         left = self.value(node.left, frame)
         for op, part in zip(node.ops, node.comparators, strict=True):
             right = self.value(part, frame)
-            truth_value = compare(op, left, right)
+            truth_value = compare(self.budget, op, left, right)
             if truth_value is not True:
-                return unknown(node) if truth_value is None else False
+                return self.unknown(node) if truth_value is None else False
             left = right
         return True
 
@@ -422,42 +435,49 @@ class Interpreter:
             values = [None if end is None else self.value(end, frame) for end in (key.lower, key.upper, key.step)]
             ends = [end for end in values if end is None or isinstance(end, int)]
             if not isinstance(owner, (list, str)) or not all(end is None or type(end) is int for end in values):
-                return unknown(node)
+                return self.unknown(node)
+            self.budget.spend_items(len(owner))
             return owner[slice(*ends)] if ends[2] != 0 else Unknown("a slice")
         at = self.value(key, frame)
         if isinstance(owner, Outside) and owner.name == "os.environ":
             return self.checkout.environment.get(str(at), Unknown(f"environment {at}"))
-        if isinstance(owner, dict) and key_of(at) is not MISSING:
-            return owner.get(key_of(at), unknown(node))
+        if isinstance(owner, dict) and (key_value := self.key(at)) is not MISSING:
+            return owner[key_value] if key_value in owner else self.unknown(node)
         if isinstance(owner, (list, str)) and type(at) is int and -len(owner) <= at < len(owner):
             return owner[at]
-        return unknown(node)
+        return self.unknown(node)
 
     def _text(self, node: ast.JoinedStr, frame: Frame) -> object:
-        values = []
+        """A text with values in it; unknown with a value, or a form of one, that cannot be told."""
+        values: list[str] = []
         for part in node.values:
-            value = self.value(part.value if isinstance(part, ast.FormattedValue) else part, frame)
-            if not isinstance(value, (str, int, float)):
-                return unknown(node)
-            values.append(str(value))
-        return "".join(values)[:LONGEST]
+            field_part = part if isinstance(part, ast.FormattedValue) else ast.FormattedValue(part, -1)
+            form = "" if field_part.format_spec is None else self.value(field_part.format_spec, frame)
+            text = format_value(self.value(field_part.value, frame), field_part.conversion, form)
+            if text is None:
+                return self.unknown(node)
+            self.budget.spend_text(len(text))
+            values.append(text)
+        return "".join(values) if sum(map(len, values)) <= LONGEST else self.unknown(node)
 
     def _comprehension(self, node: Comprehension, frame: Frame) -> object:
+        self.budget.spend_items(len(frame.scope))
         inner, first = Frame(dict(frame.scope), frame.module), node.generators[0]
-        members = items(self.value(first.iter, frame))
+        members = self.members(self.value(first.iter, frame))
         if members is None or len(node.generators) > 1:
-            return unknown(node)
+            return self.unknown(node)
         elements: list[object] = []
         pairs: dict[object, object] = {}
         for member in members:
+            self.budget.spend_items(2)
             self.store(first.target, member, inner)
             truth_values = [truth(self.value(test, inner)) for test in first.ifs]
             if None in truth_values:
-                return unknown(node)
+                return self.unknown(node)
             if not all(truth_values):
                 continue
             if isinstance(node, ast.DictComp):
-                key, value = key_of(self.value(node.key, inner)), self.value(node.value, inner)
+                key, value = self.key(self.value(node.key, inner)), self.value(node.value, inner)
                 pairs |= {key: value} if key is not MISSING else {}
             else:
                 elements.append(self.value(node.elt, inner))
@@ -469,21 +489,23 @@ class Interpreter:
         positional: list[object] = []
         for part in node.args:
             value = self.value(part, frame)
-            positional += (items(value) or []) if isinstance(part, ast.Starred) else [value]
+            weigh(self.budget, value)
+            positional += (self.members(value) or []) if isinstance(part, ast.Starred) else [value]
         words: JsonObject = {}
         for word in node.keywords:
             value = self.value(word.value, frame)
+            weigh(self.budget, value)
             if word.arg is not None:
                 words[word.arg] = value
             elif isinstance(value, dict):
                 words |= {key: part for key, part in value.items() if isinstance(key, str)}
-        return self.call_value(self.value(node.func, frame), tuple(positional), words, ast.unparse(node.func)[:80])
+        return self.call_value(self.value(node.func, frame), tuple(positional), words, self.syntax.text(node.func)[:80])
 
     def call_value(self, what: object, given: tuple[object, ...], words: JsonObject, text: str) -> object:
         """What calling something yields."""
         name = text = str(what) if isinstance(what, Outside) else text
         hook_arguments = given
-        if isinstance(what, Function) and isinstance(what.node, ast.FunctionDef):
+        if isinstance(what, PythonFunction) and isinstance(what.node, ast.FunctionDef):
             name = f"def.{what.node.name}"
         if isinstance(what, Bound):
             name, hook_arguments = f".{what.name}", (what.owner, *given)
@@ -492,7 +514,7 @@ class Interpreter:
         if result is not MISSING:
             return result
         match what:
-            case Function():
+            case PythonFunction():
                 return self.follow(what, given, words)
             case Class():
                 return self.build(what, given, words)
@@ -502,15 +524,16 @@ class Interpreter:
                 pass
         return Made(name=text, given=hook_arguments, parts=words)
 
-    def follow(self, what: Function, given: tuple[object, ...], words: JsonMapping) -> object:
+    def follow(self, what: PythonFunction, given: tuple[object, ...], words: JsonMapping) -> object:
         """What a function of the checkout returns."""
         self.tick()
         node = what.node
+        self.budget.spend_items(len(what.scope) if what.scope is not what.module.scope else 0)
         frame = Frame(dict(what.scope) if what.scope is not what.module.scope else {}, what.module)
         frame.scope.update(self.arguments(what, given, words))
         if isinstance(node, ast.Lambda):
             return self.value(node.body, frame)
-        if any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in ast.walk(node)):
+        if self.syntax.is_generator(node):
             return Unknown(node.name)
         self.depth += 1
         try:
@@ -523,7 +546,7 @@ class Interpreter:
             self.depth -= 1
         return None
 
-    def arguments(self, what: Function, given: tuple[object, ...], words: JsonMapping) -> JsonObject:
+    def arguments(self, what: PythonFunction, given: tuple[object, ...], words: JsonMapping) -> JsonObject:
         """The parameters of a function by name: defaults, then what it is called with; the rest is unknown."""
         args, frame = what.node.args, Frame({}, what.module)
         names = [arg.arg for arg in (*args.posonlyargs, *args.args)]
@@ -552,6 +575,7 @@ class Interpreter:
     def _defaults(self, what: Class, instance: Made, depth: int) -> Iterator[str]:
         """The fields of a class in order, defaults of bases first; sets those that have one."""
         self.tick()
+        self.budget.spend_items(len(what.node.body), 2)
         for base in what.node.bases if depth < 8 else ():
             above = self.value(base, Frame({}, what.module))
             if isinstance(above, Class):
@@ -563,7 +587,7 @@ class Interpreter:
                 yield node.target.id
 
     def _default(self, node: ast.expr, frame: Frame) -> object:
-        if not (isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "field"):
+        if not (isinstance(node, ast.Call) and self.syntax.text(node.func).rpartition(".")[2] == "field"):
             return self.value(node, frame)
         words = {word.arg: word.value for word in node.keywords}
         if "default" in words:

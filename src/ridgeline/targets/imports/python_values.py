@@ -1,4 +1,4 @@
-"""Turn Python's operators and a short list of its builtins into values: plain ones, objects, definitions, unknown ones.
+"""Turn Python's operators and names into values: plain ones, objects, definitions, unknown ones.
 
 Everything is bounded; what cannot be told is an `Unknown`.
 """
@@ -6,22 +6,21 @@ Everything is bounded; what cannot be told is an `Unknown`.
 from __future__ import annotations
 
 import ast
-import copy
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from ridgeline.core.documents import JsonMapping, JsonObject
+from ridgeline.core.documents import JsonObject
+from ridgeline.core.errors import InputError
+from ridgeline.targets.imports.reading_budget import ReadingBudget
 from ridgeline.targets.imports.run_files import Checkout
 
 if TYPE_CHECKING:
-    from ridgeline.targets.imports.python_eval import Interpreter
+    pass
 
-Positional = tuple[Any, ...]  # what something is called with, in order
 MISSING: Any = object()  # no value at all, where None is one
 
 
@@ -33,11 +32,6 @@ class Unknown:
 
     def __str__(self) -> str:
         return self.text
-
-
-def unknown(node: ast.expr) -> Unknown:
-    """What an expression stands for that cannot be told."""
-    return Unknown(ast.unparse(node)[:80])
 
 
 @dataclass(slots=True)
@@ -78,7 +72,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Imported:
+class ImportedName:
     """A name that another file defines, looked up when it is used."""
 
     module: str
@@ -86,7 +80,7 @@ class Imported:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Function:
+class PythonFunction:
     """A function of the checkout, with the scope it was defined in."""
 
     node: ast.FunctionDef | ast.Lambda
@@ -111,15 +105,61 @@ class Bound:
     name: str
 
 
+class Stop(InputError):
+    """Calls and expressions are too deep inside each other."""
+
+
+class Returned(Exception):
+    """A `return` was reached; its one argument is the value."""
+
+
+class Jump(Exception):
+    """`break` or `continue`."""
+
+
+class Left(Exception):
+    """`raise` was reached: the code refuses what it was given."""
+
+
+Comprehension = ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
+Hook = Callable[[str, tuple[object, ...], JsonObject], object]
+
+
+def no_value(*_: object) -> object:
+    """`MISSING`, whatever it is asked for."""
+    return MISSING
+
+
 def is_known(value: object) -> bool:
     """Whether a value and everything in it is known."""
-    if isinstance(value, (Unknown, Outside)):
-        return False
-    if isinstance(value, (list, tuple, set)):
-        return all(is_known(part) for part in value)
-    if isinstance(value, dict):
-        return all(is_known(part) for part in value.values())
-    return True
+    return not any(isinstance(leaf, (Unknown, Outside)) for leaf in leaves_of(value))
+
+
+def leaves_of(value: object) -> Iterator[object]:
+    """What stands in lists and tables inside each other; of a list that stands there many times, once."""
+    waiting, walked_ids = [value], set()
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, (list, tuple, set, dict)):
+            yield part
+        elif id(part) not in walked_ids:
+            walked_ids.add(id(part))
+            waiting += part.values() if isinstance(part, dict) else part
+
+
+def weigh(budget: ReadingBudget, value: object) -> int:
+    """Pay for walking lists and tables inside each other, each as often as it stands there; their items."""
+    waiting, count = [value], 0
+    while waiting:
+        part = waiting.pop()
+        count += 1
+        if isinstance(part, (list, tuple, set, dict)):
+            budget.spend(ITEM_WORK * (1 + len(part)))
+            waiting += part.values() if isinstance(part, dict) else part
+        elif isinstance(part, str):
+            budget.spend(len(part) // 8)
+            count += len(part)
+    return count
 
 
 def key_of(value: object) -> Any:
@@ -136,7 +176,7 @@ def key_of(value: object) -> Any:
     return value if isinstance(value, (str, int, float, bool, type(None))) else MISSING
 
 
-def describe_value(value: object) -> str:
+def describe_value(value: object, depth: int = 0) -> str:
     """A value as a message shows it: never the inside of this reader.
 
     >>> describe_value(Made(name="Thing")), describe_value([1, Unknown("x.y")]), describe_value("a")
@@ -148,31 +188,14 @@ def describe_value(value: object) -> str:
         case Made(name=name):
             return f"{name}(...)" if name else "an object"
         case list() | tuple():
-            return "[" + ", ".join(describe_value(part) for part in list(value)[:20]) + "]"
+            inner = ", ".join(describe_value(part, depth + 1) for part in value[:20]) if depth < 3 else "..."
+            return f"[{inner}]"
         case dict():
             return "a table"
-        case Function() | Class() | Bound() | Module() | Imported():
+        case PythonFunction() | Class() | Bound() | Module() | ImportedName():
             return "a definition"
         case _:
             return repr(value)[:80]
-
-
-@lru_cache(maxsize=128)
-def parse_module(text: str) -> ast.Module:
-    return ast.parse(text)
-
-
-def load_expression(target: ast.expr) -> ast.expr:
-    """The same place, read instead of written."""
-    return ast.parse(ast.unparse(target), mode="eval").body
-
-
-def says(node: ast.stmt) -> bool:
-    """Whether a statement only prints or logs."""
-    if not (isinstance(node, ast.Expr) and isinstance(node.value, (ast.Call, ast.Constant))):
-        return False
-    text = ast.unparse(node)
-    return isinstance(node.value, ast.Constant) or text.startswith(("log", "print", "warn", "assert"))
 
 
 def bind(node: ast.Import | ast.ImportFrom, frame: Frame) -> None:
@@ -180,7 +203,7 @@ def bind(node: ast.Import | ast.ImportFrom, frame: Frame) -> None:
     if isinstance(node, ast.Import):
         for name in node.names:
             first = name.name.partition(".")[0]
-            frame.scope[name.asname or first] = Imported(name.name if name.asname else first, "")
+            frame.scope[name.asname or first] = ImportedName(name.name if name.asname else first, "")
         return
     base = node.module or ""
     if node.level:
@@ -190,7 +213,7 @@ def bind(node: ast.Import | ast.ImportFrom, frame: Frame) -> None:
         if name.name == "*":
             frame.scope.setdefault("*", []).append(base)
         else:
-            frame.scope[name.asname or name.name] = Imported(base, name.name)
+            frame.scope[name.asname or name.name] = ImportedName(base, name.name)
 
 
 def locate_module(checkout: Checkout, source: str) -> tuple[str, str]:
@@ -225,15 +248,8 @@ def module_file(checkout: Checkout, name: str) -> tuple[Path, str] | None:
 
 
 LONGEST = 20_000  # items of a list, characters of a text
+ITEM_WORK = 10  # of looking at an item of a list
 HUGE = 2**60
-NAMES = frozenset(
-    {
-        "int", "float", "str", "bool", "len", "min", "max", "sum", "abs", "round", "range", "list", "tuple", "dict",
-        "set", "sorted", "reversed", "enumerate", "zip", "isinstance", "getattr", "setattr", "hasattr", "print", "any",
-        "all", "divmod", "ValueError", "RuntimeError", "TypeError", "NotImplementedError", "super", "type", "map",
-        "filter",
-    }
-)  # fmt: skip
 ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -250,23 +266,16 @@ ORDER: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-FOLDS: Mapping[str, Callable[[list[Any]], object]] = {"min": min, "max": max, "sum": sum, "any": any, "all": all}
-_TEXT = frozenset(
-    {"lower", "upper", "strip", "startswith", "endswith", "replace", "split", "join", "removesuffix", "removeprefix"}
-)
-_TYPES: Mapping[str, type] = {
-    "str": str, "int": int, "float": float, "bool": bool, "list": list, "tuple": list, "dict": dict
-}  # fmt: skip
 
 
-def _number(value: object) -> TypeGuard[int | float]:
+def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, (int, float)) and math.isfinite(value) and abs(value) < HUGE
 
 
-def binary(op: ast.operator, left: Any, right: Any) -> object:
+def binary(budget: ReadingBudget, op: ast.operator, left: Any, right: Any) -> object:
     """Arithmetic on numbers; lists and texts joined or repeated; tables merged."""
     how = ARITHMETIC.get(type(op))
-    if _number(left) and _number(right):
+    if is_number(left) and is_number(right):
         if isinstance(op, ast.Pow) and 0 <= right <= 64 and abs(left) <= 1024:
             return left**right
         if isinstance(op, ast.LShift) and type(left) is int and type(right) is int and 0 <= right <= 40:
@@ -275,32 +284,34 @@ def binary(op: ast.operator, left: Any, right: Any) -> object:
             return Unknown("an expression")
         return how(left, right)
     if isinstance(op, ast.BitOr) and isinstance(left, dict) and isinstance(right, dict):
+        budget.spend_items(len(left) + len(right))
         return left | right
     are_sequences = isinstance(left, (list, str)) and isinstance(right, type(left))
     if isinstance(op, ast.Add) and are_sequences and len(left) + len(right) <= LONGEST:
+        budget.spend_items(len(left) + len(right))
         return operator.add(left, right)
     if isinstance(op, ast.Mult):
         sequence, times = (left, right) if isinstance(left, (list, str)) else (right, left)
         if isinstance(sequence, (list, str)) and type(times) is int and 0 <= times * len(sequence) <= LONGEST:
+            budget.spend_items(times * len(sequence))
             return sequence * times
     return Unknown("an expression")
 
 
-def unary(op: ast.unaryop, value: object, node: ast.expr) -> object:
+def unary(op: ast.unaryop, value: object) -> object:
     """A sign, or `not`."""
-    if isinstance(op, ast.Not):
-        truth_value = truth(value)
-        return unknown(node) if truth_value is None else not truth_value
-    if isinstance(op, (ast.USub, ast.UAdd)) and _number(value):
+    if isinstance(op, ast.Not) and (truth_value := truth(value)) is not None:
+        return not truth_value
+    if isinstance(op, (ast.USub, ast.UAdd)) and is_number(value):
         return -value if isinstance(op, ast.USub) else value
-    return unknown(node)
+    return Unknown("an expression")
 
 
 def truth(value: object) -> bool | None:
     """Whether a value counts as true; None where that cannot be told."""
     if isinstance(value, (Unknown, Outside, Bound)) or is_answer(value):
         return None
-    return isinstance(value, (Made, Function, Class)) or bool(value)
+    return isinstance(value, (Made, PythonFunction, Class)) or bool(value)
 
 
 def is_answer(value: object) -> bool:
@@ -310,7 +321,7 @@ def is_answer(value: object) -> bool:
     return bool(last) and " " not in name and not last.lstrip("_")[:1].isupper()
 
 
-def boolean_value(op: ast.boolop, values: Iterable[object], node: ast.expr) -> object:
+def boolean_value(op: ast.boolop, values: Iterable[object]) -> object:
     """`and`, `or`: the value that decides it."""
     stops = isinstance(op, ast.Or)
     result: object = None
@@ -320,10 +331,10 @@ def boolean_value(op: ast.boolop, values: Iterable[object], node: ast.expr) -> o
         if truth_value is stops:
             return result
         unsure = unsure or truth_value is None
-    return unknown(node) if unsure else result
+    return Unknown("an expression") if unsure else result
 
 
-def compare(op: ast.cmpop, left: object, right: object) -> bool | None:
+def compare(budget: ReadingBudget, op: ast.cmpop, left: object, right: object) -> bool | None:
     """A comparison; None where it cannot be told."""
     is_positive, is_equality = isinstance(op, (ast.Eq, ast.Is)), isinstance(op, (ast.Eq, ast.Is, ast.NotEq, ast.IsNot))
     if isinstance(op, (ast.Is, ast.IsNot)) and right is None:
@@ -331,14 +342,16 @@ def compare(op: ast.cmpop, left: object, right: object) -> bool | None:
     if isinstance(left, Outside) and isinstance(right, Outside):
         same = left.name.rpartition(".")[2] == right.name.rpartition(".")[2]
         return same is is_positive if is_equality else None
+    weigh(budget, left)
+    weigh(budget, right)
     if isinstance(op, (ast.In, ast.NotIn)):
         is_member = _contains(right, left)
         return None if is_member is None else is_member is isinstance(op, ast.In)
-    if not (is_known(left) and is_known(right)) or isinstance(left, Made) or isinstance(right, Made):
+    if any(isinstance(leaf, (Unknown, Outside, Made)) for value in (left, right) for leaf in leaves_of(value)):
         return None
     if is_equality:
         return bool(left == right) is is_positive
-    return bool(ORDER[type(op)](left, right)) if _number(left) and _number(right) else None
+    return bool(ORDER[type(op)](left, right)) if is_number(left) and is_number(right) else None
 
 
 def _contains(container: object, value: object) -> bool | None:
@@ -365,156 +378,3 @@ def put(container: object, at: object, value: object) -> None:
         container[at] = value
     if isinstance(container, list) and type(at) is int and -len(container) <= at < len(container):
         container[at] = value
-
-
-def call(reading: Interpreter, what: object, given: Positional, words: JsonMapping) -> object:
-    """A builtin, a method of a plain value, `replace`, `deepcopy` or the environment; else `MISSING`."""
-    if isinstance(what, Bound):
-        return _method(what, given, words)
-    name = str(what) if isinstance(what, Outside) else ""
-    last = name.rpartition(".")[2]
-    if name in ("os.environ.get", "os.getenv", "environ.get", "getenv") and given:
-        variable = reading.checkout.environment.get(str(given[0]))
-        return variable if variable is not None else given[1] if len(given) > 1 else words.get("default")
-    if name in ("copy.deepcopy", "copy.copy", "deepcopy", "copy"):
-        return deep_copy(given[0]) if given else Unknown(name)
-    if name in ("dataclasses.replace", "replace") and given and isinstance(given[0], Made):
-        object_copy = deep_copy(given[0])
-        object_copy.parts |= words
-        return object_copy
-    if name in ("typing.cast", "cast") and len(given) == 2:
-        return given[1]
-    if name.startswith("math.") and given and _number(given[0]) and last in ("ceil", "floor", "sqrt", "log2"):
-        return getattr(math, last)(given[0]) if given[0] > 0 or last in ("ceil", "floor") else Unknown(name)
-    return _builtin(reading, name, given, words) if name in NAMES else MISSING
-
-
-def deep_copy(value: Any) -> Any:
-    """A copy whose objects are its own."""
-    if isinstance(value, Made):
-        return Made(value.name, value.given, deep_copy(value.parts), set(value.assigned_names))
-    if isinstance(value, list):
-        return [deep_copy(part) for part in value]
-    if isinstance(value, dict):
-        return {key: deep_copy(part) for key, part in value.items()}
-    return value if isinstance(value, (Function, Class, Bound)) else copy.copy(value)
-
-
-def _builtin(reading: Interpreter, name: str, given: Positional, words: JsonMapping) -> object:
-    first = given[0] if given else None
-    if name == "print":
-        return None
-    if name in ("getattr", "hasattr") and len(given) >= 2 and isinstance(given[1], str):
-        attribute = reading.attribute(first, given[1])
-        if name == "hasattr":
-            return Unknown(f"hasattr {given[1]}") if isinstance(attribute, (Unknown, Bound, Outside)) else True
-        return given[2] if isinstance(attribute, Bound) and len(given) > 2 else attribute
-    if name == "setattr" and len(given) == 3 and isinstance(first, Made) and isinstance(given[1], str):
-        first.parts[given[1]] = given[2]
-        return None
-    if name == "isinstance" and len(given) == 2:
-        verdict = _is_a(first, given[1])
-        return Unknown("isinstance") if verdict is None else verdict
-    if not all(is_known(part) for part in given) and name not in ("list", "tuple", "len", "enumerate", "zip", "dict"):
-        return Unknown(f"{name}(...)")
-    try:
-        return _plain(name, given, words)
-    except (TypeError, ValueError, OverflowError, KeyError, IndexError):
-        return Unknown(f"{name}(...)")
-
-
-def _plain(name: str, given: Positional, words: JsonMapping) -> object:
-    first = given[0] if given else None
-    elements = items(first)
-    match name:
-        case "int" | "float" if isinstance(first, (int, float, str)) and len(str(first)) < 40:
-            return int(first) if name == "int" else float(first)
-        case "str" if not isinstance(first, (Made, Function, Class)):
-            return str(first)[:LONGEST]
-        case "bool" if (truth_value := truth(first)) is not None:
-            return truth_value
-        case "len" if isinstance(first, (list, str, dict)):
-            return len(first)
-        case "divmod" if len(given) == 2 and _number(first) and _number(given[1]) and given[1] != 0:
-            return [first // given[1], first % given[1]]
-        case "range" if all(type(part) is int for part in given) and len(range(*given)) <= LONGEST:
-            return list(range(*given))
-        case "list" | "tuple" | "set" | "sorted" | "reversed" if elements is not None or not given:
-            elements = elements or []
-            return sorted(elements) if name == "sorted" else elements[::-1] if name == "reversed" else elements
-        case "dict":
-            return {**(first if isinstance(first, dict) else {}), **words}
-        case "enumerate" if elements is not None:
-            return [[index, part] for index, part in enumerate(elements)]
-        case "zip":
-            rows = [row for part in given if (row := items(part)) is not None]
-            if len(rows) == len(given):
-                return [list(row) for row in zip(*rows, strict=False)]
-        case "min" | "max" | "sum" | "any" | "all":
-            values = elements if len(given) == 1 else list(given)
-            if values is not None and (name in ("any", "all") or all(_number(part) for part in values)):
-                return FOLDS[name](values)
-        case "abs" | "round" if _number(first):
-            return abs(first) if name == "abs" else round(first)
-        case "ValueError" | "RuntimeError" | "TypeError":
-            return MISSING
-    return Unknown(f"{name}(...)")
-
-
-def _is_a(value: object, kind: object) -> bool | None:
-    if isinstance(kind, list):
-        verdicts = [_is_a(value, part) for part in kind]
-        return True if True in verdicts else None if None in verdicts else False
-    name = kind.name if isinstance(kind, (Outside, Class)) else ""
-    if isinstance(value, (Unknown, Outside, Bound)) or not name:
-        return None
-    if isinstance(value, Made):
-        return True if value.name == name else False if name in _TYPES else None
-    return name in _TYPES and isinstance(value, _TYPES[name])
-
-
-def _method(what: Bound, given: Positional, words: JsonMapping) -> object:
-    """A method of a text, a list or a table."""
-    owner, name = what.owner, what.name
-    if isinstance(owner, str) and name in _TEXT and all(isinstance(part, (str, list)) for part in given):
-        if name == "join" and not all(isinstance(part, str) for part in given[0]):
-            return Unknown("join")
-        result = getattr(owner, name)(*given) if sum(len(part) for part in given) + len(owner) < LONGEST else owner
-        return list(result) if isinstance(result, (list, tuple)) else result
-    if isinstance(owner, list):
-        if name in ("append", "extend", "insert") and len(owner) < LONGEST:
-            if name == "insert" and type(given[0]) is int:
-                owner.insert(given[0], given[-1])
-            else:
-                added_values = items(given[-1]) if name == "extend" and given else list(given[-1:])
-                owner.extend([Unknown("items")] if added_values is None else added_values[:LONGEST])
-            return None
-        if name == "index" and given and given[0] in owner:
-            return owner.index(given[0])
-        return list(owner) if name == "copy" else Unknown(name)
-    return _table_method(owner, name, given, words) if isinstance(owner, dict) else MISSING
-
-
-def _table_method(owner: dict[Any, Any], name: str, given: Positional, words: JsonMapping) -> object:
-    first = given[0] if given else None
-    match name:
-        case "get" | "pop" | "setdefault" if (key := key_of(first)) is not MISSING:
-            default = given[1] if len(given) > 1 else None
-            entry = owner.get(key, default)
-            if name == "pop":
-                owner.pop(key, None)
-            if name == "setdefault":
-                owner.setdefault(key, default)
-            return entry
-        case "items":
-            return [[key, value] for key, value in owner.items()]
-        case "keys" | "values":
-            return list(owner if name == "keys" else owner.values())
-        case "update":
-            owner |= first if isinstance(first, dict) else {}
-            owner |= words
-            return None
-        case "copy":
-            return dict(owner)
-        case _:
-            return Unknown(name)

@@ -1,7 +1,8 @@
 """Turn the place a run's files were found in into what they refer to: files beside them, arguments, environment.
 
 A launch script sources another, a recipe imports one, a manifest names its base. Such references are followed inside
-the checkout that the file stands in and nowhere else: the nearest folder above it that looks like the top of one.
+the checkout that the file stands in and nowhere else: the nearest folder above it that looks like the top of one. A
+home folder is none, whatever lies in it: for a file that stands there, only those beside it are read, no hidden one.
 """
 
 from __future__ import annotations
@@ -14,10 +15,15 @@ from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ridgeline.core.errors import InputError
 from ridgeline.core.files import read_text
+from ridgeline.targets.imports.reading_budget import ReadingBudget
 from ridgeline.targets.target import Files
+
+if TYPE_CHECKING:
+    from ridgeline.targets.imports.shell_expand import Script
 
 BIGGEST_TEXT = 1024 * 1024  # bytes of one configuration file
 MOST_NEARBY = 200  # files that one configuration may refer to
@@ -28,6 +34,8 @@ MOST_BESIDE = 1000  # entries of a folder that are looked at for a wheel's own
 LOW = 3  # folders above it in which a README alone marks the top
 DEEPEST = 8  # folders of a path that a configuration gives
 LONGEST = 300  # characters of such a path
+FILE_WORK = 200  # of looking whether a file is there
+ScriptKey = tuple[str, Path | None, tuple[str, ...], tuple[tuple[str, str], ...]]
 
 
 @dataclass(slots=True)
@@ -43,6 +51,8 @@ class Checkout:
     chips        how many chips the caller's machine has
     system       that machine's name
     texts        files that were read, so that each is read once
+    budget       what following these files may still cost
+    scripts      what a script was followed to, or why it was refused, by its text, folder, arguments and environment
     """
 
     folder: Path | None = None
@@ -54,21 +64,26 @@ class Checkout:
     chips: int | None = None
     system: str | None = None
     texts: dict[Path, str] = field(default_factory=dict)
+    budget: ReadingBudget = field(default_factory=ReadingBudget)
+    scripts: dict[ScriptKey, Script | InputError] = field(default_factory=dict)
 
     def text(self, path: Path) -> str | None:
         """The text of a file inside the checkout; None where there is none, or it is outside or too large."""
         if self.top is None:
             return None
+        self.budget.spend(FILE_WORK)
         try:
             if not os.path.isfile(path):
                 return None
             real = Path(os.path.realpath(path))
-            if real in self.texts or len(self.texts) >= MOST_NEARBY or not real.is_relative_to(self.top):
+            is_outside = not real.is_relative_to(self.top) or (_holds_home(self.top) and not _is_beside(real, self.top))
+            if real in self.texts or len(self.texts) >= MOST_NEARBY or is_outside:
                 return self.texts.get(real)
             self.texts[real] = read_text(real, BIGGEST_TEXT)
-            return self.texts[real]
         except (OSError, ValueError, InputError):
             return None
+        self.budget.spend_text(len(self.texts[real]))
+        return self.texts[real]
 
     def named(self, name: str) -> str | None:
         """The text of a file by the path that a configuration gives it, of which only the end need be the checkout's.
@@ -112,16 +127,26 @@ def top_of(folder: Path) -> Path:
     real = Path(os.path.realpath(folder))
     for above in (real, *list(real.parents)[:HIGHEST]):
         is_marked = above.name in INSTALLED or any(os.path.exists(above / mark) for mark in TOPS)
-        if len(above.parts) > 2 and (is_marked or _is_wheel(above)):
+        if len(above.parts) > 2 and not _holds_home(above) and (is_marked or _is_wheel(above)):
             return above
-    folders = [above for above in (real, *list(real.parents)[:LOW]) if len(above.parts) > 2 and above != Path.home()]
+    near_folders = (real, *list(real.parents)[:LOW])
+    folders = [above for above in near_folders if len(above.parts) > 2 and not _holds_home(above)]
     described_folders = [above for above in folders if os.path.exists(above / "README.md")]
     if described_folders:
         return described_folders[-1]
     package = real
-    while os.path.exists(package / "__init__.py") and len(package.parts) > 3:
+    while os.path.exists(package / "__init__.py") and len(package.parts) > 3 and not _holds_home(package.parent):
         package = package.parent
     return package
+
+
+def _holds_home(folder: Path) -> bool:
+    """Whether a folder is the caller's home, or above it."""
+    return Path(os.path.realpath(os.path.expanduser("~"))).is_relative_to(folder)
+
+
+def _is_beside(path: Path, folder: Path) -> bool:
+    return path.parent == folder and not path.name.startswith(".")
 
 
 def _is_wheel(folder: Path) -> bool:
@@ -138,5 +163,5 @@ def functions_in(files: Files, target: str) -> list[str]:
     module = import_module(f"{name}.read" if hasattr(import_module(name), "__path__") else name)
     try:
         return list(module.functions(files)) if hasattr(module, "functions") else []
-    except InputError:
+    except (InputError, RecursionError):
         return []

@@ -112,7 +112,7 @@ def shown_call(files: Files) -> Call | None:
         return None
     for where, blocks in _documentation(files, script):
         for block in blocks:
-            call = _call_in(block, script)
+            call = _call_in(block, script, checkout_of(files))
             if call is not None:
                 return Call(path=script, arguments=call[0], environment=call[1], where=where)
     return None
@@ -138,10 +138,10 @@ def _texts(folder: Path) -> list[Path]:
     return [folder / name for name in text_names[:MOST_TEXTS]]
 
 
-def _call_in(block: str, script: str) -> tuple[tuple[str, ...], dict[str, str]] | None:
+def _call_in(block: str, script: str, place: Checkout) -> tuple[tuple[str, ...], dict[str, str]] | None:
     """The words and the environment that a piece of documentation calls the script with."""
     try:
-        example = read_script(block[:20_000], Checkout())
+        example = read_script(block[:20_000], Checkout(budget=place.budget))
     except InputError:
         return None
     variables = example.variables
@@ -176,6 +176,4 @@ def missing_arguments(files: Files, wanted: Mapping[int, str], call: Call | None
 def with_call(files: RunFiles, call: Call) -> RunFiles:
     """The files, called so."""
     environment = {**call.environment, **files.checkout.environment}
-    return RunFiles(
-        files, replace(files.checkout, arguments=call.arguments, environment=environment, system=None, texts={})
-    )
+    return RunFiles(files, replace(files.checkout, arguments=call.arguments, environment=environment, texts={}))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
 from itertools import chain
 
+from ridgeline.targets.imports.reading_budget import ReadingBudget
 from ridgeline.targets.imports.shell_expand import Script, arithmetic, display_word, mark, strip_marks, told_by_running
+from ridgeline.targets.imports.shell_pattern import matches_pattern
 from ridgeline.targets.imports.shell_syntax import Case, Chain, Command, For, Group, If, Statement, While, Word
 
 ASSIGN = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]{0,80})\])?(\+?)=")
@@ -50,7 +51,7 @@ def compare_words(script: Script, raw: list[str]) -> bool | None:
             if unsure and not (right in OURS or left in OURS):
                 script.notes.append(f"whether {display_word(' '.join(raw))[:60]} holds")
                 return None
-            same = True if unsure else left == right or ("*" in right and fnmatchcase(left, right))
+            same = True if unsure else left == right or ("*" in right and matches_pattern(script.budget, left, right))
             return same is (how != "!=")
         case [left, "=~", right]:
             return None if unsure else matches(script, left, right)
@@ -70,9 +71,10 @@ def matches(script: Script, left: str, right: str) -> bool | None:
     """A pattern of plain characters, anchors, groups and alternatives; others are not followed."""
     if re.fullmatch(r"[\w /=-]{1,80}", right):
         return right in left
-    repeats_twice = re.search(r"[+*]\)[+*{]", right)
-    if not re.fullmatch(r"[\w^$|().\-/ \[\]+*?:,=]{1,80}", right) or repeats_twice or len(left) > 300:
+    repeats_group = re.search(r"\)[+*]", right) and re.search(r"[|?]|[+*].*[+*]", right)  # may try every split
+    if not re.fullmatch(r"[\w^$|().\-/ \[\]+*?:,=]{1,80}", right) or repeats_group or len(left) > 300:
         return None
+    script.budget.spend(len(left) ** (1 + len(re.findall(r"[+*]", right))) // 10)
     try:
         match = re.search(right, left)
     except re.error:
@@ -90,6 +92,7 @@ def calculate_let(script: Script, text: str) -> int | None:
     (5, 1, ['10'])
     """
     worth: int | None = None
+    script.budget.spend(len(text[:1000]) ** 2 // 10)
     for part in re.split(r",(?![^(]*\))", text[:1000]):
         steps = re.fullmatch(r"\s*(?:(\w+)\s*(\+\+|--)|(\+\+|--)\s*(\w+))\s*", part)
         sets = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)\s*(.+)", part, re.DOTALL)
@@ -108,24 +111,26 @@ def calculate_let(script: Script, text: str) -> int | None:
     return worth
 
 
-def assigned_in(statements: Iterable[Statement], depth: int) -> set[str]:
+def assigned_in(budget: ReadingBudget, statements: Iterable[Statement], depth: int = 0) -> set[str]:
     """Names that statements give a value."""
     names: set[str] = set()
     for statement in statements if depth < 10 else ():
+        budget.spend(20)
         match statement:
             case Command(words=words):
+                budget.spend_items(len(words), 10)
                 for word in words:
                     text = word.parts[0].text if isinstance(word, Word) and word.parts else ""
                     assigns = ASSIGN.match(text)
                     names |= {assigns.group(1)} if assigns else set()
             case Chain(parts=parts):
-                names |= assigned_in((part for _, part in parts), depth + 1)
+                names |= assigned_in(budget, (part for _, part in parts), depth + 1)
             case If() | Case():
                 bodies = [body for _, body in statement.arms]
                 bodies += [statement.otherwise] if isinstance(statement, If) else []
-                names |= assigned_in(chain.from_iterable(bodies), depth + 1)
+                names |= assigned_in(budget, chain.from_iterable(bodies), depth + 1)
             case For(body=body) | While(body=body) | Group(body=body):
-                names |= assigned_in(body, depth + 1)
+                names |= assigned_in(budget, body, depth + 1)
             case _:
                 pass
     return names

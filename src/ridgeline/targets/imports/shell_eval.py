@@ -11,11 +11,10 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
-from functools import lru_cache
-from itertools import takewhile
+from itertools import chain, islice, takewhile
 
-from ridgeline.core.errors import InputError
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.targets.imports.reading_budget import ReadingBudget
 from ridgeline.targets.imports.run_files import Checkout
 from ridgeline.targets.imports.shell_conditions import (
     ASSIGN,
@@ -42,15 +41,16 @@ from ridgeline.targets.imports.shell_expand import (
     strip_marks,
     told_by_running,
 )
+from ridgeline.targets.imports.shell_pattern import matches_pattern
 from ridgeline.targets.imports.shell_syntax import (
     Block,
     Case,
     Chain,
     Command,
     For,
-    Function,
     Group,
     If,
+    ShellFunction,
     Statement,
     Token,
     While,
@@ -62,7 +62,8 @@ from ridgeline.targets.imports.shell_syntax import (
 
 __all__ = ["Script", "read_script"]
 
-MOST_STEPS = 20_000  # statements followed
+STATEMENT_WORK = 60  # of following a statement
+LONGEST_COMMANDS = 2_000_000  # characters of all commands
 MOST_TURNS = 200  # of one loop
 DEEPEST = 12  # functions, sourced files and quoted commands inside each other
 DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
@@ -78,22 +79,30 @@ def read_script(text: str, checkout: Checkout | None = None) -> Script:
     [['run', '--tp', '2', '--sp']]
     """
     place = checkout or Checkout()
-    script = Script(arguments=list(place.arguments), given=place.environment)
+    key = (text, place.folder, place.arguments, tuple(place.environment.items()))
+    if key not in place.scripts:
+        try:
+            place.scripts[key] = _follow_script(text, place)
+        except InputError as refusal:
+            place.scripts[key] = refusal
+    script = place.scripts[key]
+    if isinstance(script, InputError):
+        raise script
+    return script
+
+
+def _follow_script(text: str, place: Checkout) -> Script:
+    script = Script(arguments=list(place.arguments), given=place.environment, budget=place.budget)
     for name, value in {**sbatch_options(text), **place.environment}.items():
         script.variables[name] = [value]
     shell = _Shell(script, place, ShellTexts(script, place))
     script.capture = shell.print_output
     with suppress(_Left, _Broke):  # a script ends where it returns
-        shell.run(_parse_cached(text), 0)
+        shell.run(shell.parse(text), 0)
     if script.asked:
         numbers = ", ".join(str(number) for number in sorted(script.asked))
         script.notes.append(f"what words {numbers} of the script's call would say: it is taken as called without")
     return script
-
-
-@lru_cache(maxsize=16)
-def _parse_cached(text: str) -> Block:
-    return parse(tuple(tokens(text)))
 
 
 class _Left(Exception):
@@ -114,27 +123,49 @@ class _Shell:
     checkout: Checkout
     texts: ShellTexts
     functions: dict[str, Block] = field(default_factory=dict)
-    steps: int = 0
+    blocks: dict[str, Block] = field(default_factory=dict)  # by the text that they were parsed from
+    is_quoted: bool = False  # what is followed is another text than the script, whose lines are not its own
+    recorded_sizes: list[int] = field(default_factory=lambda: [0, 0])  # words and characters of the commands so far
     is_test: bool = False  # a condition is followed: what it starts is no run
     level: int = 0  # substitutions inside each other
     output: list[str] | None = None  # of a substitution: what its commands print; what is no plain tool ends it
 
     def print_output(self, text: str) -> str | None:
         """What plain tools, conditions and the script's own functions in `$(...)` print; None where nobody can tell."""
-        if self.level >= DEEPEST or self.steps > MOST_STEPS:
+        if self.level >= DEEPEST:
             return None
+        self.budget.spend_items(len(self.script.variables) + len(self.functions))
         copy = replace(self.script, variables=dict(self.script.variables), commands=[], notes=[], texts={}, asked=set())
         texts = ShellTexts(copy, self.checkout)
         inner = replace(self, script=copy, texts=texts, functions=dict(self.functions), output=[], level=self.level + 1)
         copy.capture = inner.print_output
         with suppress(_Left, _Broke):
             try:
-                inner.run(_parse_cached(text), 4)
+                inner.run_text(text, 4)
             except (_Untold, InputError):
                 return None
-        self.steps = inner.steps
         is_certain = inner.output and not copy.notes and not copy.commands
         return "\n".join(inner.output or ()).rstrip("\n") if is_certain else None
+
+    @property
+    def budget(self) -> ReadingBudget:
+        """What following the script may still cost; substitutions and other scripts spend the same."""
+        return self.script.budget
+
+    def parse(self, text: str) -> Block:
+        """The statements of a text, parsed once."""
+        if text not in self.blocks:
+            self.budget.spend_text(len(text))
+            self.blocks[text] = parse(tuple(tokens(text, self.budget)))
+        return self.blocks[text]
+
+    def run_text(self, text: str, depth: int) -> bool | None:
+        """Follow a text that is not the script's own: sourced, evaluated, substituted, handed to a shell."""
+        before, self.is_quoted = self.is_quoted, True
+        try:
+            return self.run(self.parse(text), depth)
+        finally:
+            self.is_quoted = before
 
     def run_pipe(self, chain: Chain, depth: int) -> str:
         """What `a | b | c` of plain tools prints."""
@@ -143,6 +174,8 @@ class _Shell:
         text, self.output = "\n".join(self.output), before
         for joint, statement in chain.parts[1:]:
             words = self.values(statement.words) if isinstance(statement, Command) and joint == "|" else []
+            self.budget.spend_text(len(text), 4)
+            self.budget.spend_items(len(text) // 2)
             output = filter_output(words, text) if words and not is_open(text) else None
             if output is None:
                 raise _Untold
@@ -153,9 +186,11 @@ class _Shell:
         """Follow statements; whether the last one succeeds, None where that cannot be told."""
         status: bool | None = True
         for statement in statements:
-            self.steps += 1
-            if self.steps > MOST_STEPS or depth > DEEPEST * 4:
+            self.budget.spend(STATEMENT_WORK)
+            if depth > DEEPEST * 4:
                 return None
+            if isinstance(statement, Command) and not self.is_quoted:
+                self.budget.line = statement.line or self.budget.line
             status = self.run_statement(statement, depth)
         return status
 
@@ -173,7 +208,7 @@ class _Shell:
                 return self.loop(statement, depth)
             case While():
                 return self.repeat(statement, depth)
-            case Function(name=name, body=body):
+            case ShellFunction(name=name, body=body):
                 self.functions[name] = body
                 return True
             case Group(body=body):
@@ -216,7 +251,7 @@ class _Shell:
 
     def leave_open(self, skipped: Iterable[Statement]) -> None:
         """Variables that a branch nobody can tell about would set, and that nothing else set."""
-        for name in assigned_in(skipped, 0):
+        for name in assigned_in(self.budget, skipped):
             self.script.variables.setdefault(name, [mark(name)])
 
     def choice(self, statement: Case, depth: int) -> bool | None:
@@ -224,7 +259,8 @@ class _Shell:
         unsure = told_by_running(subject)
         for patterns, body in statement.arms:
             texts = ["".join(expand(self.script, pattern, split=False)) for pattern in patterns]
-            if any(fnmatchcase(strip_marks(subject), text) for text in texts) or (unsure and OURS & set(texts)):
+            is_match = any(matches_pattern(self.budget, strip_marks(subject), text) for text in texts)
+            if is_match or (unsure and OURS & set(texts)):
                 if unsure:
                     note = f"which case {display_word(subject)[:40]} is: taken as {' '.join(texts)[:40]}"
                     self.script.notes.append(note)
@@ -236,7 +272,7 @@ class _Shell:
             self.script.notes.append("a for block")
             return None
         words = self.script.arguments if statement.words is None else self.values(statement.words)
-        for value in [number for word in words for number in expand_range(word)][:MOST_TURNS]:
+        for value in islice(chain.from_iterable(map(expand_range, words)), MOST_TURNS):
             self.script.variables[statement.name] = [value]
             if not self.run_turn(statement.body, depth + 1):
                 break
@@ -279,6 +315,7 @@ class _Shell:
             return None if worth is None else (worth != 0) is not is_negated
         if first in DECLARING:
             words = self.declare(words)
+        self.budget.spend(len(self.script.variables) // 4)
         at, before = 0, dict(self.script.variables)
         while at < len(words) and (match := _assignment(words[at])) is not None:
             at = self.assign(words, at, match)
@@ -311,7 +348,7 @@ class _Shell:
             return
         text = "".join(expand(self.script, here, split=False))
         self.script.slurm_variables = self.script.slurm_variables or sbatch_options(text)
-        self.run(_parse_cached(text), depth + 1)
+        self.run_text(text, depth + 1)
 
     def declare(self, words: list[Token]) -> list[Token]:
         export = _bare(words) == "export"
@@ -337,6 +374,7 @@ class _Shell:
             name, equals, other = text.partition("=")
             if equals and name.isidentifier():
                 variables = self.script.variables
+                self.budget.spend_items(len(variables), 4)
                 variables |= {
                     name + key[len(other) :]: value for key, value in variables.items() if key.split("[")[0] == other
                 }
@@ -349,12 +387,14 @@ class _Shell:
         if key is not None:
             name = f"{name}[{strip_marks(fill(self.script, key)).strip(chr(34) + chr(39))}]"
         before = self.script.variables.get(name, [])
+        self.budget.spend_items(len(before))
         if at + 1 < len(words) and words[at + 1] == "(" and match.end() == len(word.text):
             end = at + 2
             values: list[str] = []
             while end < len(words) and words[end] != ")":
                 values += self.element(name, words[end])
                 end += 1
+            self.budget.spend_items(len(values))
             self.script.variables[name] = bound_values((before if more else []) + values)
             return end + 1
         first = word.parts[0]
@@ -362,6 +402,7 @@ class _Shell:
         value = " ".join(expand(self.script, value_word, split=False))
         if told_by_running(value) and name in self.checkout.environment:
             value = self.checkout.environment[name]
+        self.budget.spend_texts([*before, value] if more else [value])
         self.script.variables[name] = bound_values([" ".join(before) + value] if more else [value])
         return at + 1
 
@@ -389,6 +430,7 @@ class _Shell:
         if name in BUILTINS:
             return self.run_builtin(name, words, depth)
         if self.output is not None:
+            self.budget.spend_text(50 * sum(map(len, words)))
             printed_text = sequence_output(words)
             if printed_text is None:
                 raise _Untold
@@ -413,9 +455,9 @@ class _Shell:
                 self.script.notes.append(f"{display_word(words[1])[:60]}, which is sourced and not here")
                 return True
             with suppress(_Left):
-                return self.run(_parse_cached(text), depth + 4)
+                return self.run_text(text, depth + 4)
         elif name == "eval" and depth < DEEPEST:
-            return self.run(_parse_cached(" ".join(words[1:])), depth + 4)
+            return self.run_text(" ".join(words[1:]), depth + 4)
         elif name == "let":
             worth = [calculate_let(self.script, word) for word in words[1:]]
             return None if not worth or worth[-1] is None else worth[-1] != 0
@@ -439,7 +481,7 @@ class _Shell:
             return
         for word in words:  # a launcher of containers: what it starts is one word
             if word.startswith("--command=") and " " in word:
-                self.run(_parse_cached(word.partition("=")[2]), depth + 4)
+                self.run_text(word.partition("=")[2], depth + 4)
                 return
         for at, word in enumerate(words[:-1]):
             if word not in SHELLS:
@@ -447,12 +489,15 @@ class _Shell:
             flags = list(takewhile(lambda flag: flag.startswith("-"), words[at + 1 :]))
             inner_words = words[at + 1 + len(flags) :]
             if any("c" in flag for flag in flags if not flag.startswith("--")) and inner_words:
-                self.run(_parse_cached(inner_words[0]), depth + 4)
+                self.run_text(inner_words[0], depth + 4)
             elif inner_words and inner_words[0].endswith((".sh", ".slurm", ".sbatch")):
                 text = self.texts.nearby(inner_words[0])
                 if text is not None:
-                    before = dict(self.script.variables)
-                    self.call(_parse_cached(text), inner_words[1:], depth + 4)
+                    self.budget.spend_items(2 * len(self.script.variables))
+                    before, is_quoted = dict(self.script.variables), self.is_quoted
+                    self.is_quoted = True
+                    self.call(self.parse(text), inner_words[1:], depth + 4)
+                    self.is_quoted = is_quoted
                     self.script.variables = {**self.script.variables, **before}  # a process of its own
             return
 
@@ -464,8 +509,15 @@ class _Shell:
             if stands_alone and shown_words and not shown_words[-1].startswith("-"):
                 continue
             shown_words.append(display_word(word))
-        if sum(map(len, self.script.commands)) + len(shown_words) <= MOST_WORDS:
-            self.script.commands.append(shown_words)
+        self.budget.spend_items(len(shown_words), 10)
+        self.budget.spend_texts(shown_words)
+        self.recorded_sizes[0] += len(shown_words)
+        self.recorded_sizes[1] += sum(map(len, shown_words))
+        if self.recorded_sizes[0] > MOST_WORDS or self.recorded_sizes[1] > LONGEST_COMMANDS:
+            expected = f"at most {MOST_WORDS:,} words and {LONGEST_COMMANDS:,} characters of all commands"
+            todo = "shorten its loops, or import the command that starts the run"
+            raise InputError(Problem(path="", given="commands that grow without end", expected=expected, todo=todo))
+        self.script.commands.append(shown_words)
 
     def test(self, words: list[Token]) -> bool | None:
         """Whether `[ ... ]` or `[[ ... ]]` holds, parts joined by `&&`, `||`, -a and -o from left to right."""
@@ -488,6 +540,7 @@ class _Shell:
         raw = ["".join(expand(self.script, word, split=False)) for word in words]
         is_negated = bool(raw) and raw[0] == "!"
         raw = raw[1:] if is_negated else raw
+        self.budget.spend_texts(raw)
         there = len(raw) == 2 and raw[0] in ("-f", "-e", "-s", "-r") and self.texts.nearby(raw[1]) is not None
         return _negate(True if there else compare_words(self.script, raw), is_negated)
 

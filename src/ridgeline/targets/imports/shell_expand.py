@@ -6,17 +6,19 @@ import ast
 import operator
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets.imports.python_values import ARITHMETIC, ORDER
+from ridgeline.targets.imports.reading_budget import ReadingBudget, replaced_length
 from ridgeline.targets.imports.run_files import Checkout
+from ridgeline.targets.imports.shell_pattern import match_ends
 from ridgeline.targets.imports.shell_syntax import Chain, Command, Word, closing_at
 
 LARGEST = 2**53
+OVERFLOW = 2**63  # where the shell's numbers begin again
 _WHOLE = {**ARITHMETIC, ast.Div: operator.floordiv}  # whole numbers alone
 
 
@@ -51,7 +53,9 @@ def _evaluate(node: ast.expr) -> int:
         if abs(base) <= 2**20 and 0 <= power <= 64 and abs(base) ** power < LARGEST:
             return int(base**power)
     if isinstance(node, ast.BinOp) and type(node.op) in _WHOLE:
-        return int(_WHOLE[type(node.op)](_evaluate(node.left), _evaluate(node.right)))
+        result = int(_WHOLE[type(node.op)](_evaluate(node.left), _evaluate(node.right)))
+        if abs(result) < OVERFLOW:
+            return result
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in ORDER:
         return int(ORDER[type(node.ops[0])](_evaluate(node.left), _evaluate(node.comparators[0])))
     if isinstance(node, ast.IfExp):
@@ -66,6 +70,10 @@ def _evaluate(node: ast.expr) -> int:
 MOST_WORDS = 20_000  # of all commands, and of one array
 LONGEST = 1_000_000  # characters of one variable
 DEEPEST = 20  # expansions inside expansions
+EXPAND_WORK = 20  # of expanding a word, or one thing in it
+SPLIT_WORK = 5  # of splitting a text into words, for each character
+SUM_WORK = 10  # of reading a sum, for each character
+SUM_ITEMS = 3
 WINDOW = 4000  # characters of ${...}, $(...), $((...)) and backquotes
 OPENS, CLOSES, BLANK, DOLLAR = "\ue000", "\ue001", "\ue002", "\ue003"
 # operators inside a mark, which a text that is parsed again must not be split at
@@ -88,6 +96,7 @@ class Script:
     arguments   the words it was called with
     asked       numbers of words that it takes no default for and was not called with
     slurm_variables   what Slurm is asked for by the first script that is handed to it
+    budget      what following it may still cost
     inside      functions and other scripts that are being followed, whose words are not the script's
     capture     what a command of plain tools and the script's functions would print; None where nobody can tell
     """
@@ -101,6 +110,7 @@ class Script:
     given: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     asked: set[int] = field(default_factory=set)
     inside: int = 0
+    budget: ReadingBudget = field(default_factory=ReadingBudget)
     slurm_variables: dict[str, str] = field(default_factory=dict)
     capture: Callable[[str], str | None] | None = None
 
@@ -148,18 +158,22 @@ def expand(script: Script, word: Word, split: bool = True, depth: int = 0) -> li
     if match and (word.text.endswith(("[@]}", "[*]}")) or match.group(1) == "@" or match.group(2)):
         values = script.arguments if match.group(1) in ("@", None) else script.variables.get(match.group(1), [])
         is_quoted = bool(word.parts) and word.parts[0].quote == "double"
-        return list(values) if is_quoted else [piece for value in values for piece in split_words(value)]
+        script.budget.spend_items(len(values))
+        return list(values) if is_quoted else [piece for value in values for piece in split_words(script, value)]
     pieces = [""]
+    script.budget.spend(EXPAND_WORK)
     for part in word.parts:
+        script.budget.spend_text(len(part.text))
         if part.quote == "single":
             pieces[-1] += part.text
             continue
         text = _strip_escapes(part.text) if part.quote == "double" else part.text
         filled_text = fill(script, text, depth).replace(DOLLAR, "$")
         if part.quote == "double" or not split or filled_text == text:
+            script.budget.spend_text(len(pieces[-1]) + len(filled_text))
             pieces[-1] += filled_text
         else:
-            inner = split_words(filled_text)
+            inner = split_words(script, filled_text)
             pieces[-1] += inner[0] if inner else ""
             pieces += inner[1:]
     keep = any(part.quote != "plain" for part in word.parts)
@@ -178,8 +192,10 @@ def _strip_escapes(text: str) -> str:
     return re.sub(r'\\([\n"\\$])', lambda match: plain.get(match.group(1), match.group(1)), text)
 
 
-def split_words(text: str) -> list[str]:
+def split_words(script: Script, text: str) -> list[str]:
     """Blank-separated words, quotes inside a value taken as quotes (scripts rely on `eval` for that, or err)."""
+    script.budget.spend_text(len(text), SPLIT_WORK)
+    script.budget.spend_items(len(text) // 2)
     try:
         return shlex.split(text)
     except ValueError:
@@ -196,6 +212,8 @@ def fill(script: Script, text: str, depth: int = 0) -> str:
     at = 0
     while begins := _EXPANSION.search(text, at):
         piece, end = _fill_braces(script, text, begins.start(), depth)
+        script.budget.spend(EXPAND_WORK)
+        script.budget.spend_text(len(piece))
         pieces += (text[at : begins.start()], piece)
         at = end
     return "".join(pieces) + text[at:]
@@ -240,17 +258,16 @@ def _argument(script: Script, number: str, default: bool = False) -> str:
 
 
 def _value(script: Script, name: str) -> str:
-    if name in "@*":
-        return " ".join(script.arguments)
     if name == "#":
         return str(len(script.arguments))
     if name in "?!$":
         return "0"
     if name.isdigit():
         return _argument(script, name)
-    values = script.variables.get(name)
+    values = script.arguments if name in "@*" else script.variables.get(name)
     if values is None:
         return script.given.get(name, mark(name))
+    script.budget.spend_texts(values)
     return " ".join(values)
 
 
@@ -270,7 +287,7 @@ def _parameter(script: Script, text: str, depth: int) -> str:
         if number is not None and -len(values) <= number < len(values):
             text_value = values[number]
         else:
-            text_value = " ".join(script.variables.get(f"{name}[{at}]", []))
+            text_value = _value(script, f"{name}[{at}]") if f"{name}[{at}]" in script.variables else ""
         text_value = text_value or mark(f"{name}[{at}]")
     elif key == "0":
         text_value = (script.variables.get(name) or [mark(name)])[0]
@@ -299,6 +316,7 @@ def _change_value(script: Script, value: str, operation: str, place: tuple[str, 
         if sign == "=":
             script.variables[name] = [default]
         return default
+    script.budget.spend_text(len(value) + len(operation), 2)
     if is_open(value):
         return value
     cut = re.fullmatch(r":(\s*-?\d{1,6})(?::(\d{1,6}))?", operation)
@@ -311,25 +329,28 @@ def _change_value(script: Script, value: str, operation: str, place: tuple[str, 
     if swap:
         old, new = fill(script, swap.group(2), depth + 1), fill(script, swap.group(3) or "", depth + 1)
         old = old.replace("\\", "").strip("\"'") if len(old) > 1 else old
-        return value.replace(old, new, -1 if swap.group(1) == "//" else 1) if old else value
+        return replace_text(script, value, (old, new), -1 if swap.group(1) == "//" else 1) if old else value
     trim = re.fullmatch(r"(##?|%%?)(.*)", operation, re.DOTALL)
-    return _trim_pattern(value[:WINDOW], trim.group(1), fill(script, trim.group(2), depth + 1)) if trim else value
+    return _trim_pattern(script, value, trim.group(1), fill(script, trim.group(2), depth + 1)) if trim else value
+
+
+def replace_text(script: Script, text: str, swap: tuple[str, str], count: int = -1) -> str:
+    """A text with the one of two pieces replaced by the other."""
+    script.budget.spend_text(len(text))
+    script.budget.spend_text(replaced_length(text, *swap, count))
+    return text.replace(*swap, count)
 
 
 def _strip_quotes(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
-def _trim_pattern(value: str, sign: str, pattern: str) -> str:
+def _trim_pattern(script: Script, value: str, sign: str, pattern: str) -> str:
     """A value without the shortest or longest beginning or end that a pattern matches."""
-    cuts = range(len(value) + 1)
-    front = sign[0] == "#"
-    order = cuts if (len(sign) == 1) == front else reversed(cuts)
-    for cut in order:
-        piece = value[:cut] if front else value[cut:]
-        if piece and fnmatchcase(piece, pattern):
-            return value[cut:] if front else value[:cut]
-    return value
+    is_front = sign[0] == "#"
+    ends = filter(None, match_ends(script.budget, value, pattern, backwards=not is_front))
+    cut = next(ends, 0) if len(sign) == 1 else max(ends, default=0)
+    return value[cut:] if is_front else value[: len(value) - cut]
 
 
 def _sum(script: Script, text: str, depth: int) -> str:
@@ -337,6 +358,8 @@ def _sum(script: Script, text: str, depth: int) -> str:
     filled_text = fill(script, text, depth + 1)
     for _ in range(3):
         filled_text = re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda name: f"({_value(script, name.group(0))})", filled_text)
+        script.budget.spend_text(len(filled_text), SUM_WORK)
+        script.budget.spend_items(len(filled_text) * SUM_ITEMS)
     worth = evaluate_arithmetic(filled_text) if not is_open(filled_text) else None
     if worth is not None:
         return str(worth)
@@ -353,12 +376,13 @@ def arithmetic(script: Script, text: str) -> int | None:
 def _output(script: Script, command: str, depth: int) -> str:
     """What a command would print, where that is plain; else a mark."""
     text = command.strip()
+    script.budget.spend_text(len(text), 4)
     if re.match(r"(cd|dirname|pwd|readlink|realpath|git rev-parse --show-toplevel)\b", text):
         return "."
     first = text.split(" ", 1)
     plain = not re.search(r"[|;&<>]", text)
     if first[0] in ("echo", "basename") and plain and len(first) > 1:
-        words = split_words(fill(script, first[1], depth + 1))
+        words = split_words(script, fill(script, first[1], depth + 1))
         words = [word for word in words if word not in ("-n", "-e")]
         if first[0] == "basename" and words:
             return words[0].rstrip("/").split("/")[-1].removesuffix(words[1] if len(words) > 1 else "\0")
@@ -388,14 +412,14 @@ def _model_args(script: Script, text: str) -> str:
     return " ".join(name if value.lower() in ("true", "") else f"{name} {value}" for name, value in words)
 
 
-def expand_range(word: str) -> list[str]:
+def expand_range(word: str) -> Iterable[str]:
     """`{2..5}` as the numbers that it stands for; another word as itself.
 
-    >>> expand_range("{2..4}"), expand_range("a")
+    >>> list(expand_range("{2..4}")), expand_range("a")
     (['2', '3', '4'], ['a'])
     """
     span = re.fullmatch(r"\{(\d{1,4})\.\.(\d{1,4})\}", word)
-    return [str(number) for number in range(int(span.group(1)), int(span.group(2)) + 1)] if span else [word]
+    return map(str, range(int(span.group(1)), int(span.group(2)) + 1)) if span else [word]
 
 
 def bound_values(values: list[str]) -> list[str]:
@@ -431,6 +455,7 @@ class ShellTexts:
         if not words:
             return None
         if words[0] == "echo":
+            self.script.budget.spend_texts(words)
             return " ".join(word for word in words[1:] if word not in ("-n", "-e"))
         if words[0] == "cat":
             if here is not None:
@@ -445,16 +470,18 @@ class ShellTexts:
         return None
 
     def substitute_variable(self, match: re.Match[str]) -> str:
-        values = self.script.variables.get(match.group(1))
-        return strip_marks(" ".join(values)) if values is not None else match.group(0)
+        self.script.budget.spend(EXPAND_WORK)
+        return strip_marks(_value(self.script, match[1])) if match[1] in self.script.variables else match[0]
 
     def sed(self, words: Sequence[str], given: str | None) -> str | None:
-        swaps = [word for word in words if re.fullmatch(r"s(.).+?\1.*?\1g?", word, re.DOTALL)]
-        files = [word for word in words if word not in swaps and not word.startswith("-")]
+        swap_words = [word for word in words if re.match(r"s\W", word) and word.count(word[1]) > 2]
+        swaps = [word.split(word[1], 4) for word in swap_words]
+        files = [word for word in words if word not in swap_words and not word.startswith("-")]
         text = self.nearby(files[0]) if files else given
         for swap in swaps if text is not None else ():
-            _, old, new, *_tail = swap.split(swap[1])
-            text = (text or "").replace(old.replace("\\", ""), new)
+            if len(swap) != 4 or swap[3] not in ("", "g") or not swap[1].replace("\\", ""):
+                return None
+            text = replace_text(self.script, text or "", (swap[1].replace("\\", ""), swap[2]))
         return text if swaps else None
 
     def write(self, command: Command, text: str) -> None:
@@ -462,6 +489,7 @@ class ShellTexts:
             if sign in (">", ">>", "&>"):
                 name = display_word("".join(expand(self.script, word, split=False)))
                 before = self.script.texts.get(name, "") if sign == ">>" else ""
+                self.script.budget.spend_text(len(before) + len(text))
                 self.script.texts[name] = bound_values([before + text])[0]
 
     def read(self, values: Sequence[str], command: Command) -> bool | None:
@@ -472,6 +500,7 @@ class ShellTexts:
         names = [name for name in names if name.isidentifier()]
         sign = "".join(self.script.variables.get("IFS", [""])).strip(" ") or None
         text = "".join(expand(self.script, here, split=False)) if here is not None else None
+        self.script.budget.spend_items(len(text or "") // 2)
         if text is None or is_open(text) or (sign is not None and len(sign) != 1):
             self.script.variables |= {name: [mark(name)] for name in names}
         elif any(word.startswith("-") and "a" in word for word in values[1:]):

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Literal
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.targets.imports.reading_budget import ReadingBudget
 
 OPERATORS = frozenset("();|&<>\n")
 LONG_OPERATORS = ("<<<", "&>>", "<<-", "&&", "||", ";;", "<<", ">>", "&>", ">&", "<&")
 BLANK = " \t\r"
 LONGEST = 1000  # characters of an arithmetic command
+TOKEN_WORK = 4  # of finding a word, for each of its characters
+TOKEN_ITEMS = 8  # that a word becomes, with the statement it may be
 _DELIMITER = re.compile(r"[ \t]*(['\"\\]?)(\w{0,60})['\"]?")
 # `<PATH TO vocab.json>`: a gap that the author leaves, not two redirections
 _GAP = re.compile(r"<[A-Za-z](?:[^<>|&;\n`$\"'\\]{0,78}[^<>|&;\s`$\"'\\])?>(?=[\s\"']|$)")
@@ -44,9 +47,10 @@ class WordPart:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word of a script, before variables are filled in."""
+    """One word of a script, before variables are filled in, and the line that it ends on."""
 
     parts: tuple[WordPart, ...]
+    line: int = field(default=0, compare=False)
 
     @property
     def bare(self) -> str:
@@ -67,13 +71,15 @@ class Word:
 Token = Word | str
 
 
-def tokens(text: str) -> Iterator[Token]:
+def tokens(text: str, budget: ReadingBudget | None = None) -> Iterator[Token]:
     """The script's tokens in order; an `InputError` names the line of a quote that never ends.
 
     >>> [token if isinstance(token, str) else token.text for token in tokens("TP=8 # wide\\ncmd $TP \\\\\\n 'a b'")]
     ['TP=8', '\\n', 'cmd', '$TP', 'a b']
     """
-    at = 0
+    budget = budget or ReadingBudget()
+    budget.spend(TOKEN_WORK * len(text))
+    at, line, counted_to = 0, 1, 0
     parts: list[WordPart] = []
     after = 0  # where the line behind a here-document begins
     last: Token = "\n"
@@ -87,10 +93,13 @@ def tokens(text: str) -> Iterator[Token]:
             parts += [part] if part is not None else []
             continue
         if char in BLANK or char in OPERATORS or (char == "#" and not parts):
+            budget.spend_items(TOKEN_ITEMS)
             if parts and not (char in "<>" and _word(parts).bare in STREAMS):
-                last = _word(parts)
+                line, counted_to = line + text.count("\n", counted_to, at), at
+                last = _word(parts, line)
                 yield last
             parts = []
+            budget.spend(LONGEST if char == "(" else 0)
             end = _arithmetic(text, at, last) if char == "(" else -1
             if char == "#":
                 end = text.find("\n", at)
@@ -115,7 +124,7 @@ def tokens(text: str) -> Iterator[Token]:
         parts.append(WordPart(text[at:end], "plain"))
         at = end
     if parts:
-        yield _word(parts)
+        yield _word(parts, line + text.count("\n", counted_to))
 
 
 def _piece(text: str, at: int, last: Token) -> tuple[WordPart | None, int] | None:
@@ -171,10 +180,10 @@ def _here(text: str, at: int, after: int) -> tuple[Word, int, int]:
     return Word((WordPart(text[begins:end], "single" if mark.group(1) else "double"),)), mark.end(), behind
 
 
-def _word(parts: list[WordPart]) -> Word:
+def _word(parts: list[WordPart], line: int = 0) -> Word:
     """The word of these parts, neighbours of one quoting joined."""
     groups = groupby(parts, key=lambda part: part.quote)
-    return Word(tuple(WordPart("".join(part.text for part in group), quote) for quote, group in groups))
+    return Word(tuple(WordPart("".join(part.text for part in group), quote) for quote, group in groups), line)
 
 
 def _closing(text: str, start: int, quote: str) -> int:
@@ -229,6 +238,11 @@ class Command:
         """The word behind the first redirection of one of these signs."""
         return next((word for sign, word in self.redirections if sign in signs), None)
 
+    @property
+    def line(self) -> int:
+        """The line of its first word; 0 where it has none."""
+        return next((word.line for word in self.words if isinstance(word, Word)), 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:
@@ -272,7 +286,7 @@ class While:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class ShellFunction:
     """A name for statements."""
 
     name: str
@@ -286,7 +300,7 @@ class Group:
     body: Block
 
 
-Statement = Command | Chain | If | Case | For | While | Function | Group
+Statement = Command | Chain | If | Case | For | While | ShellFunction | Group
 Block = tuple[Statement, ...]
 
 
@@ -454,16 +468,16 @@ class _Reader:
         self.read_redirections()
         return Group(body)
 
-    def function(self, depth: int) -> Function:
+    def function(self, depth: int) -> ShellFunction:
         self.accept("function")
         name = self.word()
         self.at += 1
         while self.at < len(self.tokens) and self.sign() in ("(", ")", "\n"):
             self.at += 1
         if depth > DEEPEST:
-            return Function(name, ())
+            return ShellFunction(name, ())
         body = self.statement(depth + 1)
-        return Function(name, body.body if isinstance(body, Group) else (body,))
+        return ShellFunction(name, body.body if isinstance(body, Group) else (body,))
 
     def read_redirections(self) -> None:
         """Redirections behind a compound statement."""

@@ -11,12 +11,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import ClosedLoop, Constant, Gamma, OnOff, Poisson, Serve, Sessions, TraceFile
+from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.imports.shell_eval import Script, read_script
 from ridgeline.targets.launchers.launch import ON_NODE, comment, header
 from ridgeline.targets.ledger import Ledger, Lose, Piece, Say, export_of
@@ -108,7 +109,9 @@ def launch_script(scenario: Scenario, how: ServerLaunch, title: str) -> str:
 def scripts_in(files: Files) -> dict[str, Script]:
     """Every shell script among the files, followed without being run; a bare command line counts as one."""
     endings = (".sh", ".sbatch", ".txt", ".bash")
-    return {name: read_script(text) for name, text in files.items() if name.endswith(endings) or "." not in name}
+    texts = {name: text for name, text in files.items() if name.endswith(endings) or "." not in name}
+    place = replace(checkout_of(files), folder=None, top=None, arguments=(), environment={})
+    return {name: read_script(text, place) for name, text in texts.items()}
 
 
 def commands_of(files: Files, *programs: tuple[str, ...]) -> list[tuple[Script, list[str]]]:

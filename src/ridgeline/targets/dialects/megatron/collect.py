@@ -166,7 +166,7 @@ def from_script(name: str, text: str, files: Files | None = None, named: bool = 
     )
     if not runs:
         # options that a script only keeps in variables, for another to start a run with
-        words = [word for values in script.variables.values() for word in split_words(" ".join(values))]
+        words = [word for values in script.variables.values() for word in split_words(script, " ".join(values))]
         options_parsed = parse_options(display_word(word) for word in words)
         if not options_parsed or not any(f"--{sign}" in words for sign in SIGNS):
             return None

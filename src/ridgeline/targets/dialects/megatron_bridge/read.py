@@ -21,19 +21,21 @@ from ridgeline.targets.dialects.megatron.collect import Given, world_of
 from ridgeline.targets.dialects.megatron.read import settings_of
 from ridgeline.targets.dialects.megatron_bridge import write as bridge
 from ridgeline.targets.imports.option_reader import model_in
-from ridgeline.targets.imports.python_eval import Interpreter, Stop
+from ridgeline.targets.imports.python_eval import Interpreter
 from ridgeline.targets.imports.python_values import (
     MISSING,
     Bound,
     Class,
     Frame,
-    Function,
     Made,
     Module,
     Outside,
+    PythonFunction,
+    Stop,
     Unknown,
     describe_value,
     is_known,
+    weigh,
 )
 from ridgeline.targets.imports.run_files import Checkout, checkout_of
 from ridgeline.targets.tables import names as table_names
@@ -84,21 +86,22 @@ def read_recipe(text: str, chosen: str = "", source: str = "", checkout: Checkou
 def _read(reading: Interpreter, module: Module, chosen: str, source: str) -> RecipeFields:
     names = dict.fromkeys((*recipes_in(module), *_handed_on(reading, module)))
     if not names:
+        weigh(reading.budget, dict(module.scope))
         return _config(dict(module.scope), reading, source, "")
-    takes_arguments = isinstance(module.scope.get(chosen), Function)  # or is not its file's own
+    takes_arguments = isinstance(module.scope.get(chosen), PythonFunction)  # or is not its file's own
     if (chosen and chosen not in names and not takes_arguments) or (not chosen and len(names) > 1):
         known_names = ", ".join(sorted(names)[:40])
         todo = f"choose one: {source}::{min(names)}"
         raise refusal(chosen or f"{len(names)} recipes", known_names, path=source, todo=todo)
     name = chosen or next(iter(names))
     function = reading.name(name, Frame({}, module))
-    recipe_object = reading.follow(function, (), {}) if isinstance(function, Function) else None
+    recipe_object = reading.follow(function, (), {}) if isinstance(function, PythonFunction) else None
     return _config({"return": recipe_object}, reading, source, name)
 
 
 def recipes_in(module: Module) -> Iterator[str]:
     """Names of the functions of a file that return a configuration."""
-    functions = {name: function.node for name, function in module.scope.items() if isinstance(function, Function)}
+    functions = {name: function.node for name, function in module.scope.items() if isinstance(function, PythonFunction)}
     direct = {name for name, node in functions.items() if isinstance(node, ast.FunctionDef) and _sets(node)}
     for name, node in functions.items():
         stated_values = isinstance(node, ast.FunctionDef) and node.returns is not None
@@ -118,7 +121,7 @@ def _handed_on(reading: Interpreter, module: Module) -> Iterator[str]:
     for name in list(module.scope):
         if name.endswith("_config") and not name.startswith("_"):
             recipe_value = reading.name(name, Frame({}, module))
-            if not isinstance(recipe_value, Function) or recipe_value.module is module:
+            if not isinstance(recipe_value, PythonFunction) or recipe_value.module is module:
                 continue
             if not _needs(recipe_value.node):
                 yield name
@@ -238,7 +241,7 @@ def _flatten(made: Made, path: str, found: tuple[JsonObject, dict[str, str]], ab
         fields[path] = made.name
     for key, value in made.parts.items():
         name = f"{path}.{key}" if path else key
-        if isinstance(value, (Function, Class, Module, Bound, dict)):
+        if isinstance(value, (PythonFunction, Class, Module, Bound, dict)):
             continue
         if isinstance(value, Made):
             recomputes = any(value is ancestor for ancestor in (made, *above))
@@ -258,7 +261,7 @@ def recognises(files: Files) -> bool:
 def functions(files: Files) -> list[str]:
     """The recipes of a Python file."""
     name, text = next((name.partition("::")[0], text) for name, text in files.items() if ".py" in name)
-    return list(recipes_in(Interpreter(checkout=Checkout()).load(text, name)))
+    return list(recipes_in(Interpreter(checkout=Checkout(budget=checkout_of(files).budget)).load(text, name)))
 
 
 def read(files: Files) -> Imported:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import partial
 from typing import Any
 
 from ridgeline.core.documents import JsonObject
@@ -28,18 +29,20 @@ from ridgeline.targets.dialects.torchtitan.write import (
     same_shape,
 )
 from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nest_options, only
-from ridgeline.targets.imports.python_eval import Interpreter, Stop
+from ridgeline.targets.imports.python_calls import deep_copy
+from ridgeline.targets.imports.python_eval import Interpreter
 from ridgeline.targets.imports.python_values import (
     MISSING,
-    Function,
     Made,
     Module,
     Outside,
+    PythonFunction,
+    Stop,
     Unknown,
-    deep_copy,
     describe_value,
     is_known,
 )
+from ridgeline.targets.imports.reading_budget import ReadingBudget
 from ridgeline.targets.imports.run_files import Checkout, checkout_of
 from ridgeline.targets.option_table import imported_run, read_options
 from ridgeline.targets.tables import values
@@ -66,7 +69,8 @@ def is_registry(files: Files) -> bool:
 def functions(files: Files) -> list[str]:
     """The functions of a Python file that return a configuration of the trainer."""
     name, text = next((name, text) for name, text in files.items() if _python(name))
-    return list(_functions(Interpreter(checkout=Checkout()).load(text, name.partition("::")[0])))
+    reading = Interpreter(checkout=Checkout(budget=checkout_of(files).budget))
+    return list(_functions(reading.load(text, name.partition("::")[0])))
 
 
 def job_of(files: Files) -> tuple[Table, tuple[str, ...]]:
@@ -76,7 +80,8 @@ def job_of(files: Files) -> tuple[Table, tuple[str, ...]]:
     """
     name, text = next((name, text) for name, text in files.items() if _python(name))
     source, _, chosen = name.partition("::")
-    reading = Interpreter(checkout=checkout_of(files), hook=_hook)
+    place = checkout_of(files)
+    reading = Interpreter(checkout=place, hook=partial(_hook, place.budget))
     try:
         functions_by_name = _functions(reading.load(text, source))
         if chosen not in functions_by_name and (chosen or len(functions_by_name) != 1):
@@ -103,25 +108,25 @@ def _python(name: str) -> bool:
     return name.partition("::")[0].endswith(".py")
 
 
-def _functions(module: Module) -> dict[str, Function]:
+def _functions(module: Module) -> dict[str, PythonFunction]:
     """Functions that say they return a configuration of a trainer, and need no arguments."""
-    functions_by_name: dict[str, Function] = {}
+    functions_by_name: dict[str, PythonFunction] = {}
     for name, one in module.scope.items():
-        node = one.node if isinstance(one, Function) else None
-        if isinstance(one, Function) and isinstance(node, ast.FunctionDef) and node.returns is not None:
+        node = one.node if isinstance(one, PythonFunction) else None
+        if isinstance(one, PythonFunction) and isinstance(node, ast.FunctionDef) and node.returns is not None:
             needs = len(node.args.args) > len(node.args.defaults) or None in node.args.kw_defaults
             if ast.unparse(node.returns).endswith("Trainer.Config") and not needs and not name.startswith("_"):
                 functions_by_name[name] = one
     return functions_by_name
 
 
-def _hook(name: str, given: tuple[Any, ...], words: JsonObject) -> Any:
+def _hook(budget: ReadingBudget, name: str, given: tuple[Any, ...], words: JsonObject) -> Any:
     """A model of the registry stays a name; vocabularies and datasets decide nothing here."""
     last = name.rpartition(".")[2]
     if last.endswith("model_registry"):
         return Made(name="model_registry", given=given, parts=words)
     if last == "to_graph_trainer_config" and given and isinstance(given[0], Made):
-        config_copy: Made = deep_copy(given[0])
+        config_copy: Made = deep_copy(given[0], budget)
         config_copy.parts.pop("compile", None)
         if config_copy.parts.get("activation_checkpoint") is not None:
             config_copy.parts["activation_checkpoint"] = Made(name="SelectiveAC.Config")
