@@ -21,5 +21,4 @@ from ridgeline.serving.slow_requests import MEANINGS as MEANINGS
 from ridgeline.serving.slow_requests import WhySlow as WhySlow
 from ridgeline.serving.slow_requests import why_slow as why_slow
 from ridgeline.serving.step_cost import LinearStepCost as LinearStepCost
-from ridgeline.serving.step_cost import ScaledStepCost as ScaledStepCost
 from ridgeline.serving.step_cost import StepCost as StepCost

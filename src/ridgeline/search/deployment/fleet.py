@@ -19,7 +19,8 @@ from ridgeline.plan.workload import Objective
 from ridgeline.search.deployment.capacity import Capacity, Load, TrialBench
 from ridgeline.search.deployment.space import DEGREES, Shape, precision_words, shape_words
 from ridgeline.search.progress import GoOn
-from ridgeline.serving import Instance, Role, ScaledStepCost, ServingPrediction, SloMissed
+from ridgeline.serving import Instance, Role, ServingPrediction, SloMissed
+from ridgeline.serving.simulation import ScaledStepCost
 
 Goal = Literal["cost", "chips", "goodput"]
 GOALS: tuple[Goal, ...] = ("cost", "chips", "goodput")
@@ -117,8 +118,7 @@ class PlannedPool:
     chips          of one replica
     mesh           degrees above 1, by axis
     rate           requests per second that one replica holds alone, on a shortened load
-    holds          requests per second that a replica of this deployment holds: its share of all, or more where it
-                   holds more alone
+    holds          the same, or its share of all where that is more
     breaks         the limit that is missed first beyond that
     cache_tokens   what the cache of a replica holds
     """

@@ -41,13 +41,12 @@ class PromisedLimit:
 class Promise:
     """How sure a deployment keeps its objective.
 
-    limits     the interval of each percentile that the objective limits
-    chance     of keeping every limit; no more than 0.95 is told
-    sure       the chance with which `replicas` keep it
-    replicas   the fewest replicas found, by pool, that keep it with that chance; empty where none were found
-    chips      of these; null where none were found
-    obstacle   why none were found
-    rows       measured runs that the errors of steps come from
+    limits     intervals of limited percentiles
+    chance     of keeping every limit, up to 0.95
+    replicas   the fewest found, by pool, that keep it with chance `sure`
+    chips      of these; null: none
+    obstacle   why none
+    rows       measured runs behind errors
     """
 
     coverage: float
