@@ -77,14 +77,14 @@ def _headline(report: DeploymentReport) -> Iterator[RenderableType]:
 def _promise(report: DeploymentReport) -> Iterator[RenderableType]:
     """Every limit with the interval of what it limits, and how sure all of them are kept."""
     promise = report.found.promise
-    expected = {limit.metric: limit for limit in promise.limits} if promise else {}
+    intervals = {limit.metric: limit for limit in promise.limits} if promise else {}
     for limit in report.best.prediction.limits:
         word, colour = ("kept", "green") if limit.met else ("missed", "red")
-        found, limit_s, low, high = (
+        percentile, longest, low, high = (
             format_quantity(seconds, "s", 3)
-            for seconds in (limit.found, limit.limit, expected[limit.metric].low_s, expected[limit.metric].high_s)
+            for seconds in (limit.found, limit.limit, intervals[limit.metric].low_s, intervals[limit.metric].high_s)
         )
-        sentence = f"{limit.metric.upper()} p{limit.percentile:g} {found}, limit {limit_s}"
+        sentence = f"{limit.metric.upper()} p{limit.percentile:g} {percentile}, limit {longest}"
         yield Text.assemble((word, colour), f"  {sentence}   {low} to {high} with 90% probability")
     if promise is None:
         return

@@ -85,8 +85,8 @@ def _phase_headline(phase: PhasePrediction) -> Iterator[RenderableType]:
         (f"{phase.tokens_per_s_per_user:,.1f}", "bold"), " tokens/s/user",
     )  # fmt: skip
     if precision.weights.bits > precision.compute.bits:
-        stored = f"weights stay {precision.weights.id} though products are {precision.compute.id}"
-        yield Text(f"{stored}: plan.precision.weights changes that", style="yellow")
+        sentence = f"weights stay {precision.weights.id} though products are {precision.compute.id}"
+        yield Text(f"{sentence}: plan.precision.weights changes that", style="yellow")
     if phase.cost_per_million_tokens_usd is not None and phase.fits:
         yield Text.assemble(("bill ", "dim"), f"{phase.cost_per_million_tokens_usd:.3g} USD per million tokens")
 

@@ -302,10 +302,12 @@ def _random_failures(scenario: Scenario, replicas: int, until: float) -> Iterato
     if not serving.mtbf:
         return
     if (many := until / (serving.mtbf + serving.restart) * replicas) > MOST_FAILURES:
-        given = f"{serving.mtbf:g} s, about {many:.3g} failures while requests come"
+        frequency = f"{serving.mtbf:g} s, about {many:.3g} failures while requests come"
         todo = "raise mtbf or restart, or ask for fewer requests"
         raise InputError(
-            Problem(path="plan.serving.mtbf", given=given, expected=f"at most {MOST_FAILURES:,} failures", todo=todo)
+            Problem(
+                path="plan.serving.mtbf", given=frequency, expected=f"at most {MOST_FAILURES:,} failures", todo=todo
+            )
         )
     seed = getattr(scenario.workload, "seed", 0)
     for place in range(replicas):

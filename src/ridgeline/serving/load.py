@@ -53,10 +53,10 @@ def _refuse_long_span(work: Serve, last_s: float) -> None:
         return
     rate = None if isinstance(work.arrivals, ClosedLoop) else work.arrivals.rate
     years = f"{last_s / YEAR:.3g} years" if math.isfinite(last_s) else "more years than a clock counts"
-    given = f"{'a think time' if rate is None else f'{rate:g} requests/s'}, which spans {years}"
+    span = f"{'a think time' if rate is None else f'{rate:g} requests/s'}, which spans {years}"
     todo = "raise the rate, shorten the silence, or ask for fewer requests"
     raise InputError(
-        Problem(path="workload.arrivals", given=given, expected="a year of simulated time at most", todo=todo)
+        Problem(path="workload.arrivals", given=span, expected="a year of simulated time at most", todo=todo)
     )
 
 

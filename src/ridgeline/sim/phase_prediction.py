@@ -211,10 +211,10 @@ def _distinct_steps(many: int, own: int, cached: int, chunk: int) -> list[tuple[
     before = -(-many * own // chunk) - 1  # steps before the last one
     period = min(own // math.gcd(own, chunk), before)
     if period > MOST_STEPS:
-        given = f"{chunk:,} tokens, which cut these prompts into {period:,} steps that all differ"
+        cut = f"{chunk:,} tokens, which cut these prompts into {period:,} steps that all differ"
         todo = "use a chunk that divides the prompt, or larger chunks"
         raise InputError(
-            Problem(path="workload.chunk", given=given, expected=f"at most {MOST_STEPS:,} of them", todo=todo)
+            Problem(path="workload.chunk", given=cut, expected=f"at most {MOST_STEPS:,} of them", todo=todo)
         )
     rows = [(place * chunk % own, chunk, -(-(before - place) // period)) for place in range(period)]
     rows.append((before * chunk % own, many * own - before * chunk, 1))
@@ -223,9 +223,9 @@ def _distinct_steps(many: int, own: int, cached: int, chunk: int) -> list[tuple[
 
 def _cut_prompts(begin: int, size: int, own: int, cached: int) -> tuple[float, float]:
     """Query-key pairs, and chunks of prompts, of `size` tokens from token `begin` of a sequence on."""
-    whole, tail = divmod(begin + size, own)
-    pairs = whole * chunk_pairs(own, cached) + chunk_pairs(tail, cached) - chunk_pairs(begin, cached)
-    return pairs, float(whole + (tail > 0))
+    sequences, tail = divmod(begin + size, own)
+    pairs = sequences * chunk_pairs(own, cached) + chunk_pairs(tail, cached) - chunk_pairs(begin, cached)
+    return pairs, float(sequences + (tail > 0))
 
 
 def _through(scenario: Scenario, priced: ForwardSeconds, times: Array) -> float:

@@ -170,9 +170,9 @@ class Verified:
     def pools(self) -> tuple[PlannedPool, ...]:
         """Its replicas by role."""
         rows = zip(self.candidate.capacities, self.candidate.replicas, self.prediction.instances, strict=True)
-        shared = self.rate if self.met else 0.0
+        rate = self.rate if self.met else 0.0
         return tuple(
-            PlannedPool(capacity=item, replicas=many, instance=instance, holds=max(item.rate, shared / many))
+            PlannedPool(capacity=item, replicas=many, instance=instance, holds=max(item.rate, rate / many))
             for item, many, instance in rows
         )
 

@@ -10,7 +10,9 @@ err beyond steps multiplies their time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from math import log
 from statistics import NormalDist
 
 from ridgeline.core.records import dataclass
@@ -23,7 +25,6 @@ from ridgeline.search.deployment.fleet import FleetCandidate, FleetCheck, Verifi
 
 COVERAGE, SURE = 0.9, 0.9
 SLOW, FAST = (1 + COVERAGE) / 2, (1 - COVERAGE) / 2
-HALVINGS = 5  # of the chance
 MOST_LARGER = 20  # fleets tried above the recommended one
 
 
@@ -73,8 +74,8 @@ class _SlowerSteps:
         check = replace(self.check, step_scale=step)
         fleet = check.run(candidate or self.best.candidate, self.best.rate, whole=self.best.whole)
         assert fleet is not None  # the recommended one serves these requests
-        own = {"ttft": first_token / step}
-        return fleet, {name: item.found * own.get(name, 1.0) for name, item in fleet.prediction.kept.items()}
+        further = {"ttft": first_token / step}
+        return fleet, {name: item.found * further.get(name, 1.0) for name, item in fleet.prediction.kept.items()}
 
     def is_kept(self, found_s: dict[str, float]) -> bool:
         return all(found_s[name] <= item.limit for name, item in self.best.prediction.kept.items())
@@ -88,19 +89,19 @@ def promise_of(search: DeploymentSearch) -> Promise | None:
     check = FleetCheck(bench=replace(search.bench), goal=search.goal, replicas=search.space.replicas)
     slower = _SlowerSteps(check=check, best=best, engine=engine)
     (_, low), (_, high) = slower.found_s(FAST), slower.found_s(SLOW)
-    sure, obstacle = _sure_candidate(slower)
+    sure, obstacle = (best.candidate, "") if slower.is_kept(high) else _sure_candidate(slower)
     return Promise(
         coverage=COVERAGE,
         limits=tuple(
             PromisedLimit(metric=name, percentile=item.percentile, low_s=low[name], high_s=high[name])
             for name, item in best.prediction.kept.items()
         ),
-        chance=SLOW if slower.is_kept(high) else _chance(slower),
+        chance=_chance(best, high),
         sure=SURE,
         replicas=sure.replicas if sure else (),
         chips=sure.chips if sure else None,
         obstacle=obstacle,
-        rows=sum(serving_spread(engine, asked)[2] for asked in ("step", "ttft")),
+        rows=sum(serving_spread(engine, metric)[2] for metric in ("step", "ttft")),
     )
 
 
@@ -113,18 +114,23 @@ def step_error(engine: Engine, chance: float) -> tuple[float, float]:
     ((1.0, 1.0), True)
     """
     deviation = NormalDist().inv_cdf(chance) / NormalDist().inv_cdf(SLOW)
-    spreads = (serving_spread(engine, asked) for asked in ("step", "ttft"))
+    spreads = (serving_spread(engine, metric) for metric in ("step", "ttft"))
     step, first_token = (slow**deviation if deviation > 0 else fast**-deviation for fast, slow, _ in spreads)
     return step, first_token
 
 
-def _chance(slower: _SlowerSteps) -> float:
-    """The chance of keeping the objective, where steps at the slow end miss it."""
-    low, high = 0.5, SLOW
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if slower.is_kept(slower.found_s(middle)[1]) else (low, middle)
-    return low
+def _chance(best: Verified, slow_s: Mapping[str, float]) -> float:
+    """The chance of keeping every limit, given what steps at the slow end take.
+
+    The logarithm of a percentile is drawn straight from its prediction to the slow end. It bends upwards where queues
+    grow, so the limit is reached no earlier than that.
+    """
+    crossings = [
+        log(item.limit / item.found) / log(slow_s[name] / item.found)
+        for name, item in best.prediction.kept.items()
+        if slow_s[name] > item.limit
+    ]
+    return NormalDist().cdf(NormalDist().inv_cdf(SLOW) * min(crossings)) if crossings else SLOW
 
 
 def _sure_candidate(slower: _SlowerSteps) -> tuple[FleetCandidate | None, str]:

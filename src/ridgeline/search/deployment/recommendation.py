@@ -210,8 +210,8 @@ class DeploymentReport:
     def narrow_formats(self) -> str:
         """Formats below 16 bits that the search chose among others, in words; nothing where they were asked for."""
         shape = self.best.candidate.shapes[-1]
-        chosen = {"weights": shape.precision.weights, "cache": shape.precision.kv}
-        words = [f"{name} {format_}" for name, format_ in chosen.items() if format_.bits < 16]
+        formats = {"weights": shape.precision.weights, "cache": shape.precision.kv}
+        words = [f"{name} {format_}" for name, format_ in formats.items() if format_.bits < 16]
         return ", ".join(words) if len(self.search.space.precision) > 1 else ""
 
     @property
