@@ -16,6 +16,7 @@ DECIMAL = MappingProxyType(
     {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 )
 HOUR = 3600.0  # seconds
+YEAR = 365 * 24 * HOUR
 MILLION = 1e6  # tokens that serving is priced by
 BINARY = MappingProxyType({"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50})
 

@@ -245,7 +245,11 @@ def scenario_text(table: JsonMapping, plan: Plan, note: str = "") -> str:
     head = "".join(f"# {line}\n" for line in note.splitlines())
     keys = ("name", "notes", "model", "system", "chip", "engine", "workload")
     order = {key: table[key] for key in keys if key in table}
-    return head + toml_text({**order, "plan": plan_table(plan, spoken=True)})
+    decisions = plan_table(plan, spoken=True)
+    workload = table.get("workload")
+    if isinstance(workload, Mapping) and workload.get("kind") != "train" and plan.precision.compute.peak in NARROW:
+        decisions["precision"] = encode(plan.precision)  # a name alone would mean weights too
+    return head + toml_text({**order, "plan": decisions})
 
 
 def plan_words(plan: Plan) -> str:

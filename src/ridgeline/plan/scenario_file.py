@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ridgeline.core.documents import JsonMapping, JsonObject, JsonValue
+from ridgeline.core.dtype import ALIASES, DTYPES, dtype
 from ridgeline.core.errors import InputError, Problem, UnknownId, not_among
 from ridgeline.core.files import INSIDE, SUFFIXES, Table, path_within, read_table
 from ridgeline.core.records import dataclass
@@ -35,7 +36,7 @@ from ridgeline.plan.capability import unsupported_decisions
 from ridgeline.plan.check import check, check_known, with_length
 from ridgeline.plan.engine import ENGINES, Engine, default_engine, default_engine_note
 from ridgeline.plan.engine import engine as load_engine
-from ridgeline.plan.plan import Plan, shares
+from ridgeline.plan.plan import NARROW, Plan, shares
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import Serve, Train, Workload
@@ -433,11 +434,25 @@ def _complete(plan: object, system: System | None, workload: Workload | None) ->
     if workload is not None and not isinstance(workload, Train) and "engine" not in plan:
         plan["engine"] = SERVING_ENGINE
         notes.append(f"engine = {SERVING_ENGINE}: not given; the default for serving")
+    if workload is not None and not isinstance(workload, Train):
+        notes += _narrow_weights(plan)
     for key, default in usual.items():
         if key not in plan and (isinstance(workload, Train) or key == "precision"):
             plan[key] = default
             notes.append(default_engine_note(system) if key == "engine" else f"{key} = {default}: not given")
     return notes
+
+
+def _narrow_weights(plan: JsonObject) -> Iterator[str]:
+    """Store weights as a narrow format's name says, where an engine serves: as vLLM and SGLang mean `fp8`."""
+    precision = plan.get("precision")
+    table = {"name": precision} if isinstance(precision, str) else precision
+    name = table.get("name") if isinstance(table, Mapping) else None
+    if not isinstance(name, str) or ALIASES.get(name, name) not in DTYPES or dtype(name).peak not in NARROW:
+        return
+    if isinstance(table, Mapping) and "weights" not in table:
+        plan["precision"] = {"weights": name, **table}
+        yield f"weights {dtype(name).id}: what {name} means to an engine; plan.precision.weights changes it"
 
 
 def _given_parts(data: JsonMapping) -> list[str]:

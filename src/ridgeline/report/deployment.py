@@ -31,6 +31,8 @@ from ridgeline.search import DeploymentReport, FrontierPoint
 from ridgeline.sim.forward_price import PARTS
 
 KNOBS, MOST = 16, 8
+SURE_ENOUGH = 0.95  # the highest chance that is told
+SMALLEST = 5e-4  # change of a rate that a knob is listed for
 GOALS = {"cost": "the cheapest that holds the load", "chips": "the fewest chips that hold the load",
          "goodput": "the most goodput on what there is"}  # fmt: skip
 
@@ -66,10 +68,37 @@ def _headline(report: DeploymentReport) -> Iterator[RenderableType]:
     money = f", ${cost:,.2f} per million output tokens" if cost is not None else ""
     yield Text(f"{best.rate:.3g} requests/s, {best.prediction.metrics.output_tokens_per_s:,.0f} output tokens/s, "
                f"{best.user_tokens_per_s:.0f} tokens/s a user{money}")  # fmt: skip
-    for limit in best.prediction.limits:
+    formats = report.narrow_formats
+    if formats:
+        yield Text(f"{formats}: chosen here, what that does to answers is not judged; plan.precision=bf16 pins bf16")
+    yield from _promise(report)
+
+
+def _promise(report: DeploymentReport) -> Iterator[RenderableType]:
+    """Every limit with the interval of what it limits, and how sure all of them are kept."""
+    promise = report.found.promise
+    intervals = {limit.metric: limit for limit in promise.limits} if promise else {}
+    for limit in report.best.prediction.limits:
         word, colour = ("kept", "green") if limit.met else ("missed", "red")
-        sentence = f"{limit.metric.upper()} p{limit.percentile:g} {format_quantity(limit.found, 's', 3)}"
-        yield Text.assemble((word, colour), f"  {sentence}, limit {format_quantity(limit.limit, 's', 3)}")
+        percentile, longest, low, high = (
+            format_quantity(seconds, "s", 3)
+            for seconds in (limit.found, limit.limit, intervals[limit.metric].low_s, intervals[limit.metric].high_s)
+        )
+        sentence = f"{limit.metric.upper()} p{limit.percentile:g} {percentile}, limit {longest}"
+        yield Text.assemble((word, colour), f"  {sentence}   {low} to {high} with 90% probability")
+    if promise is None:
+        return
+    least = "at least " if promise.chance >= SURE_ENOUGH else ""
+    chance = f"chance of keeping the objective: {least}{promise.chance:.0%}"
+    if promise.chips == report.best.candidate.chips:
+        yield Text(chance)
+    elif promise.chips is None:
+        yield Text(
+            f"{chance}; no number of these replicas was found that keeps it with {promise.sure:.0%}: {promise.obstacle}"
+        )
+    else:
+        many = " + ".join(map(str, promise.replicas))
+        yield Text(f"{chance}; {many} replicas ({promise.chips} chips) keep it with {promise.sure:.0%}")
 
 
 def _other_deployments(report: DeploymentReport) -> Iterator[RenderableType]:
@@ -88,7 +117,7 @@ def _why(report: DeploymentReport) -> Iterator[RenderableType]:
     for pool in report.best.pools:
         role = "replica" if pool.instance.role == "both" else f"{pool.instance.role} replica"
         limit = pool.capacity.breaks.upper() or "nothing"
-        yield Text(f"a {role} holds {pool.capacity.rate:.3g} requests/s; beyond that {limit} is missed first; "
+        yield Text(f"a {role} holds {pool.holds:.3g} requests/s; beyond that {limit} is missed first; "
                    f"its cache holds {pool.instance.memory.tokens:,} tokens")  # fmt: skip
     total = sum(report.why.step.values()) or 1.0
     took = format_quantity(total, "s", 3)
@@ -104,14 +133,15 @@ def _why(report: DeploymentReport) -> Iterator[RenderableType]:
 
 
 def _knobs(report: DeploymentReport) -> Iterator[RenderableType]:
-    if not report.why.knobs:
-        return
-    rows = (
+    rows = [
         (clean(choice), change, breaks, Text(words, style="dim"))
         for choice, change, breaks, words in _knob_rows(report)[:KNOBS]
-    )
-    yield Text("what each knob would change, one replica on a shortened load", style="bold")
-    yield header_table(KNOB_HEADS, rows, right=KNOB_HEADS[1:2])
+    ]
+    if rows:
+        yield Text("what each knob would change, one replica on a shortened load", style="bold")
+        yield header_table(KNOB_HEADS, rows, right=KNOB_HEADS[1:2])
+    if idle := [knob.choice for knob in report.why.knobs if abs(knob.change) < SMALLEST]:
+        yield Text(f"no effect: {', '.join(idle)}", style="dim")
 
 
 KNOB_HEADS = ("decided otherwise", "requests/s/chip", "missed first", "the replica")
@@ -121,6 +151,7 @@ def _knob_rows(report: DeploymentReport) -> list[tuple[str, str, str, str]]:
     return [
         (knob.choice, signed_share(knob.change) if knob.rate else "none", knob.breaks.upper(), knob.words)
         for knob in report.why.knobs
+        if abs(knob.change) >= SMALLEST
     ]
 
 

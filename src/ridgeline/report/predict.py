@@ -14,8 +14,7 @@ from ridgeline.report.cells import WEAK, BarRow, bar, bar_table, blocks, clean, 
 from ridgeline.sim.prediction import NetworkContention, Prediction
 
 if TYPE_CHECKING:
-    from ridgeline.plan.scenario import Scenario
-    from ridgeline.sim.phase_prediction import PhasePrediction
+    from ridgeline.sim.phase_prediction import CurvePoint, PhasePrediction
 
 COLOURS = {"compute": "blue", "memory": "green", "network": "magenta", "host": "yellow"}
 WIDE = 36  # cells of a bar
@@ -31,11 +30,16 @@ def draw_prediction(prediction: Prediction, console: Console) -> None:
 
 def draw_phase(phase: PhasePrediction, console: Console) -> None:
     """Print what, how long, where the time goes, what limits it, what fits, other batches, how sure."""
-    curve = [_curve(phase)] if phase.curve else []
+    curve = [_curve(phase)] if _fitting_points(phase) else []
     console.print(blocks(_phase_headline(phase), _time(phase), _phase_memory(phase), curve, _trust(phase)))
 
 
-def _titles(scenario: Scenario, what: str, *how: str) -> Iterator[Text]:
+def _titles(step: Prediction | PhasePrediction, what: str, *how: str) -> Iterator[Text]:
+    """What is predicted and how; before that, where it does not fit, that it does not."""
+    scenario = step.scenario
+    if not step.fits:
+        words, style = _verdict(step) if isinstance(step, Prediction) else _phase_verdict(step)
+        yield Text.assemble((f"{words}; what follows is what it would take if it did", style))
     mesh = " ".join(f"{axis}={degree}" for axis, degree in scenario.plan.mesh.split.items()) or "one rank"
     yield Text.assemble(clean(what), style="bold")
     yield Text.assemble(clean(", ".join((mesh, *how, scenario.plan.engine))), style="dim")
@@ -50,7 +54,7 @@ def _step_text(name: str, step: Prediction | PhasePrediction) -> Text:
 def _headline(prediction: Prediction) -> Iterator[RenderableType]:
     about, plan, work = prediction.scenario, prediction.scenario.plan, prediction.scenario.workload
     what = f"{about.model.id} on {about.system.name}, {work.sequences} x {work.seq} tokens a step"
-    yield from _titles(about, what, f"{about.microbatches} microbatch(es)", plan.sharding.shard,
+    yield from _titles(prediction, what, f"{about.microbatches} microbatch(es)", plan.sharding.shard,
                        f"recompute {plan.recompute}", plan.precision.compute.id)  # fmt: skip
     yield _step_text("step ", prediction)
     yield Text.assemble(
@@ -64,7 +68,7 @@ def _headline(prediction: Prediction) -> Iterator[RenderableType]:
     if cost_usd is not None:
         per_million = cost_usd * DECIMAL["M"] / work.tokens
         bill.append(f"{cost_usd:.3g} USD a step, {per_million:.3g} USD per million tokens")
-    if bill:
+    if bill and prediction.fits:
         yield Text.assemble(("bill ", "dim"), ", ".join(bill))
 
 
@@ -73,14 +77,17 @@ def _phase_headline(phase: PhasePrediction) -> Iterator[RenderableType]:
     is_decode = work.kind == "decode"
     load = f"{work.sequences} x {work.seq} tokens" + (" in the cache" if is_decode else " of prompt")
     formats = f"{precision.compute.id}, weights {precision.weights.id}, KV cache {precision.kv.id}"
-    yield from _titles(about, f"{work.kind} of {about.model.id} on {about.system.name}, {load}", formats)
+    yield from _titles(phase, f"{work.kind} of {about.model.id} on {about.system.name}, {load}", formats)
     yield _step_text("step " if is_decode else f"prefill in {phase.steps} step(s) ", phase)
     yield Text.assemble(
         ("speed ", "dim"), (f"{phase.tokens_per_s:,.0f}", "bold"), " tokens/s   ",
         (f"{phase.tokens_per_s_per_chip:,.0f}", "bold"), " tokens/s/chip   ",
         (f"{phase.tokens_per_s_per_user:,.1f}", "bold"), " tokens/s/user",
     )  # fmt: skip
-    if phase.cost_per_million_tokens_usd is not None:
+    if precision.weights.bits > precision.compute.bits:
+        sentence = f"weights stay {precision.weights.id} though products are {precision.compute.id}"
+        yield Text(f"{sentence}: plan.precision.weights changes that", style="yellow")
+    if phase.cost_per_million_tokens_usd is not None and phase.fits:
         yield Text.assemble(("bill ", "dim"), f"{phase.cost_per_million_tokens_usd:.3g} USD per million tokens")
 
 
@@ -103,19 +110,24 @@ def limits_text(step: Prediction | PhasePrediction) -> Text:
     return Text.assemble(("limited by ", "dim"), *shares)
 
 
+def _verdict(prediction: Prediction) -> tuple[str, str]:
+    """Whether a step fits, in words and their style."""
+    memory, headroom = prediction.memory, prediction.memory.headroom_bytes
+    if headroom < 0:
+        return f"does not fit: {format_gib(-headroom)} too much", "bold red"
+    if not prediction.fits:
+        over = memory.host_bytes - (memory.known_host_capacity_bytes or 0.0)
+        return f"the host does not hold what is offloaded: {format_gib(over)} too much", "bold red"
+    return f"fits, {format_gib(headroom)} to spare", "bold green"
+
+
 def _memory(prediction: Prediction) -> Iterator[RenderableType]:
     memory, fullest = prediction.memory, prediction.memory.fullest
-    capacity, headroom, host_capacity = memory.capacity_bytes, memory.headroom_bytes, memory.known_host_capacity_bytes
-    verdict = (f"fits, {format_gib(headroom)} to spare", "bold green")
-    if headroom < 0:
-        verdict = (f"does not fit: {format_gib(-headroom)} too much", "bold red")
-    elif not prediction.fits:
-        over = memory.host_bytes - (host_capacity or 0.0)
-        verdict = (f"the host does not hold what is offloaded: {format_gib(over)} too much", "bold red")
+    capacity, host_capacity = memory.capacity_bytes, memory.known_host_capacity_bytes
     where = f" on stage {fullest.rank} of {len(memory.stages)}" if len(memory.stages) > 1 else ""
     yield Text.assemble(
         ("memory ", "dim"), (format_gib(memory.peak_bytes), "bold"),
-        f" of {format_gib(capacity)}{where}, at its {fullest.moment}: ", verdict,
+        f" of {format_gib(capacity)}{where}, at its {fullest.moment}: ", _verdict(prediction),
     )  # fmt: skip
     rows: list[BarRow] = [
         (kind, format_gib(size), size / capacity, "cyan", "")
@@ -128,15 +140,21 @@ def _memory(prediction: Prediction) -> Iterator[RenderableType]:
     yield bar_table(rows, WIDE)
 
 
+def _phase_verdict(phase: PhasePrediction) -> tuple[str, str]:
+    """Whether weights and cache fit, in words and their style."""
+    room, needed = phase.memory.tokens, phase.cached_tokens
+    if phase.memory.kv_bytes <= 0:
+        return f"does not fit: {format_gib(-phase.memory.kv_bytes)} too much before any cache", "bold red"
+    if not phase.fits:
+        return f"does not fit: the cache holds {room:,} tokens, {needed:,} asked", "bold red"
+    return f"fits {room:,} tokens, {needed:,} asked", "bold green"
+
+
 def _phase_memory(phase: PhasePrediction) -> Iterator[RenderableType]:
     memory = phase.memory
-    room, needed = memory.tokens, phase.cached_tokens
-    verdict = (f"fits {room:,} tokens, {needed:,} asked", "bold green")
-    if memory.kv_bytes <= 0:
-        verdict = (f"does not fit: {format_gib(-memory.kv_bytes)} too much before any cache", "bold red")
-    elif not phase.fits:
-        verdict = (f"the cache holds {room:,} tokens, {needed:,} asked", "bold red")
-    yield Text.assemble(("memory of a chip ", "dim"), (format_gib(memory.capacity), "bold"), ": ", verdict)
+    yield Text.assemble(
+        ("memory of a chip ", "dim"), (format_gib(memory.capacity), "bold"), ": ", _phase_verdict(phase)
+    )
     per_token = f"{memory.kv_bytes_per_token / 1024:,.1f} KiB a token"
     state = f", {memory.state_bytes / 2**20:,.1f} MiB a request" if memory.state_bytes else ""
     sizes = (
@@ -148,13 +166,21 @@ def _phase_memory(phase: PhasePrediction) -> Iterator[RenderableType]:
     )
 
 
+def _fitting_points(phase: PhasePrediction) -> list[CurvePoint]:
+    """Batches of the curve whose cache fits beside the weights."""
+    mesh, work = phase.scenario.plan.mesh, phase.scenario.workload
+    most = phase.memory.requests(work.seq) * mesh.dp * mesh.pp if phase.memory.fits else 0.0
+    return [point for point in phase.curve if point.batch <= most]
+
+
 def _curve(phase: PhasePrediction) -> Table:
     """Tokens/s/user against tokens/s/chip, a row for each batch."""
     table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
     for name in ("batch", "step", "tokens/s/user", "tokens/s/chip", "USD/M tokens", ""):
         table.add_column(name, justify="left" if not name else "right")
-    most = max(point.tokens_per_s_per_chip for point in phase.curve)
-    for point in phase.curve:
+    points = _fitting_points(phase)
+    most = max(point.tokens_per_s_per_chip for point in points)
+    for point in points:
         cost, share = point.cost_per_million_tokens_usd, point.tokens_per_s_per_chip / most
         table.add_row(
             f"{point.batch:,}", format_quantity(point.step_time_s, "s", 3),

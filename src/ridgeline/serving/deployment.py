@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from ridgeline.core.arrays import Array
-from ridgeline.core.errors import Problem
+from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.cost import Calibration, ServingCalibration
 from ridgeline.hardware.load import system as load_system
@@ -52,6 +52,7 @@ LONG_CONTEXT = 1 << 17  # tokens of a model whose context nobody states
 SGLANG_DP = 0.3  # of its conservativeness under DP attention
 STATIC_TOKENS = 16384  # of a step of a static batcher that are priced
 SGLANG_RUNNING = (2048, 4096)  # least and most `max_running_requests` by default
+MOST_FAILURES = 100_000  # random ones of a run
 HANDSHAKE_S = 5e-4  # before a cache moves: notification and descriptors, assumed
 STAGES_NOTE = "pipeline stages: a step is a round of pp microbatches, each through all stages, one entering at a time"
 DRAFTS_NOTE = "speculation: a token takes the step's time over the mean number of tokens that a step yields"
@@ -300,6 +301,14 @@ def _random_failures(scenario: Scenario, replicas: int, until: float) -> Iterato
     serving = scenario.plan.serving
     if not serving.mtbf:
         return
+    if (many := until / (serving.mtbf + serving.restart) * replicas) > MOST_FAILURES:
+        frequency = f"{serving.mtbf:g} s, about {many:.3g} failures while requests come"
+        todo = "raise mtbf or restart, or ask for fewer requests"
+        raise InputError(
+            Problem(
+                path="plan.serving.mtbf", given=frequency, expected=f"at most {MOST_FAILURES:,} failures", todo=todo
+            )
+        )
     seed = getattr(scenario.workload, "seed", 0)
     for place in range(replicas):
         dice = np.random.default_rng((seed, 2, place))

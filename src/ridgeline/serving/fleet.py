@@ -139,7 +139,7 @@ class _FleetLoop:
         self.asked: dict[str, Request] = {}
         self.first_sent: dict[str, float] = {}
         self.prefix_hits: dict[str, int] = {}
-        self.parked: list[Request] = []
+        self.parked: list[Callable[[float], None]] = []  # what waits for a replica to be back
         self.states: list[tuple[RequestState, float, int]] = []
         self.gaps: list[TokenGaps] = []
         self.samples: list[list[Sample]] = [[] for _ in self.members]
@@ -231,7 +231,7 @@ class _FleetLoop:
             self.first_sent.setdefault(request.id, at)
         place = self._choose(request, role, at)
         if place is None:
-            self.parked.append(request)
+            self.parked.append(partial(self._send, request))
             return
         part = replace(request, output_tokens=1, max_new_tokens=1) if role == "prefill" else request
         sent = self.first_sent.get(request.id, at)
@@ -281,15 +281,15 @@ class _FleetLoop:
     def _hand_over(self, place: int, state: RequestState, at: float) -> None:
         """A prompt is computed: its cache goes to a replica that decodes."""
         member, request = self.members[place], self.asked[state.request.id]
+        target = self._choose(request, "decode", at)
+        if target is None:
+            self.parked.append(partial(self._hand_over, place, state))
+            return
         link = member.pool.transfer or CacheTransfer(bytes_per_token=0.0, bytes_per_s=math.inf)
         size = request.prompt_tokens * link.bytes_per_token
         self.transfer_bytes += size
         member.link_free = max(member.link_free, at) + size / link.bytes_per_s
         arrives = member.link_free + link.latency_s
-        target = self._choose(request, "decode", at)
-        if target is None:
-            self._at(at + TICK_S, partial(self._hand_over, place, state))
-            return
         prefilled = state.first_token_s - state.first_scheduled_s + state.prefilled_s
         ready = replace(request, remote_tokens=request.prompt_tokens - 1)
         self._give(target, ready, arrives, (state.sent_s, prefilled, arrives - at))
@@ -315,8 +315,8 @@ class _FleetLoop:
     def _back(self, place: int, at: float) -> None:
         self._switch(place, active=True, at=at)
         parked, self.parked = self.parked, []
-        for request in parked:
-            self._send(request, at)
+        for action in parked:
+            action(at)
 
     def _switch(self, place: int, *, active: bool, at: float) -> None:
         self.members[place].active = active
@@ -400,8 +400,21 @@ class _Scaler:
         elif want < have and at - self.down_since >= rule.downscale_delay and run._active_count() > rule.min_replicas:
             last = max(place for place, member in enumerate(run.members) if member.active)
             run._switch(last, active=False, at=at)
-        if run.events or any(not one.engine.idle for one in run.members):
-            run._at(at + TICK_S, self.look)
+        idle = all(member.engine.idle for member in run.members)
+        if run.events or not idle:
+            run._at(self._next_look(at, may_start=want > have) if idle else at + TICK_S, self.look)
+
+    def _next_look(self, at: float, *, may_start: bool) -> float:
+        """The next look at which idle replicas may see a change: an event has come, or one of them may stop.
+
+        Looks in between would find what this one found, so they are left out and the answer stays the same.
+        """
+        if may_start:
+            return at + TICK_S
+        change = self.run.events[0][0]
+        if self.run._active_count() > self.rule.min_replicas:
+            change = min(change, self.down_since + self.rule.downscale_delay)
+        return max(math.ceil(change / TICK_S) * TICK_S, at + TICK_S)
 
     def _started(self, at: float) -> None:
         self.starting -= 1

@@ -5,6 +5,7 @@ Who describes a load generates: when requests come, how long they are, what they
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.units import YEAR
 from ridgeline.plan.workload import (
     USUAL_REQUESTS,
     ClosedLoop,
@@ -32,13 +34,30 @@ SHARED_SEED = -(1 << 40)  # the text that prompts of a load begin with
 
 def load_of(work: Serve) -> tuple[Request, ...]:
     """The requests of a workload; the same seed gives the same ones."""
-    made = _trace_requests(work, work.arrivals) if isinstance(work.arrivals, TraceFile) else _generate_requests(work)
+    with np.errstate(all="ignore"):  # times that overflow are refused right below
+        made = (
+            _trace_requests(work, work.arrivals) if isinstance(work.arrivals, TraceFile) else _generate_requests(work)
+        )
+    _refuse_long_span(work, max((request.arrival_s for request in made), key=lambda at: (at != at, at), default=0.0))
     if work.prefix:
         made = [_share_prefix(request, work.prefix) for request in made]
     if work.max_new_tokens is not None:
         allowed = work.max_new_tokens
         made = [replace(request, max_new_tokens=max(allowed, request.output_tokens)) for request in made]
     return tuple(made)
+
+
+def _refuse_long_span(work: Serve, last_s: float) -> None:
+    """Refuse requests of which the last comes (or a user thinks) beyond a year of simulated time."""
+    if last_s <= YEAR:
+        return
+    rate = None if isinstance(work.arrivals, ClosedLoop) else work.arrivals.rate
+    years = f"{last_s / YEAR:.3g} years" if math.isfinite(last_s) else "more years than a clock counts"
+    span = f"{'a think time' if rate is None else f'{rate:g} requests/s'}, which spans {years}"
+    todo = "raise the rate, shorten the silence, or ask for fewer requests"
+    raise InputError(
+        Problem(path="workload.arrivals", given=span, expected="a year of simulated time at most", todo=todo)
+    )
 
 
 def _trace_requests(work: Serve, source: TraceFile) -> list[Request]:

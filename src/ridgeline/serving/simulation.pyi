@@ -10,3 +10,4 @@ from ridgeline.serving.load import closed_loop as closed_loop
 from ridgeline.serving.replica import replica_of as replica_of
 from ridgeline.serving.request import Piece as Piece
 from ridgeline.serving.request import plain_request as plain_request
+from ridgeline.serving.step_cost import ScaledStepCost as ScaledStepCost

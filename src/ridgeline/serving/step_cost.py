@@ -61,6 +61,21 @@ class LinearStepCost:
         return seconds
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledStepCost:
+    """Another step cost times a factor."""
+
+    cost: StepCost
+    factor: float
+
+    def decode_line(self, decodes: int) -> tuple[float, float]:
+        fixed, per_token = self.cost.decode_line(decodes)
+        return fixed * self.factor, per_token * self.factor
+
+    def mixed_step_seconds(self, chunks: Sequence[tuple[int, int]], decodes: int, kv_tokens: int) -> float:
+        return self.cost.mixed_step_seconds(chunks, decodes, kv_tokens) * self.factor
+
+
 SHORT, LONG = 256.0, 4096.0  # cached tokens of a request between which a decode's line is drawn
 FINE = 512  # requests up to which every captured size is priced
 BESIDE = 1024.0  # prompt tokens beside which rows of logits are priced

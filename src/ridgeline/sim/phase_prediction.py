@@ -6,12 +6,13 @@ decode    one step of a batch, and the curve over batches: tokens/s/user against
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
-from ridgeline.core.errors import Problem
+from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import HOUR, MILLION
@@ -30,6 +31,7 @@ from ridgeline.sim.unpriced_fields import unused_networks
 
 CURVE = 14  # batches of the curve
 COVERAGE = 0.9
+MOST_STEPS = 65_536  # distinct steps of a prefill: 3 s and 1 GB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,10 +156,10 @@ def _unserved_parts(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _predict_phase(scenario: Scenario, calibration: Calibration, serving: ServingCalibration) -> PhasePrediction:
-    steps, tokens = phase_steps(scenario)
+    steps, times, tokens = phase_steps(scenario)
     priced = price_forward(scenario, steps, calibration, serving)
     memory = serving_memory(scenario)
-    total = _through(scenario, priced)
+    total = _through(scenario, priced, times)
     work, mesh = scenario.workload, scenario.plan.mesh
     cached = -(-work.sequences // mesh.dp) * work.seq if memory.kv_bytes_per_token else 0
     asked = "step" if isinstance(work, Decode) else "ttft"
@@ -166,9 +168,9 @@ def _predict_phase(scenario: Scenario, calibration: Calibration, serving: Servin
     return PhasePrediction(
         scenario=scenario,
         step_time_s=total,
-        steps=len(steps),
+        steps=int(times.sum()),
         tokens=tokens,
-        breakdown=_breakdown(priced, total),
+        breakdown=_breakdown(priced, times, total),
         memory=memory,
         cached_tokens=cached,
         interval=Interval(low=total * low, high=total * high, coverage=COVERAGE, runs=rows, basis=basis),
@@ -179,56 +181,64 @@ def _predict_phase(scenario: Scenario, calibration: Calibration, serving: Servin
     )
 
 
-def phase_steps(scenario: Scenario) -> tuple[ForwardSteps, float]:
-    """The engine steps of a scenario's workload on one scheduler, and its tokens over the whole system.
+def phase_steps(scenario: Scenario) -> tuple[ForwardSteps, Array, float]:
+    """The engine steps of a workload on one scheduler, how often each runs, and its tokens over the whole system.
 
     A prefill fills each step with tokens of its sequences in order, the last of a step cut where chunks end; sequences
-    that are seen both ways (encoders, latents) are never cut.
+    that are seen both ways (encoders, latents) are never cut. The step that ends a prefill comes last, and once.
     """
     work, mesh = scenario.workload, scenario.plan.mesh
     if isinstance(work, Decode):
         own = work.batch / mesh.dp
         drafts = scenario.plan.speculation
         gained = drafts.tokens_per_step if drafts else 1.0
-        return forward_steps(decodes=own, kv_tokens=own * work.context), work.batch * gained
+        return forward_steps(decodes=own, kv_tokens=own * work.context), np.ones(1), work.batch * gained
     assert isinstance(work, Prefill)
     many = -(-work.batch // mesh.dp)
     chunk = limits_of(scenario).max_num_batched_tokens if work.chunk is None else work.chunk
     if not scenario.model.causal:  # tokens that see each other both ways are of one step
         chunk = max(1, chunk // work.seq) * work.seq if chunk else 0
-    rows = list(_pack_chunks(many, work.seq, work.cached, chunk or many * work.seq))
-    columns = np.array(rows, dtype=np.float64)
+    columns = np.array(_distinct_steps(many, work.seq - work.cached, work.cached, chunk or many * work.seq))
     steps = forward_steps(prefill_tokens=columns[:, 0], prefill_pairs=columns[:, 1], prefills=columns[:, 2])
-    return steps, float(work.batch * (work.seq - work.cached))
+    return steps, columns[:, 3], float(work.batch * (work.seq - work.cached))
 
 
-def _pack_chunks(many: int, seq: int, cached: int, chunk: int) -> Iterator[tuple[float, float, float]]:
-    """Tokens, pairs and chunks of each step."""
-    tokens = pairs = chunks = 0.0
-    for _ in range(many):
-        at = cached
-        while at < seq:
-            take = min(seq - at, chunk - tokens)
-            pairs += chunk_pairs(take, at)
-            tokens, chunks, at = tokens + take, chunks + 1, at + int(take)
-            if tokens >= chunk:
-                yield tokens, pairs, chunks
-                tokens = pairs = chunks = 0.0
-    if tokens:
-        yield tokens, pairs, chunks
+def _distinct_steps(many: int, own: int, cached: int, chunk: int) -> list[tuple[float, float, float, float]]:
+    """Tokens, pairs, chunks and how often it runs of each distinct step that reads `many` x `own` tokens.
+
+    Step i begins at token i C mod T of a sequence (C = chunk, T = own tokens), so steps repeat after T / gcd(T, C).
+    """
+    before = -(-many * own // chunk) - 1  # steps before the last one
+    period = min(own // math.gcd(own, chunk), before)
+    if period > MOST_STEPS:
+        cut = f"{chunk:,} tokens, which cut these prompts into {period:,} steps that all differ"
+        todo = "use a chunk that divides the prompt, or larger chunks"
+        raise InputError(
+            Problem(path="workload.chunk", given=cut, expected=f"at most {MOST_STEPS:,} of them", todo=todo)
+        )
+    rows = [(place * chunk % own, chunk, -(-(before - place) // period)) for place in range(period)]
+    rows.append((before * chunk % own, many * own - before * chunk, 1))
+    return [(float(size), *_cut_prompts(begin, size, own, cached), float(times)) for begin, size, times in rows]
 
 
-def _through(scenario: Scenario, priced: ForwardSeconds) -> float:
+def _cut_prompts(begin: int, size: int, own: int, cached: int) -> tuple[float, float]:
+    """Query-key pairs, and chunks of prompts, of `size` tokens from token `begin` of a sequence on."""
+    sequences, tail = divmod(begin + size, own)
+    pairs = sequences * chunk_pairs(own, cached) + chunk_pairs(tail, cached) - chunk_pairs(begin, cached)
+    return pairs, float(sequences + (tail > 0))
+
+
+def _through(scenario: Scenario, priced: ForwardSeconds, times: Array) -> float:
     """Steps that follow each other: each enters once the slowest stage is free, and the last one leaves them all."""
-    waits = priced.interval_s[:-1] if scenario.plan.mesh.pp > 1 else priced.seconds[:-1]
-    return float(waits.sum() + priced.seconds[-1])
+    waits = priced.interval_s if scenario.plan.mesh.pp > 1 else priced.seconds
+    return float((waits * times)[:-1].sum() + priced.seconds[-1])
 
 
-def _breakdown(priced: ForwardSeconds, total: float) -> tuple[Part, ...]:
+def _breakdown(priced: ForwardSeconds, times: Array, total: float) -> tuple[Part, ...]:
     """Parts of the time, those of zero seconds left out; stages that work side by side share it."""
-    sums = {name: float(column.sum()) for name, column in priced.parts.items()}
+    sums = {name: float((column * times).sum()) for name, column in priced.parts.items()}
     share = total / sum(sums.values())
-    memory = float(np.average(priced.memory_bound, weights=np.maximum(priced.parts["matmul"], 1e-30)))
+    memory = float(np.average(priced.memory_bound, weights=np.maximum(priced.parts["matmul"] * times, 1e-30)))
     limits: dict[str, Bound] = {"matmul": "memory" if memory > 0.5 else "compute"}
     return tuple(
         Part(name=name, seconds=sums[name] * share, bound=limits.get(name, bound), meaning=meaning)

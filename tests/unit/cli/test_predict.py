@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from command import run
 
-EXAMPLE = str(Path(__file__).parents[3] / "examples" / "llama3-70b-64xh100.toml")
+EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLE = str(EXAMPLES / "llama3-70b-64xh100.toml")
 
 
 def test_page(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,8 +44,24 @@ def test_what_does_not_fit_says_by_how_much(
 ) -> None:
     code, out, _ = run(capsys, monkeypatch, "predict", EXAMPLE, "--set", "plan.microbatch=16")
     assert code == 0
-    assert "does not fit" in out
-    assert "GiB too much" in out
+    assert out.startswith("does not fit: ")
+    assert "GiB too much" in out.splitlines()[0]
+    assert "USD" not in "".join(out.splitlines()[:6])
+
+
+def test_a_phase_that_does_not_fit_says_so_first_and_prices_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode = str(EXAMPLES / "llama3-70b-decode-4xh100.toml")
+    wide = ("plan.precision.weights=bf16", "plan.tp=1", "plan.dp=4")
+    _, out, _ = run(capsys, monkeypatch, "predict", decode, *(part for one in wide for part in ("--set", one)))
+    assert out.startswith("does not fit: ")
+    assert "USD per million" not in out
+    assert "USD/M" not in out
+    assert "weights stay bf16 though products are fp8-e4m3" in out
+    _, out, _ = run(capsys, monkeypatch, "predict", decode, "--set", "workload.batch=100000")
+    assert out.startswith("does not fit: the cache holds")
+    assert "100,000" not in out.split("USD/M", 1)[1]
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,7 @@ def test_mtp_repeats_the_last_layer_or_the_block_it_names() -> None:
     [
         ({"hidden": "wide"}, "hidden"),
         ({"layers": 10**8}, "layers"),
+        ({"layers": 1e8}, "layers"),
         ({"first_dense": "x"}, "first_dense"),
         ({"block": 3}, "block"),
         ({"block": {"local": 5}}, "block"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from ridgeline import Plan, Scenario, check, engine, model, read_scenario, scenario, schema, system
 from ridgeline.core.errors import InputError
 from ridgeline.plan.mesh import Mesh
-from ridgeline.plan.plan import Precision, Recompute, Schedule, Sharding, Switches
+from ridgeline.plan.plan import Precision, Recompute, Schedule, Sharding, Switches, scenario_text
 from ridgeline.plan.scenario_file import assemble, parse_value, self_contained
 from ridgeline.plan.workload import Decode, Optimizer, Prefill, Train
 
@@ -409,3 +410,25 @@ def test_short_forms_grow_into_tables() -> None:
     assert (listed.plan.offload.activations, listed.plan.offload.optimizer) == (1.0, 1.0)
     regraded = scenario(BASE, ["chip.hbm.bandwidth.evidence=measured"]).system.chip.need("hbm.bandwidth")
     assert (regraded.value, regraded.evidence.label) == (3.35e12, "measured")
+
+
+@pytest.mark.parametrize(
+    ("precision", "weights", "cache"),
+    [
+        ("fp8", "fp8-e4m3", "bf16"),
+        ({"name": "fp8", "kv": "fp8"}, "fp8-e4m3", "fp8-e4m3"),
+        ({"name": "fp8", "weights": "bf16"}, "bf16", "bf16"),
+        ({"compute": "fp8"}, "bf16", "bf16"),
+        ("bf16", "bf16", "bf16"),
+    ],
+)
+def test_a_narrow_name_means_weights_too_where_an_engine_serves(precision: object, weights: str, cache: str) -> None:
+    table = {"model": "llama3-8b", "system": "1xh100-sxm", "workload": {"kind": "decode", "context": 512}}
+    built = scenario({**table, "plan": {"precision": precision}})
+    assert (built.plan.precision.weights.id, built.plan.precision.kv.id) == (weights, cache)
+    again = scenario(tomllib.loads(scenario_text(table, built.plan)))
+    assert again.plan.precision == built.plan.precision
+    train = scenario(
+        {**table, "workload": {"kind": "train", "seq": 512, "global_batch": 1}, "plan": {"precision": "fp8"}}
+    )
+    assert train.plan.precision.weights.id == "bf16"

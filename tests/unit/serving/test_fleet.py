@@ -25,6 +25,7 @@ from ridgeline.serving.fleet import (
     ReplicaPool,
     RequestRouter,
     RoundRobin,
+    _Scaler,
     simulate,
     simulate_fleet,
 )
@@ -177,6 +178,34 @@ def test_an_autoscaler_starts_replicas_late_and_stops_them() -> None:
     assert max(counts) > 1
     assert min(at for at, count in run.replicas if count > 1) >= 4.0  # a delay and a start
     assert run.chip_seconds < 4 * run.served.duration_s
+
+
+def test_an_autoscaler_looks_only_where_something_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve(rate: float, delay: float) -> FleetRun:
+        asked = sessions(gamma_times(40, rate, seed=3), Sessions(rate=rate, turns=3, think=40.0), 300, 200)
+        rule = Autoscale(
+            max_replicas=4, target_ongoing_requests=0.7, upscale_delay=1.5, downscale_delay=delay, startup=3.2
+        )
+        return simulate_fleet(asked, Fleet(pools=[pool(4)], router=LeastLoaded, autoscale=rule))
+
+    jumps = [serve(rate, delay) for rate in (2.0, 0.01) for delay in (2.5, 90.0)]
+    assert len(serve(1e-6, 1e9).served.ids) == 120  # a year of seconds, one look each, would not end
+    monkeypatch.setattr(_Scaler, "_next_look", lambda _self, at, **_: at + 1.0)
+    looks = [serve(rate, delay) for rate in (2.0, 0.01) for delay in (2.5, 90.0)]
+    for quick, slow in zip(jumps, looks, strict=True):
+        assert quick.replicas == slow.replicas
+        assert quick.chip_seconds == slow.chip_seconds
+        assert (quick.served.finished_s == slow.served.finished_s).all()
+
+
+def test_a_prompt_waits_for_a_replica_that_decodes_without_asking_every_second() -> None:
+    asked = load(20)
+    pools = [pool(1, role="prefill", transfer=LINK), pool(1, role="decode")]
+    run = simulate_fleet(asked, Fleet(pools=pools, router=RoundRobin, failures=(Failure(at=0.0, replica=1, down=1e9),)))
+    conserved(run, asked)
+    assert run.served.finished_s.min() > 1e9
+    prompts = sum(request.prompt_tokens for request in asked if request.output_tokens > 1)
+    assert run.transfer_bytes == pytest.approx(prompts * LINK.bytes_per_token)
 
 
 @pytest.mark.parametrize("collapse", [True, False])

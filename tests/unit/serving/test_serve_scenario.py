@@ -185,6 +185,30 @@ def test_impossible_deployments_are_refused(serving: dict[str, Any]) -> None:
         scenario(serving=serving)
 
 
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        {"kind": "poisson", "rate": 1e-6},
+        {"kind": "poisson", "rate": 1e-320},
+        {"kind": "constant", "rate": 1e-320},
+        {"kind": "on-off", "rate": 5, "on": "1 s", "off": "1e9 s"},
+        {"kind": "gamma", "rate": 1, "burstiness": 1e-300},
+        {"kind": "closed-loop", "concurrency": 4, "think": "1e12 s"},
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_loads_beyond_a_year_are_refused(arrivals: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="a year of simulated time at most"):
+        predict_serving(scenario({"arrivals": arrivals}))
+
+
+def test_more_failures_than_a_run_can_play_are_refused() -> None:
+    with pytest.raises(InputError, match=r"plan\.serving\.mtbf"):
+        predict_serving(
+            scenario({"arrivals": {"kind": "poisson", "rate": 1e-3}}, serving={"mtbf": "1 ms", "restart": "1 ms"})
+        )
+
+
 def test_what_does_not_fit_is_told() -> None:
     large = predict_serving(ridgeline.read_scenario(EXAMPLE, ["model=llama3-70b"]))
     assert isinstance(large, Impossible)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 import ridgeline
+from ridgeline.core.errors import InputError
 from ridgeline.sim import Impossible
-from ridgeline.sim.phase_prediction import PhasePrediction, predict_phase
+from ridgeline.sim.phase_prediction import PhasePrediction, _distinct_steps, predict_phase
 
 
 def predicted(workload: dict[str, Any], model: str = "llama3-70b", **plan: Any) -> PhasePrediction:
@@ -53,6 +55,33 @@ def test_a_prompt_in_chunks_and_a_cached_prefix() -> None:
     assert whole.step_time_s < chunks.step_time_s
     assert usual.step_time_s / 2 < cached.step_time_s < usual.step_time_s  # its half sees twice as much
     assert cached.tokens == 8192
+
+
+@pytest.mark.parametrize(
+    ("many", "own", "cached", "chunk"),
+    [(1, 6144, 2048, 8192), (13, 6144, 2048, 8192), (7, 100, 3, 7), (50, 7, 0, 100), (9, 64, 5, 64), (3, 12, 1, 36)],
+)
+def test_distinct_steps_are_those_of_packing_token_by_token(many: int, own: int, cached: int, chunk: int) -> None:
+    packed = []
+    for begin in range(0, many * own, chunk):
+        tokens = range(begin, min(begin + chunk, many * own))
+        pairs = sum(cached + token % own + 0.5 for token in tokens)
+        packed.append((float(len(tokens)), pairs, float(len({token // own for token in tokens}))))
+    rows = _distinct_steps(many, own, cached, chunk)
+    assert Counter({row[:3]: int(row[3]) for row in rows}) <= Counter(packed)
+    assert sum(row[3] for row in rows) == len(packed)
+    assert rows[-1] == (*packed[-1], 1.0)
+    assert [row[:3] for row in rows[:-1]] == packed[: len(rows) - 1]
+    assert sum(row[1] * row[3] for row in rows) == sum(step[1] for step in packed)
+
+
+def test_a_huge_batch_is_priced_by_its_distinct_steps() -> None:
+    prompts = {"kind": "prefill", "seq": 8192, "cached": 2048, "chunk": 8192}
+    few, many = predicted({**prompts, "batch": 40}), predicted({**prompts, "batch": 4_000_000_000})
+    assert (few.steps, many.steps) == (30, 3_000_000_000)
+    assert many.step_time_s == pytest.approx(1e8 * few.step_time_s)
+    with pytest.raises(InputError, match=r"workload\.chunk"):
+        predicted({**prompts, "seq": 102_401, "chunk": 1})
 
 
 def test_what_does_not_fit_says_so() -> None:

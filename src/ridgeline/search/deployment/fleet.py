@@ -20,6 +20,7 @@ from ridgeline.search.deployment.capacity import Capacity, Load, TrialBench
 from ridgeline.search.deployment.space import DEGREES, Shape, precision_words, shape_words
 from ridgeline.search.progress import GoOn
 from ridgeline.serving import Instance, Role, ServingPrediction, SloMissed
+from ridgeline.serving.simulation import ScaledStepCost
 
 Goal = Literal["cost", "chips", "goodput"]
 GOALS: tuple[Goal, ...] = ("cost", "chips", "goodput")
@@ -116,7 +117,8 @@ class PlannedPool:
 
     chips          of one replica
     mesh           degrees above 1, by axis
-    rate           requests per second that one replica holds
+    rate           requests per second that one replica holds alone, on a shortened load
+    holds          the same, or its share of all where that is more
     breaks         the limit that is missed first beyond that
     cache_tokens   what the cache of a replica holds
     """
@@ -124,9 +126,10 @@ class PlannedPool:
     capacity: Capacity
     replicas: int
     instance: Instance
+    holds: float
 
     JSON = """
-        role=instance.role replicas chips=capacity.shape.chips words mesh precision rate=capacity.rate
+        role=instance.role replicas chips=capacity.shape.chips words mesh precision rate=capacity.rate holds
         breaks=capacity.breaks cache_tokens=instance.memory.tokens
     """
 
@@ -167,7 +170,11 @@ class Verified:
     def pools(self) -> tuple[PlannedPool, ...]:
         """Its replicas by role."""
         rows = zip(self.candidate.capacities, self.candidate.replicas, self.prediction.instances, strict=True)
-        return tuple(PlannedPool(capacity=item, replicas=many, instance=instance) for item, many, instance in rows)
+        rate = self.rate if self.met else 0.0
+        return tuple(
+            PlannedPool(capacity=item, replicas=many, instance=instance, holds=max(item.rate, rate / many))
+            for item, many, instance in rows
+        )
 
     @property
     def user_tokens_per_s(self) -> float:
@@ -192,12 +199,13 @@ MOST_TRIES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _FleetCheck:
-    """Where fleets are simulated, and what is allowed."""
+class FleetCheck:
+    """Where fleets are simulated, and what is allowed; steps take `step_scale` times what is predicted."""
 
     bench: TrialBench
     goal: Goal = "cost"
     replicas: tuple[int, ...] | None = None
+    step_scale: float = 1.0
 
     def is_allowed(self, candidate: FleetCandidate) -> bool:
         return is_allowed(candidate, self.bench.base.system.chips, self.replicas)
@@ -223,6 +231,10 @@ class _FleetCheck:
             replace(bench.instance(shape), role=role, count=many)
             for shape, role, many in zip(candidate.shapes, roles, candidate.replicas, strict=True)
         )
+        if self.step_scale != 1.0:
+            instances = tuple(
+                replace(item, cost=ScaledStepCost(cost=item.cost, factor=self.step_scale)) for item in instances
+            )
         whole = whole or len(bench.load.requests) <= PART
         requests = bench.load.at(rate) if whole else bench.load.part(rate, PART)
         served = bench.run(scenario, instances, requests, give_up)
@@ -245,7 +257,7 @@ def verify_candidates(
     bench: TrialBench, candidates: Sequence[FleetCandidate], goal: Goal, replicas: tuple[int, ...] | None, go_on: GoOn
 ) -> tuple[Verified, ...]:  # fmt: skip
     """The candidates as whole fleets, the best first and under all requests."""
-    check = _FleetCheck(bench=bench, goal=goal, replicas=replicas)
+    check = FleetCheck(bench=bench, goal=goal, replicas=replicas)
     fleets: list[Verified] = []
     for candidate in candidates:
         if goal != "goodput" and outdone(candidate, fleets):
@@ -276,7 +288,7 @@ def outdone(candidate: FleetCandidate, fleets: Sequence[Verified]) -> bool:
     return sum(fleet.met and fleet.candidate.chips <= least for fleet in fleets) > 1
 
 
-def _under_all(check: _FleetCheck, fleet: Verified) -> Verified | None:
+def _under_all(check: FleetCheck, fleet: Verified) -> Verified | None:
     """A fleet under all requests: more replicas or a lower rate where it misses, fewer where it has some to spare."""
     if check.goal == "goodput":
         return _lower_rate(check, fleet.candidate, fleet.rate, whole=True)
@@ -288,7 +300,7 @@ def _under_all(check: _FleetCheck, fleet: Verified) -> Verified | None:
     return whole_fleet if whole_fleet is None or whole_fleet.met else _grow(check, whole_fleet, whole=True)
 
 
-def _size_fleet(check: _FleetCheck, candidate: FleetCandidate) -> Verified | None:
+def _size_fleet(check: FleetCheck, candidate: FleetCandidate) -> Verified | None:
     """With replicas taken away as long as the objective holds, or added until it does."""
     fleet = check.run(candidate, check.bench.load.rate, whole=False)
     if fleet is None or not fleet.met:
@@ -298,10 +310,10 @@ def _size_fleet(check: _FleetCheck, candidate: FleetCandidate) -> Verified | Non
     return fleet
 
 
-def _grow(check: _FleetCheck, fleet: Verified, *, whole: bool) -> Verified:
+def _grow(check: FleetCheck, fleet: Verified, *, whole: bool) -> Verified:
     """With replicas added until the objective holds or the chips are used up."""
     for _ in range(MOST_TRIES):
-        more = _larger(fleet)
+        more = larger(fleet)
         attempt = check.run(more, fleet.rate, whole=whole) if check.is_allowed(more) else None
         if attempt is None or attempt.met:
             return attempt or fleet
@@ -318,7 +330,7 @@ def _smaller(candidate: FleetCandidate) -> FleetCandidate | None:
     return replace(candidate, replicas=tuple(many - (at == place) for at, many in enumerate(candidate.replicas)))
 
 
-def _larger(fleet: Verified) -> FleetCandidate:
+def larger(fleet: Verified) -> FleetCandidate:
     """One replica more, or a twentieth; of the pool whose limit is missed most."""
     place = 0
     if fleet.candidate.is_disaggregated:
@@ -330,7 +342,7 @@ def _larger(fleet: Verified) -> FleetCandidate:
     )
 
 
-def _lower_rate(check: _FleetCheck, candidate: FleetCandidate, rate: float, *, whole: bool) -> Verified | None:
+def _lower_rate(check: FleetCheck, candidate: FleetCandidate, rate: float, *, whole: bool) -> Verified | None:
     """At a rate, or less until the objective holds."""
     fleet = None
     for _ in range(MOST_TRIES):
@@ -343,4 +355,4 @@ def _lower_rate(check: _FleetCheck, candidate: FleetCandidate, rate: float, *, w
 
 def tried_at(bench: TrialBench, candidate: FleetCandidate, rate: float) -> Verified | None:
     """A fleet under the busiest part of the load, whether or not it keeps the objective."""
-    return _FleetCheck(bench=bench).run(candidate, rate, whole=False)
+    return FleetCheck(bench=bench).run(candidate, rate, whole=False)

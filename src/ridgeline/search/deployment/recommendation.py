@@ -21,6 +21,7 @@ from ridgeline.search.deployment.explain import (
 )
 from ridgeline.search.deployment.find_deployment import DeploymentSearch, find_deployment
 from ridgeline.search.deployment.fleet import Goal, Verified
+from ridgeline.search.deployment.promise import Promise, promise_of
 from ridgeline.search.deployment.request import DeploymentCase, DeploymentRequest, deployment_cases
 from ridgeline.search.progress import Watch, ignore_progress
 from ridgeline.search.recommendation import SearchAnswer, SearchTime, search_until_stopped
@@ -47,6 +48,7 @@ class DeploymentAnswer(SearchAnswer):
     outcomes: tuple[DeploymentOutcome, ...]
     chosen: DeploymentOutcome | None
     reasons: DeploymentReasons | None
+    promise: Promise | None
     frontier: tuple[FrontierPoint, ...]
 
     @property
@@ -114,6 +116,7 @@ def recommend_deployment(request: DeploymentRequest, watch: Watch | None = None)
         outcomes=outcomes,
         chosen=chosen,
         reasons=explain_deployment(chosen.search) if chosen else None,
+        promise=promise_of(chosen.search) if chosen else None,
         problems=tuple(problems),
         frontier=frontier(outcome.search for outcome in outcomes),
         complete=complete,
@@ -150,6 +153,7 @@ class DeploymentReport:
     """The deployment that is recommended, what limits it, and what else was found.
 
     asked_rate   requests per second
+    promise      how sure the deployment keeps the objective; null without one
     others       further deployments that were simulated as a whole
     breaks       the limit that is missed first when the rate rises, by pool
     in_flight    requests that a replica decodes at once, on average
@@ -170,8 +174,8 @@ class DeploymentReport:
     JSON = """
         kind='deployment' possible=true model=scenario.model.id system=scenario.system.name
         engine=scenario.plan.engine goal=found.goal requests asked_rate=search.rate mean_prompt_tokens
-        mean_output_tokens percentile=scenario.workload.objective.percentile deployment=best others
-        breaks=why.breaks in_flight=why.in_flight step_s=why.step knobs=why.knobs frontier=found.frontier bounded
+        mean_output_tokens percentile=scenario.workload.objective.percentile deployment=best promise=found.promise
+        others breaks=why.breaks in_flight=why.in_flight step_s=why.step knobs=why.knobs frontier=found.frontier bounded
         simulated trials complete=found.complete seconds=time.seconds cpu_seconds=time.cpu_seconds assumptions
         to?=found.request.target.id
     """
@@ -201,6 +205,14 @@ class DeploymentReport:
     def others(self) -> list[Verified]:
         same = [fleet for fleet in self.search.verified if fleet is not self.best]
         return same + [search.best for search in self.searches if search is not self.search and search.best is not None]
+
+    @property
+    def narrow_formats(self) -> str:
+        """Formats below 16 bits that the search chose among others, in words; nothing where they were asked for."""
+        shape = self.best.candidate.shapes[-1]
+        formats = {"weights": shape.precision.weights, "cache": shape.precision.kv}
+        words = [f"{name} {format_}" for name, format_ in formats.items() if format_.bits < 16]
+        return ", ".join(words) if len(self.search.space.precision) > 1 else ""
 
     @property
     def bounded(self) -> int:

@@ -1,0 +1,162 @@
+"""Turn a recommended deployment into what its promise is worth: intervals, a chance, and the replicas that keep it.
+
+Steps err as measured decodes do and first tokens as measured prefills do (`serving_spread`, which also gives the
+intervals of a phase). One error holds for every step of a run, and first tokens are late where steps are slow. The
+logarithm of an error is normal on either side of 1, with the ends of the measured range where nine of ten lie.
+
+A fleet is simulated again with its steps so much faster or slower, so that queues grow as they would; what first tokens
+err beyond steps multiplies their time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import log
+from statistics import NormalDist
+
+from ridgeline.core.records import dataclass
+from ridgeline.core.units import format_quantity
+from ridgeline.cost.pricing import serving_spread
+from ridgeline.plan.engine import Engine
+from ridgeline.search.deployment.capacity import bound_of
+from ridgeline.search.deployment.find_deployment import DeploymentSearch
+from ridgeline.search.deployment.fleet import FleetCandidate, FleetCheck, Verified, larger
+
+COVERAGE, SURE = 0.9, 0.9
+SLOW, FAST = (1 + COVERAGE) / 2, (1 - COVERAGE) / 2
+MOST_LARGER = 20  # fleets tried above the recommended one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromisedLimit:
+    """Seconds of one limit's metric at its percentile, expected with the promise's coverage."""
+
+    metric: str
+    percentile: float
+    low_s: float
+    high_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """How sure a deployment keeps its objective.
+
+    limits     intervals of limited percentiles
+    chance     of keeping every limit, up to 0.95
+    replicas   the fewest found, by pool, that keep it with chance `sure`
+    chips      of these; null: none
+    obstacle   why none
+    rows       measured runs behind errors
+    """
+
+    coverage: float
+    limits: tuple[PromisedLimit, ...]
+    chance: float
+    sure: float
+    replicas: tuple[int, ...]
+    chips: int | None
+    obstacle: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SlowerSteps:
+    """The recommended fleet, or one like it, with its steps as slow as they are at most with a chance."""
+
+    check: FleetCheck
+    best: Verified
+    engine: Engine
+
+    def found_s(self, chance: float, candidate: FleetCandidate | None = None) -> tuple[Verified, dict[str, float]]:
+        """A fleet simulated so, and what each limited metric takes at its percentile, in seconds."""
+        step, first_token = step_error(self.engine, chance)
+        check = replace(self.check, step_scale=step)
+        fleet = check.run(candidate or self.best.candidate, self.best.rate, whole=self.best.whole)
+        assert fleet is not None  # the recommended one serves these requests
+        further = {"ttft": first_token / step}
+        return fleet, {name: item.found * further.get(name, 1.0) for name, item in fleet.prediction.kept.items()}
+
+    def is_kept(self, found_s: dict[str, float]) -> bool:
+        return all(found_s[name] <= item.limit for name, item in self.best.prediction.kept.items())
+
+
+def promise_of(search: DeploymentSearch) -> Promise | None:
+    """What the recommended deployment of a search promises; None without an objective."""
+    best, engine = search.best, search.scenario.engine
+    if best is None or not best.prediction.kept:
+        return None
+    check = FleetCheck(bench=replace(search.bench), goal=search.goal, replicas=search.space.replicas)
+    slower = _SlowerSteps(check=check, best=best, engine=engine)
+    (_, low), (_, high) = slower.found_s(FAST), slower.found_s(SLOW)
+    sure, obstacle = (best.candidate, "") if slower.is_kept(high) else _sure_candidate(slower)
+    return Promise(
+        coverage=COVERAGE,
+        limits=tuple(
+            PromisedLimit(metric=name, percentile=item.percentile, low_s=low[name], high_s=high[name])
+            for name, item in best.prediction.kept.items()
+        ),
+        chance=_chance(best, high),
+        sure=SURE,
+        replicas=sure.replicas if sure else (),
+        chips=sure.chips if sure else None,
+        obstacle=obstacle,
+        rows=sum(serving_spread(engine, metric)[2] for metric in ("step", "ttft")),
+    )
+
+
+def step_error(engine: Engine, chance: float) -> tuple[float, float]:
+    """What a step, and a first token, take at most with a chance, over their prediction.
+
+    >>> from ridgeline.plan.engine import ENGINES
+    >>> step_error(ENGINES["vllm"], 0.5), step_error(ENGINES["vllm"], 0.95) == tuple(
+    ...     serving_spread(ENGINES["vllm"], asked)[1] for asked in ("step", "ttft"))
+    ((1.0, 1.0), True)
+    """
+    deviation = NormalDist().inv_cdf(chance) / NormalDist().inv_cdf(SLOW)
+    spreads = (serving_spread(engine, metric) for metric in ("step", "ttft"))
+    step, first_token = (slow**deviation if deviation > 0 else fast**-deviation for fast, slow, _ in spreads)
+    return step, first_token
+
+
+def _chance(best: Verified, slow_s: Mapping[str, float]) -> float:
+    """The chance of keeping every limit, given what steps at the slow end take.
+
+    The logarithm of a percentile is drawn straight from its prediction to the slow end. It bends upwards where queues
+    grow, so the limit is reached no earlier than that.
+    """
+    crossings = [
+        log(item.limit / item.found) / log(slow_s[name] / item.found)
+        for name, item in best.prediction.kept.items()
+        if slow_s[name] > item.limit
+    ]
+    return NormalDist().cdf(NormalDist().inv_cdf(SLOW) * min(crossings)) if crossings else SLOW
+
+
+def _sure_candidate(slower: _SlowerSteps) -> tuple[FleetCandidate | None, str]:
+    """The fewest replicas found that keep the objective with `SURE`; where there are none, why."""
+    if obstacle := _alone_too_slow(slower):
+        return None, obstacle
+    candidate = slower.best.candidate
+    for _ in range(MOST_LARGER):
+        fleet, found_s = slower.found_s(SURE, candidate)
+        if slower.is_kept(found_s):
+            return candidate, ""
+        more = larger(fleet)
+        if not slower.check.is_allowed(more):
+            break
+        candidate = more
+    return None, f"even {candidate.words} miss it"
+
+
+def _alone_too_slow(slower: _SlowerSteps) -> str:
+    """The limit that a request misses which meets no other, steps as slow as they are at most with `SURE`."""
+    bench, shapes = slower.check.bench, slower.best.candidate.shapes
+    step, first_token = step_error(slower.engine, SURE)
+    tpot_s = bound_of(bench, shapes[-1]).tpot_s * step
+    alone_s = {"ttft": bound_of(bench, shapes[0]).ttft_s * first_token, "tpot": tpot_s, "itl": tpot_s}
+    for name, limit in bench.objective.limits.items():
+        if alone_s.get(name, 0.0) > limit:
+            seconds = format_quantity(alone_s[name], "s", 3)
+            return f"{name.upper()} of a request that meets no other is {seconds} then: more replicas cannot help"
+    return ""
