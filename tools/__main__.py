@@ -20,6 +20,7 @@ from types import ModuleType
 DOCS = {
     "links": "tools.docs.links",
     "screens": "tools.docs.screens",
+    "run": "tools.docs.commands",
     "targets": "tools.docs.targets",
     "json": "tools.docs.json_page",
     "bringup": "tools.docs.bringup",
