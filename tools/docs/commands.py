@@ -32,8 +32,32 @@ from tools.pages import ROOT
 PAGES = ("docs/how-to/*.md", "docs/for/*.md")
 CLONE = ("tests", "tools", "benchmarks", "docs", "src", "Makefile", "pyproject.toml", "README.md")
 PROGRAMS = frozenset(
-    "ridgeline python python3.11 pip make bash torchrun srun sbatch sudo unshare setsid scp sh tensorboard cp cd cat mkdir "
-    "echo printf export : ls".split()
+    [
+        "ridgeline",
+        "python",
+        "python3.11",
+        "pip",
+        "make",
+        "bash",
+        "torchrun",
+        "srun",
+        "sbatch",
+        "sudo",
+        "unshare",
+        "setsid",
+        "scp",
+        "sh",
+        "tensorboard",
+        "cp",
+        "cd",
+        "cat",
+        "mkdir",
+        "echo",
+        "printf",
+        "export",
+        ":",
+        "ls",
+    ]
 )
 BLOCK = re.compile(
     r"(?:<!-- needs: (?P<needs>[^>]*?) -->\n+)?(?:<!-- screen:[^>]*-->\n)?"
@@ -79,7 +103,14 @@ class Outcome:
 
     @property
     def good(self) -> bool:
+        """Whether the command ended as its page shows."""
         return self.command.meets(self.code)
+
+    def report(self) -> str:
+        """A line with code and seconds, and the end of the output where the code is another than shown."""
+        command, verdict = self.command, "ok  " if self.good else "FAIL"
+        text = f"{verdict} {self.code:3d} {self.seconds:6.1f} s  {command.page}:{command.line}  {command.text.splitlines()[0]}"
+        return text if self.good else "\n          ".join([text, *self.output.splitlines()[-3:]])
 
 
 Step = Command | SavedFile
@@ -99,8 +130,8 @@ def read_page(path: Path) -> Iterator[Step]:
         if file := FILE.match(body):
             yield SavedFile(name=file[1], text=body)
         elif language in ("console", "sh"):
-            for line, command, shown in _command_lines(body, console=language == "console"):
-                code = _promised_code(command, shown)
+            for line, command, first_output in _command_lines(body, console=language == "console"):
+                code = _promised_code(command, first_output)
                 yield Command(page=name, line=first + line, text=command, exit_code=code, needs=block["needs"] or "")
 
 
@@ -127,18 +158,17 @@ def _command_lines(body: str, *, console: bool) -> Iterator[tuple[int, str, str]
 def _is_command(line: str) -> bool:
     """Whether a line begins with a program, behind the variables that it is given."""
     words = re.sub(r"^(?:\w+=(?:\$\([^)]*\)|\S*)\s*)+", "", line).split()
-    assigned = re.match(r"\w+=\S", line) is not None
-    return bool(words and (words[0] in PROGRAMS or re.fullmatch(r"~/\S+/bin/\w+", words[0]))) or (
-        assigned and not words
-    )
+    if not words:
+        return re.match(r"\w+=\S", line) is not None
+    return words[0] in PROGRAMS or re.fullmatch(r"~/\S+/bin/\w+", words[0]) is not None
 
 
-def _promised_code(command: str, shown: str) -> int | None:
+def _promised_code(command: str, first_output: str) -> int | None:
     """The exit code that a page shows for a command; None is any but 0."""
     comment = re.search(r"\s#.*exit code (\d+)", command.partition("\n")[0])
     if comment:
         return int(comment[1])
-    return None if shown.startswith("ridgeline:") else 0
+    return None if first_output.startswith("ridgeline:") else 0
 
 
 def unsaid_needs(path: Path) -> list[str]:
@@ -224,25 +254,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run pages and print a line for each command; exit code 1 where one does not end as its page shows."""
     paths = [ROOT / name for name in arguments.pages] or sorted(path for page in PAGES for path in ROOT.glob(page))
-    outcomes, skipped = [], 0
+    outcomes: list[Outcome] = []
+    unmet_needs = 0
+    silent_pages = [path for path in paths if unsaid_needs(path)]
     for path in paths:
         steps = list(read_page(path))
-        skipped += sum(isinstance(step, Command) and bool(step.needs) for step in steps)
-        with tempfile.TemporaryDirectory() as place:
-            folder = Path(place)
+        unmet_needs += sum(isinstance(step, Command) and bool(step.needs) for step in steps)
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
             for outcome in follow(steps, folder, shell(make_clone(folder), arguments.limit)):
-                command = outcome.command
-                verdict = "ok  " if outcome.good else "FAIL"
-                where = f"{command.page}:{command.line}"
-                print(f"{verdict} {outcome.code:3d} {outcome.seconds:6.1f} s  {where}  {command.text.splitlines()[0]}")
-                if not outcome.good:
-                    print("\n".join(f"          {line}" for line in outcome.output.splitlines()[-3:]), flush=True)
+                print(outcome.report(), flush=True)
                 outcomes.append(outcome)
-        for need in unsaid_needs(path):
-            print(f"FAIL {path.relative_to(ROOT)} does not say that a block needs {need}")
-            skipped += 1000 * 0
-            outcomes.append(Outcome(command=Command(page=str(path), line=0, text=need), code=1, seconds=0.0))
+    for path in silent_pages:
+        print(f"FAIL {path.relative_to(ROOT)} does not say that a block needs {', '.join(unsaid_needs(path))}")
     good = sum(outcome.good for outcome in outcomes)
     seconds = sum(outcome.seconds for outcome in outcomes)
-    print(f"{len(outcomes)} lines run in {seconds:.0f} s, {good} end as shown; {skipped} need something and were not run")
-    return int(good < len(outcomes))
+    print(
+        f"{len(outcomes)} lines ran {seconds:.0f} s, {good} end as their page shows; {unmet_needs} need more than a clone"
+    )
+    return int(good < len(outcomes) or bool(silent_pages))
