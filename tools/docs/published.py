@@ -100,11 +100,9 @@ def predicted_table(runs: Sequence[PricedPublishedRun]) -> str:
         "predicted",
         "ratio",
         "interval",
-        "inside",
         "memory",
     )
-    rows = [f"| {' | '.join(head)} | fits |"]
-    rows.append("|---|---|---|---|---|---|---|---|---|---|---|")
+    rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for priced_run in runs:
         row, case, memory = priced_run.run.row, priced_run.case, priced_run.own.memory
         figure = f"{float(row['measured_value']):g} {UNITS[row['measured_metric']]}"
@@ -112,9 +110,9 @@ def predicted_table(runs: Sequence[PricedPublishedRun]) -> str:
             priced_run.name + (" *" if case.cross_validated else ""), plan_words(priced_run.scenario.plan),
             priced_run.scenario.engine.id, figure, f"{case.measured_s:.3g} s", f"{case.predicted_s:.3g} s",
             f"{case.predicted_s / case.measured_s:.2f}",
-            f"{case.low_s:.3g} to {case.high_s:.3g}", "yes" if case.covered else "**no**",
-            f"{format_gib(memory.peak_bytes)} of {format_gib(memory.capacity_bytes)}",
-            "yes" if priced_run.own.fits else "**no**",
+            f"{case.low_s:.3g} to {case.high_s:.3g}" + ("" if case.covered else ": **outside**"),
+            f"{format_gib(memory.peak_bytes)} of {format_gib(memory.capacity_bytes)}"
+            + ("" if priced_run.own.fits else ": **does not fit**"),
         )  # fmt: skip
         rows.append(f"| {' | '.join(cells)} |")
     off = [abs(priced_run.case.residual) for priced_run in runs]
@@ -138,7 +136,7 @@ def planned_table(runs: Sequence[PricedPublishedRun]) -> str:
             plan_words(best.scenario.plan), f"{best.step_time_s:.3g} s", gain(priced_run.own, best)
         )  # fmt: skip
         cells = (
-            priced_run.name,
+            f"`{priced_run.run.row.id}`",
             f"{priced_run.own.step_time_s:.3g} s",
             *best_cells,
             f"{priced_run.search.swept.feasible:,}",
@@ -175,23 +173,27 @@ def engines_table(found: Sequence[tuple[PricedPublishedRun, tuple[OtherEngine, .
             for rival in engines[:NAMED]
         ]
         step = f"{priced_run.best.step_time_s:.3g} s" if priced_run.best else "–"
-        rows.append(f"| {priced_run.name} | {priced_run.scenario.engine.id} | {step} | {', '.join(words) or 'none'} |")
+        name, engine = priced_run.run.row.id, priced_run.scenario.engine.id
+        rows.append(f"| `{name}` | {engine} | {step} | {', '.join(words) or 'none'} |")
     return "\n".join(rows)
 
 
 def sources(runs: Sequence[PricedPublishedRun]) -> str:
-    """Where runs are described, how their figures count, and what was settled beyond their rows; equal rows as one."""
+    """Where runs are described, how their figures count, and what was settled or assumed; equal rows as one."""
     ids: dict[tuple[str, str, str], list[str]] = {}
+    assumers: dict[str, list[str]] = {}
     for priced_run in runs:
         row = priced_run.run.row
         notes = [
             note for note in priced_run.scenario.assumptions if "blank in the table" in note or "unknown in the" in note
         ]
-        assumptions = "; ".join([*([priced_run.run.why] if priced_run.run.why else []), *notes]) or "–"
+        for note in notes:
+            assumers.setdefault(note, []).append(f"`{row.id}`")
         where_from = f"{row['source']}, {row['source_url_or_repo_path']}"
-        ids.setdefault((where_from, row["flops_convention"], assumptions), []).append(f"`{row.id}`")
-    rows = ["| runs | source | its figure | settled, assumed |", "|---|---|---|---|"]
+        ids.setdefault((where_from, row["flops_convention"], priced_run.run.why or "–"), []).append(f"`{row.id}`")
+    rows = ["| runs | source | its figure | settled |", "|---|---|---|---|"]
     rows += [f"| {', '.join(names)} | {' | '.join(cells)} |" for cells, names in ids.items()]
+    rows += ["", "Assumed:", "", *(f"- {note}: {', '.join(names)}" for note, names in assumers.items())]
     return "\n".join(rows)
 
 

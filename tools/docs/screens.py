@@ -32,6 +32,7 @@ PAGES = (
     "docs/how-to/from-model-card-to-launch-script.md",
     "docs/how-to/what-limits-my-step.md",
     "docs/how-to/explain-a-gap.md",
+    *(str(page.relative_to(ROOT)) for page in sorted(ROOT.glob("docs/for/*.md"))),
 )
 BLOCK = re.compile(r"(?:<!-- screen: (?P<how>[^>]*?) -->\n)?```console\n(?P<body>.*?)```", re.DOTALL)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import ridgeline
@@ -187,6 +188,7 @@ def train_scenario(
 
 FOLDED = ("plan.serving.autoscale", "plan.serving.pools", "workload.lora", "model")
 OPTIONS_SHOWN = 3  # options of one decision
+WORDS_OF_A_SECTION = 15  # what a shared list has to save
 
 
 def general(path: str) -> str:
@@ -197,7 +199,29 @@ def general(path: str) -> str:
     return ".".join("*" if part.isdigit() else part for part in path.split("."))
 
 
-def section(id: str) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerLines:
+    """Lines of the page: what targets express, and what they always lose."""
+
+    expressed: tuple[str, ...]
+    lost: tuple[str, ...]
+
+    def section(self, title: str, text: str = "") -> str:
+        """The lines below a heading."""
+        lines = [f"## {title}", "", *([text, ""] if text else []), *self.expressed]
+        lines += [""] if self.expressed and self.lost else []
+        lines += ["Lost:", "", *self.lost] if self.lost else []
+        return "\n".join(lines) + "\n"
+
+    def without(self, shared: Iterable[str]) -> LedgerLines:
+        """The lines that are not among the shared ones."""
+        return LedgerLines(
+            expressed=tuple(line for line in self.expressed if line not in shared),
+            lost=tuple(line for line in self.lost if line not in shared),
+        )
+
+
+def target_lines(id: str) -> LedgerLines:
     """What one target expresses, and what it always loses: decisions by their options, and by the commonest reason."""
     target = TARGETS[id]
     options_of: dict[str, dict[str, None]] = {}
@@ -217,11 +241,43 @@ def section(id: str) -> str:
         if path in options_of:  # lost for some values: the ledger of an export names them
             continue
         by_reason.setdefault(reasons.most_common(1)[0][0], []).append(path)
-    lines = [f"## {id}", "", f"{target.title} {target.version}: {target.source.partition(', recorded')[0]}.", ""]
-    lines += [f"- {_name_list(paths, len(paths))}: {options}" for options, paths in by_options.items()]
-    lines += ["", "Lost:", ""] if by_reason else []
-    lines += [f"- {_name_list(paths, len(paths))}: {why}" for why, paths in by_reason.items()]
-    return "\n".join(lines) + "\n"
+    return LedgerLines(
+        expressed=tuple(f"- {_name_list(paths, len(paths))}: {options}" for options, paths in by_options.items()),
+        lost=tuple(f"- {_name_list(paths, len(paths))}: {why}" for why, paths in by_reason.items()),
+    )
+
+
+def shared_lines(lines_of: dict[str, LedgerLines]) -> dict[tuple[str, ...], LedgerLines]:
+    """Lines that several targets have alike, by those targets, where one list saves words."""
+    owners: dict[str, list[str]] = {}
+    for id, lines in lines_of.items():
+        for line in (*lines.expressed, *lines.lost):
+            owners.setdefault(line, []).append(id)
+    groups: dict[tuple[str, ...], set[str]] = {}
+    for line, ids in owners.items():
+        groups.setdefault(tuple(ids), set()).add(line)
+    words = {ids: sum(len(line.split()) for line in lines) for ids, lines in groups.items()}
+    return {
+        ids: LedgerLines(
+            expressed=tuple(line for line in lines_of[ids[0]].expressed if line in lines),
+            lost=tuple(line for line in lines_of[ids[0]].lost if line in lines),
+        )
+        for ids, lines in sorted(groups.items())
+        if len(ids) > 1 and (len(ids) - 1) * words[ids] > WORDS_OF_A_SECTION
+    }
+
+
+def page_sections() -> Iterator[str]:
+    """A section for each group of targets with lines in common, and for each target the lines of its own."""
+    lines_of = {id: target_lines(id) for id in sorted(TARGETS)}
+    groups = shared_lines(lines_of)
+    for ids, lines in groups.items():
+        yield lines.section(", ".join(ids))
+    for id, lines in lines_of.items():
+        target = TARGETS[id]
+        shared = {line for ids, group in groups.items() if id in ids for line in (*group.expressed, *group.lost)}
+        text = f"{target.title} {target.version}: {target.source.partition(', recorded')[0]}."
+        yield lines.without(shared).section(id, text)
 
 
 def _name_list(words: Iterable[str], most: int) -> str:
@@ -232,5 +288,5 @@ def _name_list(words: Iterable[str], most: int) -> str:
 def run(arguments: argparse.Namespace) -> int:
     """Write or check the page below its mark."""
     head = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
-    text = head + MARK + "\n" + "\n".join(section(id) for id in sorted(TARGETS))
+    text = head + MARK + "\n" + "\n".join(page_sections())
     return write_or_check(PAGE, text, check=arguments.check, command="docs targets")
