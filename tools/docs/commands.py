@@ -109,7 +109,8 @@ class Outcome:
     def report(self) -> str:
         """A line with code and seconds, and the end of the output where the code is another than shown."""
         command, verdict = self.command, "ok  " if self.good else "FAIL"
-        text = f"{verdict} {self.code:3d} {self.seconds:6.1f} s  {command.page}:{command.line}  {command.text.splitlines()[0]}"
+        place = f"{command.page}:{command.line}  {command.text.splitlines()[0]}"
+        text = f"{verdict} {self.code:3d} {self.seconds:6.1f} s  {place}"
         return text if self.good else "\n          ".join([text, *self.output.splitlines()[-3:]])
 
 
@@ -269,7 +270,6 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"FAIL {path.relative_to(ROOT)} does not say that a block needs {', '.join(unsaid_needs(path))}")
     good = sum(outcome.good for outcome in outcomes)
     seconds = sum(outcome.seconds for outcome in outcomes)
-    print(
-        f"{len(outcomes)} lines ran {seconds:.0f} s, {good} end as their page shows; {unmet_needs} need more than a clone"
-    )
+    print(f"{len(outcomes)} lines ran {seconds:.0f} s, {good} end as their page shows")
+    print(f"{unmet_needs} lines need more than a clone")
     return int(good < len(outcomes) or bool(silent_pages))

@@ -51,7 +51,7 @@ class Verb:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Intent:
     """What somebody wants to do, the command that does it, and other words for it that are no verbs."""
 
     want: str
@@ -59,10 +59,10 @@ class Question:
     words: tuple[str, ...]
 
 
-def questions() -> tuple[Question, ...]:
+def questions() -> tuple[Intent, ...]:
     """Every question that the command line answers, the most frequent first."""
     tables = _read_table("questions.toml")["question"]
-    return tuple(Question(**table | {"words": tuple(table["words"])}) for table in tables)
+    return tuple(Intent(**table | {"words": tuple(table["words"])}) for table in tables)
 
 
 def questions_help() -> str:

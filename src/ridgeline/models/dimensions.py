@@ -166,7 +166,7 @@ def _check_size(table: JsonMapping, path: str, problems: list[Problem]) -> None:
     """What must hold before layers are spelled out: a sane number of them, and [block.NAME] tables that are tables."""
     layers, blocks = table.get("layers"), table.get("block", {})
     if isinstance(layers, (int, float)) and layers > MOST_LAYERS:  # 1e6 is a whole number to the decoder too
-        problems.append(Problem(path=_at(path, "layers"), given=f"{layers:.0f}", expected=f"at most {MOST_LAYERS}"))
+        problems.append(Problem(path=_at(path, "layers"), given=f"{layers}"[:40], expected=f"at most {MOST_LAYERS}"))
     if not isinstance(blocks, Mapping) or not all(isinstance(part, Mapping) for part in blocks.values()):
         problems.append(Problem(path=_at(path, "block"), given=given_text(blocks), expected="[block.NAME] tables"))
 

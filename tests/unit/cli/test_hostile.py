@@ -76,7 +76,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-MEASURE = {"bringup", "capture", "characterize", "preflight", "run"}  # take torch; tests/unit/runtime has them
+MEASURE = {
+    "bringup",
+    "capture",
+    "characterize",
+    "doctor",
+    "preflight",
+    "run",
+}  # take torch; tests/unit/runtime has them
 
 
 def _text(folder: Path) -> Path:

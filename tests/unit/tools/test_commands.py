@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command import run
 
-from ridgeline.cli.main import command_line
+from ridgeline.cli.verbs import VERBS
 from tools.docs import commands
 from tools.docs.commands import Command, SavedFile
 from tools.pages import ROOT
@@ -101,7 +101,14 @@ def test_commands_files_and_needs_are_read(tmp_path: Path) -> None:
 
 
 def test_a_shell_carries_folder_and_variables_and_ends_what_hangs(tmp_path: Path) -> None:
-    text = "    mkdir a && cd a\n    export B=2\n    C=3\n    bash -c 'test $B$C = 23' && test $PWD = $OLDPWD/a\n    bash -c 'sleep 9'\n"
+    lines = (
+        "mkdir a && cd a",
+        "export B=2",
+        "C=3",
+        "bash -c 'test $B$C = 23' && test $PWD = $OLDPWD/a",
+        "bash -c 'sleep 9'",
+    )
+    text = "".join(f"    {line}\n" for line in lines)
     page = tmp_path / "page.md"
     page.write_text(text, encoding="utf-8")
     shell = commands.shell(commands.make_clone(tmp_path), limit_s=1)
@@ -117,4 +124,4 @@ def test_only_lines_without_shell_words_run_in_this_process() -> None:
 
 def test_readme_names_every_verb() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [name for name in command_line().commands if f"`ridgeline {name}" not in readme] == []
+    assert [name for name in VERBS if f"`ridgeline {name}" not in readme] == []
