@@ -6,7 +6,7 @@ PY     := $(VENV)/bin/python
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: plan test lint types unit docs wheel test-slow test-pages test-gpu test-shm test-targets test-engines test-slurm test-ray bench fit clean
+.PHONY: plan test lint types unit docs wheel test-slow test-pages fuzz test-gpu test-shm test-targets test-engines test-slurm test-ray bench fit clean
 
 plan: $(VENV)/.plan
 	$(VENV)/bin/ridgeline show llama3-70b
@@ -54,6 +54,9 @@ test-slow: $(VENV)/.test
 
 test-pages: $(VENV)/.test  # every command line of docs/how-to and docs/for, each page in an empty clone
 	$(PY) -m tools docs run
+
+fuzz: $(VENV)/.test  # 100,000 damaged files and arguments over every verb that reads one
+	$(PY) tests/fuzz.py
 
 test-gpu: $(VENV)/.test
 	$(PY) -m pytest -m gpu

@@ -29,6 +29,7 @@ from ridgeline.core.table import decode_into
 from ridgeline.hardware.load import merge, system_table
 from ridgeline.hardware.load import system as load_system
 from ridgeline.hardware.system import System
+from ridgeline.models.dimensions import MOST_LAYERS
 from ridgeline.models.load import model as load_model
 from ridgeline.models.load import model_table
 from ridgeline.models.spec import ModelSpec
@@ -228,6 +229,9 @@ def assemble(
         problems.extend(check_known(model=model, system=system, workload=workload_value, plan=plan, engine=engine))
         problems.extend(_schedule_name(plan_table) if plan is None else ())
         return None, tuple(dict.fromkeys(problems))
+    if plan.virtual_stages > MOST_LAYERS:  # before any list of stages is made
+        expected = f"at most {MOST_LAYERS} stages (pp x chunks); {model.name} has {model.layers} layers"
+        return None, (*problems, Problem(path="plan.pp", given=str(plan.mesh.pp)[:40], expected=expected))
     if engine is None:
         engine = ENGINES[Plan().engine]  # stands in, so that the rest is checked too
     else:
