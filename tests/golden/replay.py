@@ -97,15 +97,6 @@ def _case(verb: str, name: str, table: dict[str, Any]) -> Case:
 # -- running ----------------------------------------------------------------------------------------------------------
 
 
-def unversioned(output: object) -> object:
-    """An answer without the version of its keys, which every one has (`tests/unit/cli/test_terminal.py`)."""
-    if isinstance(output, list):
-        return [unversioned(entry) for entry in output]
-    return (
-        {key: value for key, value in output.items() if key != "schema_version"} if isinstance(output, dict) else output
-    )
-
-
 def answer(case: Case, folder: Path) -> list[dict[str, Any]]:
     """What the commands of a case answer in an empty folder."""
     for name, content in case.files.items():
@@ -132,7 +123,7 @@ def _ran(command: str) -> dict[str, Any]:
             code = ended.code if isinstance(ended.code, int) else 0
     found: dict[str, Any] = {"command": command, "exit": code}
     if out.getvalue():
-        output = unversioned(json.loads(out.getvalue())) if "--json" in words else out.getvalue()
+        output = json.loads(out.getvalue()) if "--json" in words else out.getvalue()
         for key in TIMED.get(words[0], ()):
             _forget_value(output, key.split("."))
         found["output"] = output

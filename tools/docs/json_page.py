@@ -36,9 +36,9 @@ Written by `python -m tools docs json` from the classes of the results; do not e
 these are its keys. As JSON schema: `ridgeline.report.results.verb_schema("predict")`.
 
 Numbers are in base units unless a key's name carries another: `_s` seconds, `_us` microseconds, `_bytes`; shares are of
-1. `[]` is a list, and `?` may be null. A key in brackets is not always there. Every answer begins with
-`schema_version` ([what it promises](stability.md)); in a list each entry does. Every result of a verb also has `kind`,
-which names it, and `possible`, which is true. What `show` and `check` print follows the fields of the catalog entry or scenario, and is not listed. A refusal
+1. `[]` is a list, and `?` may be null. A key in brackets is not always there. Every result of a verb also
+has `kind`, which names it, and `possible`, which is true. Keys may be added; one that is there keeps its name and its
+meaning. What `show` and `check` print follows the fields of the catalog entry or scenario, and is not listed. A refusal
 of any verb is a [Refusal](#refusal): `possible` false, and the problems. A record that several results have is listed
 once.
 """

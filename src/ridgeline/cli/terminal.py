@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, TextIO, cast
 import typer
 
 from ridgeline.cli.streams import Trimmed, is_unicode, say
-from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import UnitError
 from ridgeline.core.files import refuse_unwritable
-from ridgeline.version import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,23 +71,11 @@ def progress_bar(verb: str, least: int = 0) -> Iterator[Callable[..., None]]:
 
 
 def print_json(value: object) -> None:
-    """Print a result, or a table of JSON, for programs; NaN would be our mistake. An ASCII terminal gets escapes.
-
-    Every table printed begins with the version of the keys; in a list it stands in each entry.
-    """
+    """Print a result, or a table of JSON, for programs; NaN would be our mistake. An ASCII terminal gets escapes."""
     from ridgeline.core.encode import to_json
 
-    escaped, table = not is_unicode(sys.stdout), to_json(value)
-    if isinstance(table, list):
-        table = [versioned(entry) if isinstance(entry, dict) else entry for entry in table]
-    elif isinstance(table, dict):
-        table = versioned(table)
-    say(codec.dumps(table, indent=2, ensure_ascii=escaped, allow_nan=False))
-
-
-def versioned(table: JsonObject) -> JsonObject:
-    """The table behind `schema_version`; a JSON schema has `$schema` and keeps its own keys."""
-    return table if "$schema" in table else {"schema_version": SCHEMA_VERSION, **table}
+    escaped = not is_unicode(sys.stdout)
+    say(codec.dumps(to_json(value), indent=2, ensure_ascii=escaped, allow_nan=False))
 
 
 def answer(result: object, json: bool) -> None:

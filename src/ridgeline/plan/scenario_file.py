@@ -230,8 +230,7 @@ def assemble(
         problems.extend(_schedule_name(plan_table) if plan is None else ())
         return None, tuple(dict.fromkeys(problems))
     if plan.virtual_stages > MOST_LAYERS:  # before any list of stages is made
-        expected = f"at most {MOST_LAYERS} stages (pp x chunks); {model.name} has {model.layers} layers"
-        return None, (*problems, Problem(path="plan.pp", given=str(plan.mesh.pp)[:40], expected=expected))
+        return None, (*problems, _too_many_stages(plan, model))
     if engine is None:
         engine = ENGINES[Plan().engine]  # stands in, so that the rest is checked too
     else:
@@ -246,6 +245,11 @@ def assemble(
         *unsupported_decisions(built),
     )  # fmt: skip
     return replace(built, assumptions=notes), tuple(dict.fromkeys(problems))
+
+
+def _too_many_stages(plan: Plan, model: ModelSpec) -> Problem:
+    expected = f"at most {MOST_LAYERS} stages (pp x chunks); {model.name} has {len(model.layers)} layers"
+    return Problem(path="plan.pp", given=str(plan.mesh.pp)[:40], expected=expected)
 
 
 def schema() -> JsonObject:
