@@ -225,8 +225,8 @@ def assemble(
     plan = decode_into(Plan, plan_table, "plan", problems)
     engine = _engine(data, _named_engine(plan_table), problems)
     if model is None or system is None or workload is None or plan is None:
-        workload_value = workload.workload if workload else None
-        problems.extend(check_known(model=model, system=system, workload=workload_value, plan=plan, engine=engine))
+        load = workload.workload if workload else None
+        problems.extend(check_known(model=model, system=system, workload=load, plan=plan, engine=engine))
         problems.extend(_schedule_name(plan_table) if plan is None else ())
         return None, tuple(dict.fromkeys(problems))
     if plan.virtual_stages > MOST_LAYERS:  # before any list of stages is made
@@ -248,7 +248,7 @@ def assemble(
 
 
 def _too_many_stages(plan: Plan, model: ModelSpec) -> Problem:
-    expected = f"at most {MOST_LAYERS} stages (pp x chunks); {model.name} has {len(model.layers)} layers"
+    expected = f"at most {MOST_LAYERS} stages (pp x chunks); {model.name} has {model.layers} layers"
     return Problem(path="plan.pp", given=str(plan.mesh.pp)[:40], expected=expected)
 
 
