@@ -34,9 +34,10 @@ FLASH_BACKWARD = 2.5  # products of a flash backward against its forward: five f
 ADAM_PASSES = 7.0  # weight, gradient and both moments read; weight and moments written
 LATENT_ROPE = 64  # of a latent head's width, what values lack
 LEAST_OUTPUT = 2.0  # bytes of an element that a product writes at least, however narrow its operands are
+_ATTENTION_OPS = ("attention_forward", "attention_backward", "attention_decode")
+_ROW_OPS = ("rmsnorm", "layernorm", "add_rmsnorm", "swiglu", "rope", "softmax", "cross_entropy", "embedding", "add")
 OPS = (
-    *("gemm", "grouped_gemm", "attention_forward", "attention_backward", "attention_decode"),
-    *("rmsnorm", "layernorm", "add_rmsnorm", "swiglu", "rope", "softmax", "cross_entropy", "embedding", "add"),
+    *("gemm", "grouped_gemm", *_ATTENTION_OPS, *_ROW_OPS),
     *("adamw", "copy", "read", "write", "h2d", "d2h", "launch", "graph"),
     *("send_recv", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "overlap", "sustained"),
 )
@@ -50,8 +51,8 @@ _ATTENTION_SIZES = ("batch", "heads", "kv_heads", "query", "key", "head_dim")
 NECESSARY_DIMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"gemm": ("m", "n", "k"), "grouped_gemm": ("groups", "m", "n", "k"), "overlap": ("m", "n", "k", "bytes")}
     | {"adamw": ("parameters",)}
-    | dict.fromkeys(("attention_forward", "attention_backward", "attention_decode"), _ATTENTION_SIZES)
-    | dict.fromkeys(OPS[5:14], ("rows", "columns"))
+    | dict.fromkeys(_ATTENTION_OPS, _ATTENTION_SIZES)
+    | dict.fromkeys(_ROW_OPS, ("rows", "columns"))
     | dict.fromkeys(("copy", "read", "write", "h2d", "d2h"), ("bytes",))
     | dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"), ("bytes", "ranks"))
 )

@@ -22,8 +22,10 @@ from ridgeline.cli.main import main
 from ridgeline.cli.streams import NEAREST, nearest
 from ridgeline.cli.verbs import VERBS
 from ridgeline.core.errors import InputError
+from ridgeline.cost.profile import read_profile
 from ridgeline.plan.scenario_file import assemble, scenario
 
+ROOT = Path(__file__).parents[3]
 SCENARIO = """
 name = "étude – 1"
 model = "llama3.2-1b"
@@ -379,3 +381,37 @@ def test_a_mistake_of_ours_is_one_line(folder: Path, monkeypatch: pytest.MonkeyP
     assert "RIDGELINE_TRACEBACK=1" in ended.err
     answer = json.loads(ridgeline(monkeypatch, "predict", str(folder / "run.toml"), "--json").out)
     assert set(answer["problems"][0]) == KEYS
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        ("collective allreduce --on 8xh100-sxm --size 1e30B", "size"),
+        ("collective allreduce --on 8xh100-sxm --size nan", "size"),
+        ("collective allgather --topology ring:4 --link 1e30B/s", "link"),
+        (f"check {ROOT}/examples/llama3-70b-64xh100.toml --set plan.pp=2147483648", "plan.pp"),
+    ],
+)
+def test_absurd_size_is_refused_by_its_option(command: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = ridgeline(monkeypatch, *command.split())
+    assert ended.code == 2
+    assert path in ended.err
+
+
+def test_profile_row_without_a_size_is_refused_by_its_name(tmp_path: Path) -> None:
+    whole = json.loads((ROOT / "src/ridgeline/cost/profiles/cpu.json").read_text())
+    next(row for row in whole["rows"] if row["op"] == "gemm").pop("k")
+    path = tmp_path / "cpu.json"
+    path.write_text(json.dumps(whole))
+    with pytest.raises(InputError, match=r"\.k"):
+        read_profile(path)
+
+
+def test_megatron_options_with_absurdly_many_layers_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("num_layers: 2147483648\nhidden_size: 2048\nnum_attention_heads: 32\nvocab_size: 32000\n")
+    ended = ridgeline(monkeypatch, "import", str(path), "--on", "64xh100-sxm")
+    assert ended.code == 2
+    assert "--num-layers" in ended.err

@@ -116,7 +116,7 @@ def _inference(cells: RowCells) -> InferenceRow:
         raise Unusable("value", "blank: give the measured figure")
     engine, chip = _engine(cells), _chip(cells)
     model = _model(cells, engine)
-    isl, osl = (cells.number(name) if cells.text(name) != "0" else None for name in ("isl", "osl"))
+    isl, osl = (float(size) if (size := cells.size(name)) else None for name in ("isl", "osl"))
     offline = cells.text("concurrency_batch") == OFFLINE and isl is None and model.id in DATASETS
     if offline:
         isl, osl = DATASETS[model.id]
@@ -197,7 +197,7 @@ def _degrees(cells: RowCells, model: ModelSpec, engine: str, asked: Asked) -> Ro
     notes = cells.text("notes")
     if notes.startswith("disagg"):
         return _disaggregated_degrees(notes, asked)
-    tp, pp, ep, n = (cells.number(name) if cells.text(name) != "0" else None for name in ("tp", "pp", "ep", "n"))
+    tp, pp, ep, n = (cells.size(name) or None for name in ("tp", "pp", "ep", "n"))
     if tp is not None and engine == CORES_OF:
         return RowDegrees(tp=max(1, int(tp) // 2))  # two cores a chip
     if tp is None:

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 from ridgeline.core.documents import JsonObject
+from ridgeline.models.dimensions import MOST_LAYERS
 from ridgeline.targets.dialects.megatron.collect import Given, collect, other_work, speaking
 from ridgeline.targets.dialects.megatron.names import pattern_of
 from ridgeline.targets.dialects.megatron.read import settings_of, with_model
@@ -118,7 +119,7 @@ def _experts(said: JsonObject) -> None:
         said.pop("moe-expert-parallel-size", None)
         return
     interval, layers = said.pop("expert-interval", 2), said.get("num-layers")
-    if type(interval) is int and type(layers) is int and interval > 0 and 0 < layers < 10_000:
+    if type(interval) is int and type(layers) is int and interval > 0 and 0 < layers <= MOST_LAYERS:
         said["moe-layer-freq"] = pattern_of(tuple((layer + 1) % interval == 0 for layer in range(layers)))
     said["moe-router-topk"] = said.pop("topk", 1)
     said["expert-model-parallel-size"] = said.pop("moe-expert-parallel-size", 1)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ridgeline.core.documents import JsonMapping, JsonObject
+from ridgeline.models.dimensions import MOST_LAYERS
 from ridgeline.models.load import model as load_model
 from ridgeline.models.numerics import numerics_of
 from ridgeline.models.spec import Attention, LatentAttention, Moe
@@ -481,7 +482,13 @@ def _per_rank(said: JsonObject) -> list[int]:
     """Recomputed layers of each virtual stage where a number for each pipeline rank is given; else nothing."""
     layers_each, layers = said.get("num-layers-per-virtual-pipeline-stage"), said.get("num-layers")
     by_rank = said.pop("enable-recompute-layers-per-pp-rank", False)
-    if not by_rank or type(layers_each) is not int or type(layers) is not int or layers_each < 1 or layers > 10_000:
+    if (
+        not by_rank
+        or type(layers_each) is not int
+        or type(layers) is not int
+        or layers_each < 1
+        or layers > MOST_LAYERS
+    ):
         return []
     pp = max(1, _read_number(said, "pipeline-model-parallel-size", 1))
     count = _read_number(said, "recompute-num-layers", 0)
@@ -538,7 +545,7 @@ def _experts(said: JsonObject) -> None:
         dense = said.pop("first-k-dense-replace", -1)  # -1: no layer is dense
         dense = 0 if dense == -1 else _read_number({"first-k-dense-replace": dense}, "first-k-dense-replace", 0)
         interval = 1 if said.get("moe-layer-freq") == -1 else max(1, _read_number(said, "moe-layer-freq", 1))
-        flags = tuple(layer >= dense and layer % interval == 0 for layer in range(layers))
+        flags = tuple(layer >= dense and layer % interval == 0 for layer in range(min(layers, MOST_LAYERS)))
         said["moe-layer-freq"] = pattern_of(flags)
     tp = max(1, _read_number(said, "tensor-model-parallel-size", 1))
     if said.pop("moe-tp-extend-ep", False):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError
+from ridgeline.models.dimensions import MOST_LAYERS
 from ridgeline.models.load import MODELS, find_name
 from ridgeline.targets.dialects.megatron.names import ID, POSITIONS, flags_of, layout_of
 from ridgeline.targets.imports.model_names import known_as
@@ -193,6 +194,8 @@ def read_model(reader: OptionReader, hint: str = "") -> str | JsonMapping:
     """The model; what the options leave open is filled in from a catalog entry that agrees in everything else."""
     pattern = hybrid_pattern(reader)
     layers = len(pattern.layers) if pattern else _need(reader, "num-layers")
+    if layers > MOST_LAYERS:  # before they are spelled out
+        raise refusal(f"{layers}", f"at most {MOST_LAYERS}", path="--num-layers", todo="is a digit too many?")
     if pattern:
         reader.take("num-layers")
     hidden = _need(reader, "hidden-size")
