@@ -20,6 +20,7 @@ from ridgeline.hardware.system import System, SystemRequest, SystemTemplate, bui
 
 FOLDER = Path(__file__).parent / "catalog"
 BIGGEST_SYSTEM = 10_000_000  # chips
+SAME_CHIP = {"id", "name", "notes", "price", "tdp"}  # keys that leave a chip what it is
 WITH_CAPACITY = "the share of the capacity given that the driver leaves of the catalog's"
 _NAME = re.compile(r"(?:(\d{1,9})x)?([A-Za-z0-9][\w.-]*?)(?::(\d{1,6}(?:x\d{1,6})*))?")
 
@@ -82,9 +83,10 @@ def chip(ref: str | Path | JsonMapping) -> Chip:
         catalog_chip = CHIPS[str(base)]
         if not table:
             return catalog_chip
-        return _with_capacity(
-            read_chip(catalog_chip.id, merge(CHIPS.table(catalog_chip.id), table), "chip"), catalog_chip, table
-        )
+        known = CHIPS.table(catalog_chip.id)
+        if not table.keys() <= SAME_CHIP:  # nobody sells the chip that this one becomes
+            known = {key: value for key, value in known.items() if key != "price"}
+        return _with_capacity(read_chip(catalog_chip.id, merge(known, table), "chip"), catalog_chip, table)
     if isinstance(ref, Path) or ref.endswith(SUFFIXES):
         return chip({"id": Path(ref).stem, **read_layers(Path(ref), merge).data})
     return CHIPS[ref]

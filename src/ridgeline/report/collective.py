@@ -33,6 +33,7 @@ from ridgeline.comm.simulation import Contention, Method
 from ridgeline.core.arrays import Array
 from ridgeline.core.files import write_bytes, write_text
 from ridgeline.core.units import format_quantity
+from ridgeline.hardware.what_if import system_title
 from ridgeline.report import html
 from ridgeline.report.cells import DASH, Dot, PlotAxis, blocks, clean, facts, header_table, list_lines, percent, scatter
 from ridgeline.report.drawing import INK, PAPER, Canvas, standalone_svg
@@ -218,7 +219,7 @@ def draw_collective_run(run: CollectiveRun, console: Console) -> None:
 def draw_library_choice(choice: LibraryChoice, console: Console) -> None:
     """Print what is taken and why, the table of options, and a sweep over sizes."""
     size, chosen, measured = format_quantity(choice.size_bytes, "B", 4), choice.chosen, choice.measured
-    where = f"{choice.collective} of {size} on {choice.system.name}"
+    where = f"{choice.collective} of {size} on {system_title(choice.system)}"
     expected = ""
     if measured is not None:
         expected = f"{_s(measured.seconds)}, nine of ten {_s(measured.low)} to {_s(measured.high)}"

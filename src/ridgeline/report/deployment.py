@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ridgeline.core.files import write_bytes, write_text
 from ridgeline.core.units import format_quantity, signed_share
+from ridgeline.hardware.what_if import system_title
 from ridgeline.report.cells import (
     DASH,
     Dot,
@@ -57,7 +58,7 @@ def draw_deployment(report: DeploymentReport, console: Console) -> None:
 def _headline(report: DeploymentReport) -> Iterator[RenderableType]:
     best = report.best
     scenario = report.scenario
-    where = f"{scenario.model.id} on {scenario.system.name}, {scenario.plan.engine}"
+    where = f"{scenario.model.id} on {system_title(scenario.system)}, {scenario.plan.engine}"
     yield Text.assemble((f"{where}: {GOALS[report.found.goal]}", "dim"))
     if report.found.request.target is not None:
         yield Text(f"{report.found.request.target.id} can express all of it", style="dim")
@@ -254,7 +255,7 @@ def page(report: DeploymentReport) -> str:
          format_quantity(limit.found, "s", 3))
         for limit in best.prediction.limits
     ]  # fmt: skip
-    title = f"{report.scenario.model.id} on {report.scenario.system.name}"
+    title = f"{report.scenario.model.id} on {system_title(report.scenario.system)}"
     body = f"<h1>{escape_text(title)}</h1><p class=plan>{escape_text(best.candidate.words)}</p>{facts(pairs)}"
     body += _deployment_chart_frontier(report)
     body += section("What each knob would change", KNOB_HEADS, _knob_rows(report), text=(0, 2, 3))

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from ridgeline.calibrate.explain import Explanation, GapPart
 from ridgeline.core.units import format_quantity, signed_share
+from ridgeline.hardware.what_if import system_title
 from ridgeline.report.cells import better_or_worse, blocks, clean, grid, list_lines, signed_time, time
 from ridgeline.report.html import document, escape_text, facts, label, page_style, rule, section, svg, table
 from ridgeline.trace import CauseTime, Diff, DiffRuns, Place
@@ -122,7 +123,7 @@ def _explain_head(explanation: Explanation) -> list[RenderableType]:
     )
     table = grid("left", "right", "left", rows=rows)
     sources = ", ".join(explanation.analysis.timeline.about.sources[:2])
-    title = f"{scenario.model.id} on {scenario.system.name}   {sources}"
+    title = f"{scenario.model.id} on {system_title(scenario.system)}   {sources}"
     return [Text.assemble(clean(title), style="bold"), table]
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import DECIMAL, format_count, format_gib, format_quantity, signed_quantity, signed_share
+from ridgeline.hardware.what_if import system_title
 from ridgeline.report.cells import DASH, Dot, PlotAxis, Rows, blocks, clean, facts, header_table, list_lines, scatter
 from ridgeline.report.predict import limits_text
 from ridgeline.search import (
@@ -77,7 +78,7 @@ def _table(*columns: str, rows: Rows = (), right: Iterable[str] = ()) -> Table:
 def _headline(report: PlanReport) -> Iterable[RenderableType]:
     best, scenario = report.winner, report.scenario
     span, capacity, work = best.interval, report.capacity_bytes, scenario.workload
-    what = f"{scenario.model.id} on {scenario.system.name}, {work.sequences} x {work.seq} tokens a step"
+    what = f"{scenario.model.id} on {system_title(scenario.system)}, {work.sequences} x {work.seq} tokens a step"
     yield Text.assemble(clean(what), style="bold")
     low, high = format_quantity(span.low, "s", 3), format_quantity(span.high, "s", 3)
     step = Text.assemble(
@@ -288,7 +289,7 @@ def _system_comparison(report: PlanReport) -> Iterable[RenderableType]:
 
 
 def _row(row: ComparedSystem) -> dict[str, str]:
-    system, plan = row.outcome.scenario.system.name, row.plan
+    system, plan = system_title(row.outcome.scenario.system), row.plan
     if plan is None:
         reason = "nothing fits" if row.outcome.search.swept.considered else "nothing can be laid out"
         return {"system": system, "plan": reason} | dict.fromkeys(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_count, format_gib, format_quantity, signed_quantity, signed_share
+from ridgeline.hardware.what_if import system_title
 from ridgeline.report import html
 from ridgeline.report.plan import FORMS, software
 from ridgeline.search import ComparedSystem, PlanReport, RecommendedPlan, RefinedPlan, SystemPlan
@@ -16,7 +17,7 @@ FEW = 8  # different values that are all written at an axis
 
 def plan_page(report: PlanReport) -> str:
     """The whole page; every piece of text is escaped."""
-    what = f"{report.scenario.model.id} on {report.scenario.system.name}"
+    what = f"{report.scenario.model.id} on {system_title(report.scenario.system)}"
     changes = [
         (change.what, signed_share(change.gain), change.how or "another machine", change.prediction.plan_words)
         for change in report.next
@@ -169,7 +170,7 @@ def _frontier(report: PlanReport) -> str:
         dot(point.amount(first) or 0.0, point.amount(second) or 0.0, f"{point.words} on {point.system}")
         for point in points
     ]
-    winner = f"{report.winner.plan_words} on {report.scenario.system.name}"
+    winner = f"{report.winner.plan_words} on {system_title(report.scenario.system)}"
     dots.append(dot(report.winner_amount(first), report.winner_amount(second), winner, chosen=True))
     drawing = Chart(x_name=name_x, y_name=name_y, x_form=form_x, y_form=form_y, dots=dots)
     note = f"{len(points)} plans that no other beats in both {first} and {second}; the chosen one is marked."
@@ -186,7 +187,7 @@ def _scaling(report: PlanReport) -> str:
     def told(row: ComparedSystem, plan: SystemPlan) -> str:
         days = f", {row.outcome.run.days:.1f} days" if row.outcome.run else ""
         rate = f"{plan.tokens_per_s:,.0f} tokens/s, efficiency {row.efficiency or 0.0:.0%}"
-        return f"{row.outcome.scenario.system.name}: {rate}{days}; {plan.best.plan_words}"
+        return f"{system_title(row.outcome.scenario.system)}: {rate}{days}; {plan.best.plan_words}"
 
     first = rows[0][1].best.tokens_per_s_per_chip
     drawing = Chart(
@@ -204,7 +205,11 @@ def _system_comparison(report: PlanReport) -> str:
         return ""
     rows = []
     for row in report.search.compared:
-        system, engine, best = row.outcome.scenario.system.name, row.outcome.scenario.plan.engine, row.outcome.best
+        system, engine, best = (
+            system_title(row.outcome.scenario.system),
+            row.outcome.scenario.plan.engine,
+            row.outcome.best,
+        )
         if best is None:
             rows.append((system, engine, "nothing fits", "", "", "", "", ""))
             continue

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import DECIMAL, format_gib, format_quantity
+from ridgeline.hardware.what_if import system_title
 from ridgeline.report.cells import WEAK, BarRow, bar, bar_table, blocks, clean, header_table, list_lines
 from ridgeline.sim.prediction import NetworkContention, Prediction
 
@@ -53,7 +54,7 @@ def _step_text(name: str, step: Prediction | PhasePrediction) -> Text:
 
 def _headline(prediction: Prediction) -> Iterator[RenderableType]:
     about, plan, work = prediction.scenario, prediction.scenario.plan, prediction.scenario.workload
-    what = f"{about.model.id} on {about.system.name}, {work.sequences} x {work.seq} tokens a step"
+    what = f"{about.model.id} on {system_title(about.system)}, {work.sequences} x {work.seq} tokens a step"
     yield from _titles(prediction, what, f"{about.microbatches} microbatch(es)", plan.sharding.shard,
                        f"recompute {plan.recompute}", plan.precision.compute.id)  # fmt: skip
     yield _step_text("step ", prediction)
@@ -77,7 +78,7 @@ def _phase_headline(phase: PhasePrediction) -> Iterator[RenderableType]:
     is_decode = work.kind == "decode"
     load = f"{work.sequences} x {work.seq} tokens" + (" in the cache" if is_decode else " of prompt")
     formats = f"{precision.compute.id}, weights {precision.weights.id}, KV cache {precision.kv.id}"
-    yield from _titles(phase, f"{work.kind} of {about.model.id} on {about.system.name}, {load}", formats)
+    yield from _titles(phase, f"{work.kind} of {about.model.id} on {system_title(about.system)}, {load}", formats)
     yield _step_text("step " if is_decode else f"prefill in {phase.steps} step(s) ", phase)
     yield Text.assemble(
         ("speed ", "dim"), (f"{phase.tokens_per_s:,.0f}", "bold"), " tokens/s   ",

@@ -14,6 +14,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_bytes, write_text
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.cost import ProfileDiff, ProfileReport
+from ridgeline.hardware.what_if import chip_title
 from ridgeline.report import html
 from ridgeline.report.cells import DASH, blocks, clean, facts, header_table, list_lines, percent
 from ridgeline.report.drawing import RULE, ChartPoint, Label, Line, Look, Mark, png_marks, standalone_svg, svg_marks
@@ -26,7 +27,7 @@ SHOWN = 24  # ops on a page
 def draw_roofline(roofline: Roofline, console: Console) -> None:
     """Print the roofs, what is under each, and every op."""
     scenario, seconds = roofline.scenario, format_quantity(roofline.seconds, "s", 4)
-    title = f"{scenario.model.id} on {scenario.system.chip.id}, {roofline.phase}: {seconds} of kernels"
+    title = f"{scenario.model.id} on {chip_title(scenario.system.chip)}, {roofline.phase}: {seconds} of kernels"
     under = "   ".join(f"{name} {percent(share)}" for name, share in roofline.bounds.items())
     console.print(
         blocks(
@@ -114,7 +115,7 @@ def marks(roofline: Roofline) -> Iterator[Mark]:
     across = Scale(low=low, high=high, start=LEFT, end=WIDE - RIGHT, log=True)
     up = Scale(low=slow, high=fast, start=TALL - BOTTOM, end=TOP, log=True)
     scenario = roofline.scenario
-    yield Label(text=f"{scenario.model.id} on {scenario.system.chip.id}, {roofline.phase}", x=LEFT, y=20)
+    yield Label(text=f"{scenario.model.id} on {chip_title(scenario.system.chip)}, {roofline.phase}", x=LEFT, y=20)
     yield from _axes(across, up)
     memory = roofline.memory["hbm"]
     real = roofline.measured_memory.get("hbm")
@@ -184,7 +185,7 @@ def _cells(placed: PlacedOp) -> tuple[str, ...]:
 
 def page(roofline: Roofline) -> str:
     """The chart with its figures, as one file."""
-    title = f"Roofline: {roofline.scenario.model.id} on {roofline.scenario.system.chip.id}, {roofline.phase}"
+    title = f"Roofline: {roofline.scenario.model.id} on {chip_title(roofline.scenario.system.chip)}, {roofline.phase}"
     shares = [(f"{share:.1%}", f"under the roof of {name}") for name, share in roofline.bounds.items()]
     ridges = [
         (ridge.dtype, ridge.level, _number(ridge.intensity), _number(ridge.measured)) for ridge in roofline.ridges

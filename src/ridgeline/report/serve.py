@@ -14,6 +14,7 @@ from ridgeline.calibrate.request_log import METRICS as EXPLAINED_METRICS
 from ridgeline.calibrate.request_log import BenchExplanation, LogFit
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_gib, format_quantity, signed_quantity, signed_share
+from ridgeline.hardware.what_if import system_title
 from ridgeline.report import html
 from ridgeline.report.cells import DASH, bar, bar_table, blocks, clean, facts, grid, header_table, list_lines, percent
 from ridgeline.report.html import Scale
@@ -55,7 +56,7 @@ def _about(title: ServedTitle) -> Text:
         for role, count in title.replicas.items()
     )
     scenario = title.scenario
-    where = f"{scenario.model.id} on {scenario.system.name}: {replicas} of {mesh}"
+    where = f"{scenario.model.id} on {system_title(scenario.system)}: {replicas} of {mesh}"
     return clean(f"{where}, {scenario.plan.precision.compute.id}, {scenario.plan.engine}")
 
 
@@ -344,7 +345,7 @@ def serving_page(found: ServingPrediction) -> str:
         (format_quantity(metrics.tpot.figures["p99"], "s"), "TPOT p99"),
         (percent(metrics.hit_share), "prefix hits"),
     )
-    title = f"{scenario.model.id} on {scenario.system.name}"
+    title = f"{scenario.model.id} on {system_title(scenario.system)}"
     body = (
         f"<h1>Requests under load: {html.escape_text(scenario.name or title)}</h1>{html.facts(figures)}"
         f"<p>{html.escape_text(title)}, {html.escape_text(scenario.plan.engine)}, {found.run.chips} chip(s).</p>"

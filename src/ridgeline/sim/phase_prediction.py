@@ -18,6 +18,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.core.units import HOUR, MILLION
 from ridgeline.cost import Bound, Calibration, ServingCalibration, default_calibration, profile_for, shipped_serving
 from ridgeline.cost.pricing import serving_spread
+from ridgeline.hardware.what_if import what_if_distance
 from ridgeline.ir.forward_steps import ForwardSteps, chunk_pairs, forward_steps
 from ridgeline.models.spec import Moe
 from ridgeline.plan.check import check
@@ -26,7 +27,7 @@ from ridgeline.plan.workload import Decode, Prefill
 from ridgeline.sim.forward_price import PARTS, ForwardSeconds, price_forward
 from ridgeline.sim.memory.serving import ServingMemory, limits_of, serving_memory
 from ridgeline.sim.prediction import Bill, Impossible, Part, StepParts, step_bill, step_evidence, unless_impossible
-from ridgeline.sim.prediction_interval import Interval
+from ridgeline.sim.prediction_interval import Distance, Interval, widen_interval
 from ridgeline.sim.unpriced_fields import unused_networks
 
 CURVE = 14  # batches of the curve
@@ -165,6 +166,7 @@ def _predict_phase(scenario: Scenario, calibration: Calibration, serving: Servin
     asked = "step" if isinstance(work, Decode) else "ttft"
     low, high, rows = serving_spread(scenario.engine, asked)
     basis = f"{rows} measured {'decodes' if asked == 'step' else 'prefills'} and serving runs of other configurations"
+    span = Interval(low=total * low, high=total * high, coverage=COVERAGE, runs=rows, basis=basis)
     return PhasePrediction(
         scenario=scenario,
         step_time_s=total,
@@ -173,7 +175,7 @@ def _predict_phase(scenario: Scenario, calibration: Calibration, serving: Servin
         breakdown=_breakdown(priced, times, total),
         memory=memory,
         cached_tokens=cached,
-        interval=Interval(low=total * low, high=total * high, coverage=COVERAGE, runs=rows, basis=basis),
+        interval=widen_interval(span, total, Distance(*what_if_distance(scenario.system.chip))),
         bill=step_bill(scenario, total),
         evidence=step_evidence(scenario, fitted=serving.knows(scenario.engine)),
         curve=_curve(scenario, memory, calibration, serving) if isinstance(work, Decode) else (),

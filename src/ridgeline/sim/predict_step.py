@@ -41,6 +41,7 @@ from ridgeline.cost.pricing import (
     tabulate_ops,
 )
 from ridgeline.hardware.load import WITH_CAPACITY, rated_power
+from ridgeline.hardware.what_if import what_if_distance
 from ridgeline.ir.program import Program
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import lower
@@ -63,7 +64,7 @@ from ridgeline.sim.prediction import (
     step_bill,
     step_evidence,
 )
-from ridgeline.sim.prediction_interval import narrow_interval, shipped_interval
+from ridgeline.sim.prediction_interval import Distance, narrow_interval, shipped_interval, widen_interval
 from ridgeline.sim.step_batch import anchor_effect
 from ridgeline.sim.unpriced_fields import slow_paths, unpriced_fields
 
@@ -183,6 +184,7 @@ def _predict_step(scenario: Scenario, calibration: Calibration, causal: bool) ->
     known = calibration.knows(chip, engine)
     precision, seq = scenario.plan.precision.compute.id, scenario.workload.seq
     span = shipped_interval(step_s, chip.fitted_id, engine.fitted_id, chip.family, precision, seq)
+    span = widen_interval(span, step_s, Distance(*what_if_distance(chip)))
     anchor = anchor_effect(scenario, calibration, step_s)
     kernels = _kernels(scenario, priced, calibration)
     notes = (

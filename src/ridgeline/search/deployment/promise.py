@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import log
+from math import exp, hypot, log
 from statistics import NormalDist
 
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_quantity
 from ridgeline.cost.pricing import serving_spread
+from ridgeline.hardware.chip import Chip
+from ridgeline.hardware.what_if import what_if_distance
 from ridgeline.plan.engine import Engine
 from ridgeline.search.deployment.capacity import bound_of
 from ridgeline.search.deployment.find_deployment import DeploymentSearch
@@ -67,10 +69,11 @@ class _SlowerSteps:
     check: FleetCheck
     best: Verified
     engine: Engine
+    chip: Chip
 
     def found_s(self, chance: float, candidate: FleetCandidate | None = None) -> tuple[Verified, dict[str, float]]:
         """A fleet simulated so, and what each limited metric takes at its percentile, in seconds."""
-        step, first_token = step_error(self.engine, chance)
+        step, first_token = step_error(self.engine, chance, self.chip)
         check = replace(self.check, step_scale=step)
         fleet = check.run(candidate or self.best.candidate, self.best.rate, whole=self.best.whole)
         assert fleet is not None  # the recommended one serves these requests
@@ -87,7 +90,7 @@ def promise_of(search: DeploymentSearch) -> Promise | None:
     if best is None or not best.prediction.kept:
         return None
     check = FleetCheck(bench=replace(search.bench), goal=search.goal, replicas=search.space.replicas)
-    slower = _SlowerSteps(check=check, best=best, engine=engine)
+    slower = _SlowerSteps(check=check, best=best, engine=engine, chip=search.scenario.system.chip)
     (_, low), (_, high) = slower.found_s(FAST), slower.found_s(SLOW)
     sure, obstacle = (best.candidate, "") if slower.is_kept(high) else _sure_candidate(slower)
     return Promise(
@@ -105,8 +108,8 @@ def promise_of(search: DeploymentSearch) -> Promise | None:
     )
 
 
-def step_error(engine: Engine, chance: float) -> tuple[float, float]:
-    """What a step, and a first token, take at most with a chance, over their prediction.
+def step_error(engine: Engine, chance: float, chip: Chip | None = None) -> tuple[float, float]:
+    """What a step, and a first token, take at most with a chance, over their prediction; more on a what-if chip.
 
     >>> from ridgeline.plan.engine import ENGINES
     >>> step_error(ENGINES["vllm"], 0.5), step_error(ENGINES["vllm"], 0.95) == tuple(
@@ -114,8 +117,12 @@ def step_error(engine: Engine, chance: float) -> tuple[float, float]:
     ((1.0, 1.0), True)
     """
     deviation = NormalDist().inv_cdf(chance) / NormalDist().inv_cdf(SLOW)
+    far = what_if_distance(chip)[0] if chip else 0.0
     spreads = (serving_spread(engine, metric) for metric in ("step", "ttft"))
-    step, first_token = (slow**deviation if deviation > 0 else fast**-deviation for fast, slow, _ in spreads)
+    step, first_token = (
+        exp(hypot(log(slow), far) * deviation) if deviation > 0 else exp(hypot(log(fast), far) * deviation)
+        for fast, slow, _ in spreads
+    )
     return step, first_token
 
 
@@ -152,7 +159,7 @@ def _sure_candidate(slower: _SlowerSteps) -> tuple[FleetCandidate | None, str]:
 def _alone_too_slow(slower: _SlowerSteps) -> str:
     """The limit that a request misses which meets no other, steps as slow as they are at most with `SURE`."""
     bench, shapes = slower.check.bench, slower.best.candidate.shapes
-    step, first_token = step_error(slower.engine, SURE)
+    step, first_token = step_error(slower.engine, SURE, slower.chip)
     tpot_s = bound_of(bench, shapes[-1]).tpot_s * step
     alone_s = {"ttft": bound_of(bench, shapes[0]).ttft_s * first_token, "tpot": tpot_s, "itl": tpot_s}
     for name, limit in bench.objective.limits.items():
