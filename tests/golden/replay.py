@@ -211,6 +211,16 @@ def differences(old: Any, new: Any, *, close: float = 0.0, path: str = "") -> It
         yield Difference(path=path, old=old, new=new)
 
 
+def with_stored_digits(old: Any, new: Any, close: float) -> Any:
+    """The new answer, with the stored value of each float that is as good as equal."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {key: with_stored_digits(old.get(key, ABSENT), value, close) for key, value in new.items()}
+    if isinstance(old, list) and isinstance(new, list):
+        stored = [*old, *([ABSENT] * len(new))]
+        return [with_stored_digits(stored[place], value, close) for place, value in enumerate(new)]
+    return old if type(old) is type(new) and _close(old, new, close) else new
+
+
 def _close(old: Any, new: Any, close: float) -> bool:
     """Whether two floats are as good as equal; what is left of a difference of equals is nothing."""
     return close > 0 and isinstance(old, float) and math.isclose(old, new, rel_tol=close, abs_tol=close / 1000)

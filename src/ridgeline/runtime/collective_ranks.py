@@ -165,6 +165,15 @@ def _wait_for_device(device: str) -> None:
         torch.cuda.synchronize()
 
 
+def _wait_for_ranks(device: str) -> None:
+    """Return when every rank has come here. A group of nccl alone has no barrier in torch 2.11: it sums one number."""
+    if device == "cpu":
+        dist.barrier()
+    else:
+        dist.all_reduce(torch.zeros(1, device=device))
+        torch.cuda.synchronize()
+
+
 def _slowest(values: list[float], device: str) -> list[float]:
     tensor = torch.tensor(values, device=device, dtype=torch.float32)
     dist.all_reduce(tensor, dist.ReduceOp.MAX)
@@ -180,7 +189,7 @@ def _seconds(call: Callable[[], object], device: str) -> float:
     once = _slowest([time.perf_counter() - began], device)[0]
     spent = []
     for _ in range(max(LEAST_REPEATS, min(MOST_REPEATS, int(BUDGET_S / max(once, 1e-6))))):
-        dist.barrier()
+        _wait_for_ranks(device)
         began = time.perf_counter()
         call()
         _wait_for_device(device)
@@ -195,7 +204,7 @@ def _links(rank: int, device: str, sizes: list[int]) -> tuple[float, float]:
         tensor = torch.zeros(max(1, size // ELEMENT_BYTES), device=device)
         best = float("inf")
         for _ in range(PINGS if size <= 2**20 else LEAST_REPEATS):
-            dist.barrier()
+            _wait_for_ranks(device)
             began = time.perf_counter()
             if rank == 0:
                 dist.send(tensor, 1)
