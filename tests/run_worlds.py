@@ -109,14 +109,14 @@ def blueprint_and_layout(name: str, table: dict[str, Any]) -> tuple[Any, Any, An
     from ridgeline.plan.scenario import default_placement
     from ridgeline.runtime.train.assemble import Blueprint
     from ridgeline.runtime.train.layout import make_layout
-    from ridgeline.runtime.train.request import usual_numerics
+    from ridgeline.runtime.train.request import forward_constants
 
     given = {"precision": "fp32", "engine": "ridgeline", **table}
     fuses = frozenset(given.pop("fuses", engine("ridgeline").fuses))
     spec, plan = model(MODELS[name]), decode(Plan, given)
     placement = plan.placement or default_placement(spec, plan.virtual_stages)
     blueprint = Blueprint(
-        model=spec, numerics=usual_numerics(spec), plan=plan, placement=placement, gradients=dtype("fp32"), fuses=fuses
+        model=spec, constants=forward_constants(spec), plan=plan, placement=placement, gradients=dtype("fp32"), fuses=fuses
     )
     return blueprint, make_layout(plan, experts="moe" in MODELS[name]), spec
 

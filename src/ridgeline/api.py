@@ -518,7 +518,7 @@ def run(
     scenario: Scenario,
     options: RunOptions | None = None,
     *,
-    numerics: ForwardConstants | None = None,
+    constants: ForwardConstants | None = None,
     tell: Callable[[StepRow], None] | None = None,
     note: Callable[[str], None] | None = None,
     replan: Callable[[int], Scenario | None] | None = None,
@@ -533,7 +533,7 @@ def run(
 
     refuse_unfit(scenario)
     outcome = train(
-        scenario, options, numerics=numerics, tell=tell or _keep_silent, note=note or _keep_silent,
+        scenario, options, constants=constants, tell=tell or _keep_silent, note=note or _keep_silent,
         replan=replan or partial(plan_for_ranks, scenario),
     )  # fmt: skip
     expected = expected_step(scenario) if isinstance(outcome, RunOutcome) else None

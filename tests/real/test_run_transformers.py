@@ -17,7 +17,7 @@ from ridgeline.plan.plan import Plan, Precision  # noqa: E402
 from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble  # noqa: E402
 from ridgeline.runtime.train.hf_weights import load_weights, save_weights  # noqa: E402
 from ridgeline.runtime.train.layout import Layout  # noqa: E402
-from ridgeline.runtime.train.request import config_numerics  # noqa: E402
+from ridgeline.runtime.train.request import forward_constants  # noqa: E402
 
 SMALL = {"vocab_size": 128, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -61,7 +61,7 @@ def ours(model: Any) -> Assembly:
     wide = dtype("fp32")
     plan = Plan(precision=Precision(compute=wide, weights=wide, activations=wide, kv=wide), engine="ridgeline")
     blueprint = Blueprint(
-        model=spec, numerics=config_numerics(config), plan=plan, placement=(spec.layers,), gradients=wide, seed=1
+        model=spec, constants=forward_constants(spec), plan=plan, placement=(spec.layers,), gradients=wide, seed=1
     )
     return assemble(blueprint, Layout())
 

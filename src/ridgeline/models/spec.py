@@ -56,9 +56,13 @@ from ridgeline.models.sizing import Clip, Sizing
 class RotaryScaling:
     """How rotary positions are scaled beyond the context they were first trained on (rope_scaling).
 
-    fast, slow   of YaRN: rotations beyond which a frequency stays as it is, and below which it is scaled whole (beta);
-                 of Llama 3: the factors of the high and low frequencies
+    first_context  tokens of that context; of `dynamic`, the longest sequence that is not scaled
+    fast, slow     of YaRN: rotations beyond which a frequency stays as it is, and below which it is scaled whole (beta);
+                   of Llama 3: the factors of the high and low frequencies
+    truncate       YaRN rounds the range between them to whole dims
     mscale, mscale_all   of YaRN in latent attention: how scores are scaled with it
+    attention_factor     what sines and cosines are multiplied with, where the file says it
+    short_factors, long_factors   of LongRoPE: a divisor of each frequency, up to the first context and beyond it
     """
 
     kind: Literal["llama3", "yarn", "linear", "dynamic", "longrope", "proportional"]
@@ -66,8 +70,12 @@ class RotaryScaling:
     first_context: int
     fast: float | None = None
     slow: float | None = None
+    truncate: bool = True
     mscale: float | None = None
     mscale_all: float | None = None
+    attention_factor: float | None = None
+    short_factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,24 +97,40 @@ class Router:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """Rotary base (rope_theta) and scaling, norm epsilon, router; None where it is not known or there is none.
+    """What a model multiplies and adds that changes no step's cost; None where it is not known or there is none.
 
-    local_rotary_base   of layers with a window, where it is another
+    family              model_type of the config.json that they were read from; empty: the catalog's
+    rotary_base         of rotary angles (rope_theta); local_rotary_base: of layers with a window, where it is another
     rotary_share        part of a head that is rotated (partial_rotary_factor)
+    rotary_interleaved  rotated pairs are neighbours, not halves of a head; None: as latent attention has them, or halves
+    norm_eps            added to a variance before its root
+    norm_offset         added to every weight of a norm (Gemma: 1)
     score_softcap, logit_softcap   where a tanh caps scores of attention, and logits
     score_scale         what scores are divided by the root of, where it is not the size of a head
+    score_multiplier    what scores are multiplied with, in place of that root (attention_multiplier)
+    embedding_scale, residual_scale, logit_scale   what rows of tokens, what each part adds, and logits are multiplied with
+    router              of experts
+    unread              keys that multiply something and that no reader understands
     """
 
     models: tuple[str, ...] = ()
+    family: str = ""
     rotary_base: float | None = None
     local_rotary_base: float | None = None
     rotary_scaling: RotaryScaling | None = None
     rotary_share: float | None = None
+    rotary_interleaved: bool | None = None
     norm_eps: float | None = None
+    norm_offset: float | None = None
     score_softcap: float | None = None
     logit_softcap: float | None = None
     score_scale: float | None = None
+    score_multiplier: float | None = None
+    embedding_scale: float | None = None
+    residual_scale: float | None = None
+    logit_scale: float | None = None
     router: Router | None = None
+    unread: tuple[str, ...] = ()
 
 
 __all__ = [

@@ -34,7 +34,7 @@ from ridgeline.runtime.bringup.target import OwnModule, Target, left_out, one_of
 from ridgeline.runtime.train.assemble import TORCH_DTYPES, Blueprint, assemble
 from ridgeline.runtime.train.layer import MultiHeadLatentAttention, SoftmaxAttention
 from ridgeline.runtime.train.layout import make_layout
-from ridgeline.runtime.train.request import usual_numerics
+from ridgeline.runtime.train.request import forward_constants
 from ridgeline.runtime.train.stage import cross_entropy
 
 TOKENS = (2, 16)
@@ -86,7 +86,7 @@ def stage_subject(
     form = dtype_of(dtype)
     plan = Plan(precision=Precision(compute=form, weights=form, activations=form))
     blueprint = Blueprint(
-        model=model, numerics=usual_numerics(model), plan=plan, placement=(model.layers,), gradients=form, seed=seed,
+        model=model, constants=forward_constants(model), plan=plan, placement=(model.layers,), gradients=form, seed=seed,
         fuses=frozenset(),
     )  # fmt: skip
     layout = make_layout(plan, experts=False)

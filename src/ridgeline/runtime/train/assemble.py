@@ -48,7 +48,7 @@ class Blueprint:
     """
 
     model: ModelSpec
-    numerics: ForwardConstants
+    constants: ForwardConstants
     plan: Plan
     placement: tuple[int, ...]
     gradients: DType
@@ -88,14 +88,14 @@ class Assembly:
 def assemble(blueprint: Blueprint, layout: Layout) -> Assembly:
     plan = blueprint.plan
     make = Maker(
-        layout=layout, numerics=blueprint.numerics, dtype=TORCH_DTYPES[plan.precision.weights.id],
+        layout=layout, constants=blueprint.constants, dtype=TORCH_DTYPES[plan.precision.weights.id],
         fuses=blueprint.fuses, compiled=blueprint.compiled, narrow=narrow_scaling(plan.precision),
     )  # fmt: skip
     offload = ActivationOffload(layout.device, plan.offload.activations) if plan.offload.activations else None
     stage_indices = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)[layout.pp.index]
     stages = {index: _stage(make, blueprint, index) for index in stage_indices}
     for stage in stages.values():
-        begin(stage, "", blueprint.seed)
+        begin(stage, "", blueprint.seed, blueprint.constants.numerics.norm_offset or 0.0)
         head = stage.head if blueprint.model.embedding.tied and stage.embedding is None else None
         copy = stage.embedding_copy if head is None else head.weight
         if copy is not None and not copy.is_meta:

@@ -3,14 +3,15 @@
     model.layers.3.self_attn.q_proj.weight             layers.3.mixer.query.weight
     model.layers.3.mlp.experts.7.gate_proj.weight      layers.3.ffn.experts.gate, row 7
 
-Each rank opens the files by name and reads one tensor at a time; experts are stacked. Files are safetensors, never
-pickles, and lie in the folder that was named.
+Each rank opens the files by name and reads one tensor at a time; experts are stacked, and some families keep several
+matrices as rows of one tensor. Files are safetensors, never pickles, and lie in the folder that was named.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -31,7 +32,9 @@ BIGGEST_FILE = 4_000_000_000  # bytes of one file that is written
 ENDS = {
     "embedding.weight": "model.embed_tokens.weight",
     "norm.weight": "model.norm.weight",
+    "norm.bias": "model.norm.bias",
     "head.weight": "lm_head.weight",
+    "head.bias": "lm_head.bias",
 }
 ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "o_proj"}
 ATTENTION |= {"query_norm": "q_norm", "key_norm": "k_norm"}
@@ -41,45 +44,85 @@ LATENT = {
 }  # fmt: skip
 PREDICTION = {"embedding_norm": "enorm", "hidden_norm": "hnorm", "projection": "eh_proj", "norm": "shared_head.norm"}
 FEED_FORWARD = {"up": "up_proj", "gate": "gate_proj", "down": "down_proj"}
+FAMILY_NAMES: Mapping[str, Mapping[str, str]] = {
+    "mixtral": {
+        "mlp.gate.": "block_sparse_moe.gate.", "mlp.experts.": "block_sparse_moe.experts.",
+        "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2",
+    },
+    "starcoder2": {"up_proj": "c_fc", "down_proj": "c_proj"},
+    "ernie4_5_moe": {"gate.e_score_correction_bias": "moe_statics.e_score_correction_bias"},
+}  # fmt: skip
+"""Parts of names that a model_type spells otherwise."""
+QKV, GATE_UP = ("self_attn.qkv_proj", ("q_proj", "k_proj", "v_proj")), ("mlp.gate_up_proj", ("gate_proj", "up_proj"))
+FAMILY_JOINED = {"phi3": (QKV, GATE_UP), "glm": (GATE_UP,)}
+"""Tensors of a model_type that hold several matrices, one below the other."""
 
 
-def hf_names(model: ModelSpec) -> dict[str, str | list[str]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedRows:
+    """A matrix that is a block of rows of one tensor in the files: the `index`-th of its parts."""
+
+    tensor: str
+    index: int
+
+
+StoredName = str | list[str] | JoinedRows
+
+
+def hf_names(model: ModelSpec, family: str = "") -> dict[str, StoredName]:
     """This model's parameters and buffers, each with its tensor in the files; stacked experts with one for each.
+
+    family   the model_type whose names the files have; Llama's without one
 
     >>> import ridgeline
     >>> hf_names(ridgeline.model("llama3-8b"))["layers.3.mixer.query.weight"]
     'model.layers.3.self_attn.q_proj.weight'
     """
-    names: dict[str, str | list[str]] = dict(ENDS)
+    names: dict[str, StoredName] = dict(ENDS)
     if model.embedding.tied:
         names["head.weight"] = ENDS["embedding.weight"]
     for index in range(model.layers):
-        names |= _layer(model.layer(index), f"layers.{index}.", f"model.layers.{index}.")
+        names |= _layer(model.layer(index), f"layers.{index}.", f"model.layers.{index}.", family)
     return names | _predictions(model)
 
 
-def _predictions(model: ModelSpec) -> dict[str, str | list[str]]:
+def _predictions(model: ModelSpec) -> dict[str, StoredName]:
     """Multi-token prediction stands behind the last layer, as in DeepSeek-V3's files; its embedding and head are not
     written a second time."""
-    names: dict[str, str | list[str]] = {"embedding_copy": ENDS["embedding.weight"]} if model.mtp else {}
+    names: dict[str, StoredName] = {"embedding_copy": ENDS["embedding.weight"]} if model.mtp else {}
     for depth in range(further_tokens(model)):
         here, there = f"mtp.{depth}.", f"model.layers.{model.layers + depth}."
         names |= {f"{here}{name}.weight": f"{there}{stored_name}.weight" for name, stored_name in PREDICTION.items()}
-        names |= _layer(model.mtp.block, f"{here}layer.", there) if model.mtp else {}
+        names |= _layer(model.mtp.block, f"{here}layer.", there, "") if model.mtp else {}
     return names
 
 
-def _layer(block: Block, here: str, there: str) -> dict[str, str | list[str]]:
+def _layer(block: Block, here: str, there: str, family: str) -> dict[str, StoredName]:
     """Names of a layer's tensors behind `here`, with those in the files behind `there`."""
     return {
-        here + name: there + stored if isinstance(stored, str) else [there + part for part in stored]
+        here + name: _spelled(there + stored, family)
+        if isinstance(stored, str)
+        else [str(_spelled(there + part, family)) for part in stored]
         for name, stored in _layer_names(block)
     }
 
 
+def _spelled(name: str, family: str) -> str | JoinedRows:
+    """A name as the files of a family have it."""
+    for joined, parts in FAMILY_JOINED.get(family, ()):
+        for index, part in enumerate(parts):
+            whole = f"{joined.partition('.')[0]}.{part}"
+            if f".{whole}." in name:
+                return JoinedRows(tensor=name.replace(whole, joined), index=index)
+    for usual, own_spelling in FAMILY_NAMES.get(family, {}).items():
+        name = name.replace(usual, own_spelling)
+    return name
+
+
 def _layer_names(block: Block) -> Iterator[tuple[str, str | list[str]]]:
-    yield "mixer_norm.weight", "input_layernorm.weight"
-    yield "ffn_norm.weight", "post_attention_layernorm.weight"
+    for kind in ("weight", "bias"):
+        yield f"mixer_norm.{kind}", f"input_layernorm.{kind}"
+        yield f"ffn_norm.{kind}", f"post_attention_layernorm.{kind}"
     mixer, ffn = block.mixer, block.ffn
     assert isinstance(mixer, (Attention, LatentAttention))
     names = ATTENTION if isinstance(mixer, Attention) else LATENT
@@ -105,7 +148,7 @@ def _layer_names(block: Block) -> Iterator[tuple[str, str | list[str]]]:
 def load_weights(assembly: Assembly, folder: Path) -> list[int]:
     """Fill this rank's shards from a folder of safetensors. Depths of multi-token prediction that are not in the files
     (transformers writes none) begin as they are, and are returned: by every rank alike."""
-    names = hf_names(assembly.blueprint.model)
+    names = _names_of(assembly)
     tensors: dict[str, Tensor] = {**assembly.parameters(), **_buffers(assembly)}
     depths = range(further_tokens(assembly.blueprint.model))
     files = _WeightFiles(folder)
@@ -115,8 +158,8 @@ def load_weights(assembly: Assembly, folder: Path) -> list[int]:
             stored_name = names[name]
             if name.startswith(tuple(f"mtp.{depth}." for depth in absent_depths)):
                 continue
-            parts = [files.read(part) for part in ([stored_name] if isinstance(stored_name, str) else stored_name)]
-            weight = parts[0] if isinstance(stored_name, str) else torch.stack(parts)
+            weight = files.whole(stored_name, tensors, names)
+            weight = weight.reshape(parameter.shape) if weight.numel() == parameter.numel() else weight
             if weight.shape != parameter.shape:
                 given_shape, expected_shape = str(tuple(weight.shape)), f"{tuple(parameter.shape)} of {name}"
                 raise InputError(
@@ -156,18 +199,25 @@ def save_weights(assembly: Assembly, folder: Path, config: Path | None = None) -
 
 def _stored_tensors(assembly: Assembly) -> dict[str, Tensor]:
     """Whole tensors of this rank's stages by their names in the files; a matrix that two stages hold once."""
-    names = hf_names(assembly.blueprint.model)
+    names = _names_of(assembly)
     stored_tensors: dict[str, Tensor] = {}
+    joined: dict[str, dict[int, Tensor]] = {}
     for name, tensor in {**assembly.parameters(), **_buffers(assembly)}.items():
         value = full_of(tensor).detach().cpu()
         stored_name = names[name]
         if name == assembly.embedding_copy:
             continue
         if isinstance(stored_name, str):
-            stored_tensors[stored_name] = value
+            stored_tensors[stored_name] = value.unsqueeze(0) if "moe_statics" in stored_name else value
+        elif isinstance(stored_name, JoinedRows):
+            joined.setdefault(stored_name.tensor, {})[stored_name.index] = value
         else:
             stored_tensors |= zip(stored_name, value.unbind(0), strict=True)
-    return stored_tensors
+    return stored_tensors | {name: torch.cat([parts[index] for index in sorted(parts)]) for name, parts in joined.items()}
+
+
+def _names_of(assembly: Assembly) -> dict[str, StoredName]:
+    return hf_names(assembly.blueprint.model, assembly.blueprint.constants.numerics.family)
 
 
 def _groups(stored: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
@@ -205,6 +255,20 @@ class _WeightFiles:
         except InputError:
             return False
         return True
+
+    def whole(self, stored: StoredName, tensors: Mapping[str, Tensor], names: Mapping[str, StoredName]) -> Tensor:
+        """The tensor of a name; where it is rows of another, those, below the rows of the parts before it."""
+        if isinstance(stored, str):
+            return self.read(stored)
+        if isinstance(stored, list):
+            return torch.stack([self.read(part) for part in stored])
+        rows = {
+            other.index: tensors[name].shape[0]
+            for name, other in names.items()
+            if isinstance(other, JoinedRows) and other.tensor == stored.tensor and name in tensors
+        }
+        first = sum(size for index, size in rows.items() if index < stored.index)
+        return self.read(stored.tensor)[first : first + rows[stored.index]]
 
     def read(self, name: str) -> Tensor:
         from safetensors import SafetensorError, safe_open

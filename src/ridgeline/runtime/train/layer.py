@@ -39,6 +39,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from ridgeline.models import spec
+from ridgeline.models.rotary import rotary_amplitude, rotary_frequencies, score_multiplier
 from ridgeline.runtime.train.fused import apply_rotary, gated_activation
 from ridgeline.runtime.train.layout import (
     Axis,
@@ -63,31 +64,34 @@ def maybe_recompute(function: Callable[..., Tensor], *inputs: Tensor, again: boo
     return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout, window: int = 0) -> Tensor:
-    """Causal attention of [batch, heads, tokens, width]; keys may have fewer heads. Tokens are this rank's."""
+def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout, scale: float, window: int = 0) -> Tensor:
+    """Causal attention of [batch, heads, tokens, width]; keys may have fewer heads. Tokens are this rank's.
+
+    scale   what scores are multiplied with
+    """
     if layout.cp.group is None:
-        return _full_attention(q, k, v, window)
+        return _full_attention(q, k, v, scale, window)
     if layout.cp_kind == "all-to-all":
         few = layout.cp.degree // gcd(layout.cp.degree, k.shape[1])  # copies until every context rank has a head
         k, v = (_repeat_heads(x, few) for x in (k, v))
         q, k, v = (swap_dims(x, layout.cp, away=1, here=2) for x in (q, k, v))
-        return swap_dims(_full_attention(q, k, v, window), layout.cp, away=2, here=1)
+        return swap_dims(_full_attention(q, k, v, scale, window), layout.cp, away=2, here=1)
     layouts = (replace(layout, cp=replace(layout.cp, index=rank)) for rank in range(layout.cp.degree))
     spans = [rank_layout.places(q.shape[2], q.device) for rank_layout in layouts]
-    return _Ring.apply(q, k, v, layout.cp, spans, window)
+    return _Ring.apply(q, k, v, layout.cp, spans, (scale, window))
 
 
 def _repeat_heads(x: Tensor, groups: int) -> Tensor:
     return x if groups == 1 else x.repeat_interleave(groups, 1)
 
 
-def _full_attention(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
-    tokens = q.shape[2]
+def _full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int) -> Tensor:
+    tokens, grouped = q.shape[2], q.shape[1] != k.shape[1]
     if not window or window >= tokens:
-        return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
     places = torch.arange(tokens, device=q.device)
     visible = _visible_keys(places, places, window)
-    return functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=q.shape[1] != k.shape[1])
+    return functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scale, enable_gqa=grouped)
 
 
 def _visible_keys(queries: Tensor, keys: Tensor, window: int) -> Tensor:
@@ -95,28 +99,28 @@ def _visible_keys(queries: Tensor, keys: Tensor, window: int) -> Tensor:
     return (ahead >= 0) & (ahead < window) if window else ahead >= 0
 
 
-def _scores(q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
-    return (q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5).masked_fill(~seen, float("-inf"))
+def _scores(q: Tensor, k: Tensor, seen: Tensor, scale: float) -> Tensor:
+    return (q @ k.transpose(-2, -1) * scale).masked_fill(~seen, float("-inf"))
 
 
 class _Ring(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(
-        ctx: FunctionCtx, q: Tensor, k: Tensor, v: Tensor, axis: Axis, spans: list[Tensor], window: int
+        ctx: FunctionCtx, q: Tensor, k: Tensor, v: Tensor, axis: Axis, spans: list[Tensor], how: tuple[float, int]
     ) -> Tensor:
-        wide = q.float()
+        wide, (scale, window) = q.float(), how
         out = wide.new_zeros((*q.shape[:-1], v.shape[-1]))
         lse = wide.new_full((*q.shape[:-1], 1), float("-inf"))
         block = torch.cat((k, v), -1)
         for step in range(axis.degree):
             owner = (axis.index - step) % axis.degree
             keys, values = _halves(block, q.shape[1], (k.shape[-1], v.shape[-1]))
-            scores = _scores(wide, keys, _visible_keys(spans[axis.index], spans[owner], window))
+            scores = _scores(wide, keys, _visible_keys(spans[axis.index], spans[owner], window), scale)
             more = torch.logaddexp(lse, scores.logsumexp(-1, keepdim=True))
             out = out * torch.exp(lse - more).nan_to_num() + torch.exp(scores - more).nan_to_num() @ values
             lse = more
             block = _passed_on(block, axis) if step + 1 < axis.degree else block
-        ctx.axis, ctx.spans, ctx.window = axis, spans, window
+        ctx.axis, ctx.spans, ctx.how = axis, spans, how
         ctx.save_for_backward(q, k, v, out, lse)
         return out.to(q.dtype)
 
@@ -125,16 +129,15 @@ class _Ring(torch.autograd.Function):  # type: ignore[misc]
         q, k, v, out, lse = ctx.saved_tensors
         axis, wide, d_out = ctx.axis, q.float(), gradient.float()
         delta = (d_out * out).sum(-1, keepdim=True)
-        d_q, width = torch.zeros_like(wide), (k.shape[-1], v.shape[-1])
+        d_q, width, (scale, window) = torch.zeros_like(wide), (k.shape[-1], v.shape[-1]), ctx.how
         block = torch.cat((k, v), -1)
         own_gradient = passing = torch.zeros_like(block, dtype=wide.dtype)
         for step in range(axis.degree):
             owner = (axis.index - step) % axis.degree
             keys, values = _halves(block, q.shape[1], width)
-            weights = torch.exp(
-                _scores(wide, keys, _visible_keys(ctx.spans[axis.index], ctx.spans[owner], ctx.window)) - lse
-            )
-            d_scores = weights * (d_out @ values.transpose(-2, -1) - delta) / q.shape[-1] ** 0.5
+            visible = _visible_keys(ctx.spans[axis.index], ctx.spans[owner], window)
+            weights = torch.exp(_scores(wide, keys, visible, scale) - lse)
+            d_scores = weights * (d_out @ values.transpose(-2, -1) - delta) * scale
             d_q = d_q + d_scores @ keys
             here = torch.cat((d_scores.transpose(-2, -1) @ wide, weights.transpose(-2, -1) @ d_out), -1)
             here = here.unflatten(1, (k.shape[1], -1)).sum(2)  # of the query heads that read one key
@@ -174,26 +177,33 @@ def leave(x: Tensor, layout: Layout) -> Tensor:
 class Rotary:
     """Rotary position angles of the tokens that this rank holds, one table of them for all layers."""
 
-    def __init__(self, make: Maker, width: int) -> None:
-        self.layout, self.numerics, self.width = make.layout, make.numerics, width
+    def __init__(self, make: Maker, width: int, *, latent: bool = False, local: bool = False) -> None:
+        self.layout, self.numerics, self.local = make.layout, make.constants.numerics, local
+        self.width = width if latent else int(width * (self.numerics.rotary_share or 1.0))
+        interleaved = self.numerics.rotary_interleaved
+        self.interleaved = latent if interleaved is None else interleaved
         self.known, self.fused = make.angles, make.calls_kernel("rotary")
 
     def angles(self, tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Cosine and sine, [tokens, width / 2]."""
-        key = self.width, tokens
+        key = self.width, tokens, self.local
         if key not in self.known:
             places = self.layout.places(tokens, device)
-            exponent = torch.arange(0, self.width, 2, dtype=torch.float32, device=device) / self.width
-            angles_ = places.float()[:, None] * (self.numerics.rope_theta**-exponent)[None, :]
-            self.known[key] = angles_.cos(), angles_.sin()
+            sequence = tokens * self.layout.cp.degree
+            frequencies = rotary_frequencies(self.numerics, self.width, sequence, local=self.local)
+            angles_ = places.float()[:, None] * torch.tensor(frequencies, dtype=torch.float32, device=device)[None, :]
+            amplitude = rotary_amplitude(self.numerics)
+            self.known[key] = angles_.cos() * amplitude, angles_.sin() * amplitude
         return self.known[key]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Turn [batch, tokens, heads, width]; pairs are halves of a head, or neighbours."""
+        """Turn the first `width` numbers of each head of [batch, tokens, heads, numbers]."""
         cos, sin = self.angles(x.shape[1], x.device)
-        if self.numerics.rope_interleaved:  # neighbours become halves, as DeepSeek's own code leaves them
+        x, fixed = x.split((self.width, x.shape[-1] - self.width), -1)
+        if self.interleaved:  # neighbours become halves, in queries and keys alike
             x = x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
-        return apply_rotary(x, cos, sin, fused=self.fused)
+        turned_heads = apply_rotary(x, cos, sin, fused=self.fused)
+        return torch.cat((turned_heads, fixed), -1) if fixed.shape[-1] else turned_heads
 
 
 class SoftmaxAttention(nn.Module):  # type: ignore[misc]
@@ -212,7 +222,8 @@ class SoftmaxAttention(nn.Module):  # type: ignore[misc]
         has_head_norm = attention.qk_norm == "head"
         self.query_norm = NormModule(make, norm, width, inside=True) if has_head_norm else None
         self.key_norm = NormModule(make, norm, width, inside=True) if has_head_norm else None
-        self.rotary = Rotary(make, width) if attention.positions == "rope" else None
+        self.rotary = Rotary(make, width, local=attention.window > 0) if attention.positions == "rope" else None
+        self.scale = score_multiplier(make.constants.numerics, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, tokens, hidden] in and out."""
@@ -225,8 +236,10 @@ class SoftmaxAttention(nn.Module):  # type: ignore[misc]
         if self.rotary is not None:
             q, k = self.rotary(q), self.rotary(k)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # attention's output lies as its queries do
-        window = self.attention.window
-        context = maybe_recompute(lambda q, k, v: attend(q, k, v, self.layout, window), q, k, v, again=self.again)
+        scale, window = self.scale, self.attention.window
+        context = maybe_recompute(
+            lambda q, k, v: attend(q, k, v, self.layout, scale, window), q, k, v, again=self.again
+        )
         context = context.transpose(1, 2).flatten(2)
         return self.out.after(leave(self.out(context), self.layout))
 
@@ -248,7 +261,8 @@ class MultiHeadLatentAttention(nn.Module):  # type: ignore[misc]
         self.latent_norm = NormModule(make, norm, mla.kv_rank)
         self.key_value = Matrix(make, mla.heads * (mla.nope_dim + mla.v_dim), mla.kv_rank, "out")
         self.out = Matrix(make, hidden, mla.heads * mla.v_dim, "in", mla.bias)
-        self.rotary = Rotary(make, mla.rope_dim)
+        self.rotary = Rotary(make, mla.rope_dim, latent=True)
+        self.scale = score_multiplier(make.constants.numerics, mla.nope_dim + mla.rope_dim, latent=True)
 
     def forward(self, x: Tensor) -> Tensor:
         mla = self.mla
@@ -265,7 +279,8 @@ class MultiHeadLatentAttention(nn.Module):  # type: ignore[misc]
         rotary_key = self.rotary(latent_key.unsqueeze(2)).expand(-1, -1, k.shape[2], -1)
         q = torch.cat((q[..., : mla.nope_dim], self.rotary(q[..., mla.nope_dim :])), -1)
         q, k, v = (part.transpose(1, 2) for part in (q, torch.cat((k, rotary_key), -1), v))
-        context = maybe_recompute(lambda q, k, v: attend(q, k, v, self.layout), q, k, v, again=self.again)
+        scale = self.scale
+        context = maybe_recompute(lambda q, k, v: attend(q, k, v, self.layout, scale), q, k, v, again=self.again)
         context = context.transpose(1, 2).flatten(2)
         return self.out.after(leave(self.out(context), self.layout))
 
@@ -362,11 +377,10 @@ class MixtureOfExperts(nn.Module):  # type: ignore[misc]
 
     def __init__(self, make: Maker, moe: spec.Moe, hidden: int) -> None:
         super().__init__()
-        self.layout, self.moe, self.numerics = make.layout, moe, make.numerics
+        self.layout, self.moe, self.routing = make.layout, moe, make.constants.router
         self.router = Matrix(make, moe.experts, hidden, "none", moe.router_bias)
         self.experts = Experts(make, moe, hidden)
-        has_groups = moe.groups > 1 or make.numerics.scoring == "sigmoid"
-        correction = torch.zeros(moe.experts, device=make.layout.device) if has_groups else None
+        correction = torch.zeros(moe.experts, device=make.layout.device) if self.routing.bias else None
         self.register_buffer("correction", correction)  # moved by load balancing, not by gradients
         self.shared = self.shared_gate = None
         if moe.shared_hidden:
@@ -420,11 +434,11 @@ class MixtureOfExperts(nn.Module):  # type: ignore[misc]
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Of each token the experts, and their weights in 32 bits."""
-        moe, numerics = self.moe, self.numerics
+        moe, routing = self.moe, self.routing
         logits = functional.linear(x.float(), local(self.router.weight, partial=True).float())
         if self.router.bias is not None:
             logits = logits + local(self.router.bias, partial=True).float()
-        scores = logits.softmax(-1) if numerics.scoring == "softmax" else logits.sigmoid()
+        scores = logits.softmax(-1) if routing.score == "softmax" else logits.sigmoid()
         choice_scores = scores.detach() if self.correction is None else scores.detach() + self.correction
         if moe.groups > 1:
             best = (
@@ -438,9 +452,9 @@ class MixtureOfExperts(nn.Module):  # type: ignore[misc]
             choice_scores = choice_scores.masked_fill(~group_mask.repeat_interleave(moe.experts // moe.groups, 1), 0.0)
         chosen = choice_scores.topk(moe.topk, -1).indices
         weights = scores.gather(1, chosen)
-        if numerics.topk_normalised:
+        if routing.normalized:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
-        return chosen, weights * numerics.routed_scale
+        return chosen, weights * routing.scale
 
 
 def make_ffn(make: Maker, ffn: spec.Ffn, hidden: int) -> nn.Module:

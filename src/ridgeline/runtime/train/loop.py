@@ -131,7 +131,7 @@ def blueprint_of(request: RunRequest) -> Blueprint:
     scenario, decisions = request.scenario, resolve(request.scenario)
     return Blueprint(
         model=scenario.model,
-        numerics=request.numerics,
+        constants=request.constants,
         plan=scenario.plan,
         placement=scenario.placement,
         gradients=decisions.gradients,

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 
 from ridgeline.core.errors import Problem
+from ridgeline.models.hf.numerics import compared_types
+from ridgeline.models.numerics import Numerics, numerics_of
 from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, ModelSpec, Moe, Mtp
 from ridgeline.plan.capability import Capability, PlanFacts, read_capability
 from ridgeline.plan.resolve import resolve
@@ -56,6 +58,7 @@ def _model(scenario: Scenario) -> Iterator[Problem]:
     if model.mtp is not None:
         yield from _prediction(scenario, model.mtp)
     yield from model_refusals(model)
+    yield from numerics_refusals(numerics_of(model))
 
 
 def model_refusals(model: ModelSpec) -> Iterator[Problem]:
@@ -73,6 +76,20 @@ def model_refusals(model: ModelSpec) -> Iterator[Problem]:
     for block in all_blocks(model):
         for what in _block(block):
             yield Problem(path="model", given=what, expected="attention or MLA with mlp or moe, as README lists")
+
+
+def numerics_refusals(numerics: Numerics) -> Iterator[Problem]:
+    """What a model multiplies that the reference engine does not, or that nobody compared with transformers."""
+    if numerics.family and numerics.family not in compared_types():
+        expected = f"a type whose forward was compared with transformers: {', '.join(compared_types())}"
+        todo = "describe the model by its dimensions in the scenario, which then trains from scratch"
+        yield Problem(path="model.model_type", given=numerics.family, expected=expected, todo=todo)
+    for key in numerics.unread:
+        expected = f"none: it multiplies something that models of type {numerics.family!r} are not known to"
+        yield Problem(path=f"model.{key}", given="a value", expected=expected, todo="remove it if it has no effect")
+    if numerics.score_softcap is not None:
+        given_text = f"attention scores capped at {numerics.score_softcap:g}"
+        yield Problem(path="model.numerics.score_softcap", given=given_text, expected="scores as they are")
 
 
 def _prediction(scenario: Scenario, mtp: Mtp) -> Iterator[Problem]:

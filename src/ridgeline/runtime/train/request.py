@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
-from ridgeline.core.documents import JsonMapping
-from ridgeline.core.errors import InputError, Problem, RidgelineError
+from ridgeline.core.errors import Problem, RidgelineError
 from ridgeline.core.files import read_table
+from ridgeline.models.hf.numerics import numerics_from
+from ridgeline.models.numerics import Numerics, Router, numerics_of, unknown_numerics
+from ridgeline.models.rotary import USUAL_BASE
 from ridgeline.models.spec import Block, ModelSpec, Moe
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario, training
@@ -22,24 +24,20 @@ from ridgeline.plan.workload import Train
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardConstants:
-    """What a forward pass multiplies by.
+    """What a forward pass multiplies by: the model's Numerics, with a value for each that every pass needs.
 
     epsilon           added to the mean square (or variance) of a norm
-    rope_theta        base of the rotary angles
-    rope_interleaved  rotary pairs are neighbours (DeepSeek) rather than halves of a head (Llama)
-    scoring           of experts: softmax over all, or a sigmoid each
-    topk_normalised   weights of the chosen experts sum to one
-    routed_scale      factor on the routed experts' sum
+    router            how experts are scored and picked
     mtp_weight        of the losses of multi-token prediction, averaged over depths (DeepSeek-V3: 0.3, later 0.1)
     """
 
+    numerics: Numerics = Numerics()
     epsilon: float = 1e-6
-    rope_theta: float = 10_000.0
-    rope_interleaved: bool = False
-    scoring: Literal["softmax", "sigmoid"] = "softmax"
-    topk_normalised: bool = True
-    routed_scale: float = 1.0
+    router: Router = Router(score="softmax", normalized=True)
     mtp_weight: float = 0.3
+
+
+USUAL_EPSILON = 1e-6
 
 
 def all_blocks(model: ModelSpec) -> tuple[Block, ...]:
@@ -47,32 +45,33 @@ def all_blocks(model: ModelSpec) -> tuple[Block, ...]:
     return (*model.blocks, *((model.mtp.block,) if model.mtp else ()))
 
 
-def usual_numerics(model: ModelSpec) -> ForwardConstants:
-    """What is assumed of a model without a config: a sigmoid router where experts are chosen inside groups."""
-    has_groups = any(isinstance(block.ffn, Moe) and block.ffn.groups > 1 for block in all_blocks(model))
-    return ForwardConstants(scoring="sigmoid" if has_groups else "softmax")
+def forward_constants(model: ModelSpec, numerics: Numerics | None = None) -> ForwardConstants:
+    """The constants of a model; of its router, where nobody knows it, a sigmoid if experts are chosen inside groups.
 
-
-def config_numerics(config: JsonMapping) -> ForwardConstants:
-    """The constants of a Hugging Face config; an `InputError` where it asks for what is not implemented.
-
-    >>> config_numerics({"model_type": "llama", "rms_norm_eps": 1e-5, "rope_theta": 500000.0}).rope_theta
+    >>> import ridgeline
+    >>> forward_constants(ridgeline.model("llama3.1-8b")).numerics.rotary_base
     500000.0
     """
-    rope: JsonMapping = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
-        todo = "remove the scaling, or train at the original context"
-        raise InputError(Problem(path="rope_parameters.rope_type", given=repr(kind), expected="default", todo=todo))
-    deepseek = str(config.get("model_type", "")).startswith("deepseek")
+    numerics = numerics or numerics_of(model)
+    has_groups = any(isinstance(block.ffn, Moe) and block.ffn.groups > 1 for block in all_blocks(model))
+    usual_router = Router(score="sigmoid" if has_groups else "softmax", bias=has_groups, normalized=True)
     return ForwardConstants(
-        epsilon=float(config.get("rms_norm_eps", config.get("layer_norm_epsilon", 1e-6))),
-        rope_theta=float(rope.get("rope_theta", config.get("rope_theta", 10_000.0))),
-        rope_interleaved=deepseek and bool(config.get("rope_interleave", True)),
-        scoring="sigmoid" if deepseek else "softmax",
-        topk_normalised=bool(config.get("norm_topk_prob", config.get("model_type") == "mixtral")),
-        routed_scale=float(config.get("routed_scaling_factor") or 1.0) if deepseek else 1.0,
+        numerics=numerics, epsilon=numerics.norm_eps or USUAL_EPSILON, router=numerics.router or usual_router
     )
+
+
+def assumed_constants(model: ModelSpec, numerics: Numerics | None = None) -> str:
+    """What is assumed of a model where nobody knows its numerics, in one line; empty where nothing is.
+
+    >>> import ridgeline
+    >>> assumed_constants(ridgeline.model("llama3-8b")), assumed_constants(ridgeline.model("gpt3-175b"))
+    ('', 'assumed of gpt3-175b: norm epsilon 1e-06')
+    """
+    known = replace(model, numerics=numerics) if numerics else model
+    values = {"rotary base": f"{USUAL_BASE:,.0f}", "norm epsilon": f"{USUAL_EPSILON:g}"}
+    values["router"] = forward_constants(known).router.score
+    assumed = [f"{name} {values[name]}" for name in unknown_numerics(known)]
+    return f"assumed of {model.id}: {', '.join(assumed)}" if assumed else ""
 
 
 INDEX, SINGLE, CONFIG = "model.safetensors.index.json", "model.safetensors", "config.json"
@@ -87,11 +86,9 @@ def folder_problems(folder: Path) -> list[Problem]:
     return [Problem(path="--weights", given=given_text, expected=f"a folder with {SINGLE} or {INDEX}", todo=todo)]
 
 
-def folder_numerics(folder: Path) -> ForwardConstants | None:
-    """The constants of the config.json beside the weights, where there is one."""
-    if not (folder / CONFIG).is_file():
-        return None
-    return config_numerics(read_table(folder / CONFIG).data)
+def folder_numerics(folder: Path) -> Numerics | None:
+    """Those of the config.json beside the weights, where there is one."""
+    return numerics_from(read_table(folder / CONFIG).data) if (folder / CONFIG).is_file() else None
 
 
 PARTS = {"attention": "attention", "mixer": "mixer", "mlp": "ffn", "moe": "ffn", "activation": "activation"}
@@ -169,7 +166,7 @@ class RunRequest:
 
     scenario: Scenario
     options: RunOptions
-    numerics: ForwardConstants
+    constants: ForwardConstants
 
     @property
     def ranks(self) -> int:
@@ -182,9 +179,9 @@ class RunRequest:
         return training(self.scenario).workload
 
 
-def make_request(scenario: Scenario, options: RunOptions, numerics: ForwardConstants | None = None) -> RunRequest:
-    """The request with the constants of the model, or the usual ones."""
-    return RunRequest(scenario=scenario, options=options, numerics=numerics or usual_numerics(scenario.model))
+def make_request(scenario: Scenario, options: RunOptions, constants: ForwardConstants | None = None) -> RunRequest:
+    """The request with the constants of the model, or others."""
+    return RunRequest(scenario=scenario, options=options, constants=constants or forward_constants(scenario.model))
 
 
 def has_experts(model: ModelSpec) -> bool:

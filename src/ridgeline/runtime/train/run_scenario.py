@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import refuse_unwritable
+from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.runtime.measure import need_torch
 from ridgeline.runtime.probe.ranks import find_world
 from ridgeline.runtime.train import request
 from ridgeline.runtime.train.launch import Replan, execute, started_again
-from ridgeline.runtime.train.refuse import refusals
+from ridgeline.runtime.train.refuse import numerics_refusals, refusals
 from ridgeline.runtime.train.request import ForwardConstants, Listener, RunOptions, RunResult, StepRow, nobody
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def run(
     scenario: Scenario,
     options: RunOptions | None = None,
     *,
-    numerics: ForwardConstants | None = None,
+    constants: ForwardConstants | None = None,
     tell: Callable[[StepRow], None] = nobody,
     note: Callable[[str], None] = nobody,
     replan: Replan | None = None,
@@ -120,15 +121,25 @@ def run(
         raise InputError(problems)
     if options.folder and (options.elastic or started_again()):
         options = replace(options, resume=True)
-    if options.weights and numerics is None:
-        numerics = request.folder_numerics(Path(options.weights))
-    run_request, listener = request.make_request(scenario, options, numerics), Listener(step=tell, note=note)
+    if constants is None:
+        constants = _constants_of(scenario.model, options, note)
+    run_request, listener = request.make_request(scenario, options, constants), Listener(step=tell, note=note)
     with ExitStack() as open_files:
         if options.folder and find_world().rank == 0:
             if options.tensorboard:
                 listener = open_files.enter_context(EventFile(Path(options.folder), listener))
             listener = open_files.enter_context(Metrics(Path(options.folder), listener, append=options.resume))
         return execute(run_request, listener, replan)
+
+
+def _constants_of(model: ModelSpec, options: RunOptions, note: Callable[[str], None]) -> ForwardConstants:
+    """What the model multiplies by: as the config.json beside its weights says, else as the model does."""
+    numerics = request.folder_numerics(Path(options.weights)) if options.weights else None
+    if numerics is not None and (problems := list(numerics_refusals(numerics))):
+        raise InputError(problems)
+    if assumed := request.assumed_constants(model, numerics):
+        note(assumed)
+    return request.forward_constants(model, numerics)
 
 
 def trace_plan(scenario: Scenario) -> tuple[TracedStage, ...]:

@@ -68,7 +68,7 @@ class Layer(nn.Module):  # type: ignore[misc]
 
     def __init__(self, make: Maker, block: Block, hidden: int, again: frozenset[str]) -> None:
         super().__init__()
-        self.again = again
+        self.again, self.scale = again, make.constants.numerics.residual_scale or 1.0
         if block.mixer is not None:
             self.mixer_norm = NormModule(make, block.norm, hidden)
             self.mixer = make_mixer(make, block.mixer, hidden, block.norm)
@@ -91,10 +91,13 @@ class Layer(nn.Module):  # type: ignore[misc]
 
     def _layer(self, x: Tensor) -> Tensor:
         if self.has[0]:
-            x = x + maybe_recompute(lambda y: self.mixer(self.mixer_norm(y)), x, again="mixer" in self.again)
+            x = self._add(x, maybe_recompute(lambda y: self.mixer(self.mixer_norm(y)), x, again="mixer" in self.again))
         if self.has[1]:
-            x = x + maybe_recompute(lambda y: self.ffn(self.ffn_norm(y)), x, again="ffn" in self.again)
+            x = self._add(x, maybe_recompute(lambda y: self.ffn(self.ffn_norm(y)), x, again="ffn" in self.again))
         return x
+
+    def _add(self, x: Tensor, part: Tensor) -> Tensor:
+        return x + part if self.scale == 1 else x + part * self.scale
 
 
 class EmbeddingModule(nn.Module):  # type: ignore[misc]
@@ -102,7 +105,7 @@ class EmbeddingModule(nn.Module):  # type: ignore[misc]
 
     def __init__(self, make: Maker, model: ModelSpec) -> None:
         super().__init__()
-        self.layout = make.layout
+        self.layout, self.scale = make.layout, make.constants.numerics.embedding_scale or 1.0
         self.weight = make.weight(model.vocab, model.hidden, cut=0)
         learned_positions = model.embedding.positions
         self.positions = make.weight(learned_positions, model.hidden, cut=None) if learned_positions else None
@@ -112,6 +115,7 @@ class EmbeddingModule(nn.Module):  # type: ignore[misc]
         """[batch, tokens] to [batch, tokens, hidden], dealt to tensor ranks where the sequence is split."""
         layout = self.layout
         x = look_up(self.weight, tokens, layout)
+        x = x if self.scale == 1 else x * self.scale
         if self.positions is not None:
             places = own_positions(layout, tokens.shape[1], tokens.device)
             x = x + functional.embedding(places, local(self.positions, partial=layout.sequence_parallel))
@@ -140,20 +144,27 @@ class HeadModule(nn.Module):  # type: ignore[misc]
     def __init__(self, make: Maker, model: ModelSpec) -> None:
         super().__init__()
         self.layout, self.fuses = make.layout, make.fuses
+        numerics = make.constants.numerics
+        self.scale, self.softcap = numerics.logit_scale or 1.0, numerics.logit_softcap
         self.weight = make.weight(model.vocab, model.hidden, cut=0)
         self.bias = make.weight(model.vocab, cut=0) if model.embedding.head_bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, tokens, hidden] to [batch, tokens, vocabulary / tp]."""
         bias = None if self.bias is None else local(self.bias)
-        return functional.linear(enter(x, self.layout), local(self.weight), bias)
+        logits = functional.linear(enter(self._scaled(x), self.layout), local(self.weight), bias)
+        return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        return x if self.scale == 1 else x * self.scale
 
     def loss(self, x: Tensor, targets: Tensor, scale: float) -> Tensor:
         """`scale` times the summed loss of this rank's tokens; head and loss are one where the engine fuses them."""
-        if self.layout.tp.group is None and {"cross-entropy", "linear-cross-entropy"} & self.fuses:
+        fused = {"cross-entropy", "linear-cross-entropy"} & self.fuses
+        if fused and self.layout.tp.group is None and self.softcap is None:
             bias = None if self.bias is None else local(self.bias)
             in_chunks = "linear-cross-entropy" in self.fuses
-            return linear_cross_entropy(x, local(self.weight), bias, targets, scale, chunked=in_chunks)
+            return linear_cross_entropy(self._scaled(x), local(self.weight), bias, targets, scale, chunked=in_chunks)
         return cross_entropy(self(x), targets, self.layout, scale)
 
 
@@ -187,7 +198,7 @@ class Stage(nn.Module):  # type: ignore[misc]
         depths = [PredictionDepth(make, mtp, model.hidden, ahead) for _ in range(mtp.depth)] if mtp else []
         self.mtp = nn.ModuleList(depths)
         self.rotaries += [predictor.layer.mixer.rotary for predictor in self.mtp if predictor.layer.has_rotary]
-        self.mtp_weight = make.numerics.mtp_weight / max(1, len(self.mtp))
+        self.mtp_weight = make.constants.mtp_weight / max(1, len(self.mtp))
         needs_embedding = mtp is not None and not first and not model.embedding.tied
         self.embedding_copy = make.weight(model.vocab, model.hidden, cut=0) if needs_embedding else None
 

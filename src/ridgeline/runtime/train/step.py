@@ -70,7 +70,7 @@ class Stepper:
         is_fused = bool({"cross-entropy", "linear-cross-entropy"} & blueprint.fuses)
         if isinstance(logits, Tensor):
             return cross_entropy(logits, targets, self.assembly.layout, scale, fused=is_fused)
-        shares = [1.0] + [blueprint.numerics.mtp_weight / (len(logits) - 1)] * (len(logits) - 1)
+        shares = [1.0] + [blueprint.constants.mtp_weight / (len(logits) - 1)] * (len(logits) - 1)
         losses = [
             cross_entropy(depth_logits, targets[:, depth], self.assembly.layout, scale * share, fused=is_fused)
             for depth, (depth_logits, share) in enumerate(zip(logits, shares, strict=True))

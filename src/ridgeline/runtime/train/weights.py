@@ -39,12 +39,12 @@ class Maker:
     """
 
     layout: Layout
-    numerics: ForwardConstants
+    constants: ForwardConstants
     dtype: torch.dtype
     fuses: frozenset[str] = frozenset({"norm"})
     compiled: bool = False
     narrow: Literal["", "tensor", "row"] = ""
-    angles: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    angles: dict[tuple[int, int, bool], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def calls_kernel(self, word: str) -> bool:
         """Whether a layer calls a kernel of its own for this."""
@@ -112,7 +112,8 @@ class NormModule(nn.Module):  # type: ignore[misc]
 
     def __init__(self, make: Maker, norm: spec.Norm, width: int, *, inside: bool = False) -> None:
         super().__init__()
-        self.kind, self.width, self.epsilon = norm.kind, width, make.numerics.epsilon
+        self.kind, self.width, self.epsilon = norm.kind, width, make.constants.epsilon
+        self.offset = make.constants.numerics.norm_offset or 0.0
         self.summand = inside or make.layout.sequence_parallel
         self.one_kernel = make.compiled or "norm" in make.fuses
         self.weight = make.weight(width, cut=None) if norm.weight else None
@@ -123,6 +124,7 @@ class NormModule(nn.Module):  # type: ignore[misc]
             None if parameter is None else local(parameter, partial=self.summand)
             for parameter in (self.weight, self.bias)
         )
+        weight = weight + self.offset if weight is not None and self.offset else weight
         if not self.one_kernel:
             return _layer_norm(x, weight, bias, self.epsilon, centred=self.kind == "layer")
         if self.kind == "layer":
@@ -139,17 +141,22 @@ def _layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, epsilon: 
     return (wide if bias is None else wide + bias.float()).to(x.dtype)
 
 
-def begin(module: nn.Module, prefix: str, seed: int) -> None:
-    """Fill a module's parameters: ones in norms, zeros in biases, normal elsewhere, each from its own name."""
+def begin(module: nn.Module, prefix: str, seed: int, norm_offset: float = 0.0) -> None:
+    """Fill a module's parameters: norms that multiply by one, zeros in biases, normal elsewhere, each from its name."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if not parameter.is_meta:  # a model that is only looked at
-                fill(parameter, first_value(prefix + name, parameter, seed))
+                value = first_value(prefix + name, parameter, seed)
+                fill(parameter, value - norm_offset if is_norm_weight(name) else value)
+
+
+def is_norm_weight(name: str) -> bool:
+    return "norm" in name and name.endswith("weight")
 
 
 def first_value(name: str, like: Tensor, seed: int) -> Tensor:
     """The whole tensor that a parameter of this name begins as."""
-    if "norm" in name and name.endswith("weight"):
+    if is_norm_weight(name):
         return torch.ones(like.shape, dtype=like.dtype, device=like.device)
     if name.endswith(("bias", "correction")):
         return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
