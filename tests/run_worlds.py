@@ -116,7 +116,12 @@ def blueprint_and_layout(name: str, table: dict[str, Any]) -> tuple[Any, Any, An
     spec, plan = model(MODELS[name]), decode(Plan, given)
     placement = plan.placement or default_placement(spec, plan.virtual_stages)
     blueprint = Blueprint(
-        model=spec, constants=forward_constants(spec), plan=plan, placement=placement, gradients=dtype("fp32"), fuses=fuses
+        model=spec,
+        constants=forward_constants(spec),
+        plan=plan,
+        placement=placement,
+        gradients=dtype("fp32"),
+        fuses=fuses,
     )
     return blueprint, make_layout(plan, experts="moe" in MODELS[name]), spec
 

@@ -57,7 +57,7 @@ class RotaryScaling:
     """How rotary positions are scaled beyond the context they were first trained on (rope_scaling).
 
     first_context  tokens of that context; of `dynamic`, the longest sequence that is not scaled
-    fast, slow     of YaRN: rotations beyond which a frequency stays as it is, and below which it is scaled whole (beta);
+    fast, slow     of YaRN: rotations beyond which a frequency stays as it is, and below which it is scaled (beta);
                    of Llama 3: the factors of the high and low frequencies
     truncate       YaRN rounds the range between them to whole dims
     mscale, mscale_all   of YaRN in latent attention: how scores are scaled with it
@@ -102,13 +102,13 @@ class Numerics:
     family              model_type of the config.json that they were read from; empty: the catalog's
     rotary_base         of rotary angles (rope_theta); local_rotary_base: of layers with a window, where it is another
     rotary_share        part of a head that is rotated (partial_rotary_factor)
-    rotary_interleaved  rotated pairs are neighbours, not halves of a head; None: as latent attention has them, or halves
+    rotary_interleaved  rotated pairs are neighbours, not halves of a head; None: in latent attention alone
     norm_eps            added to a variance before its root
     norm_offset         added to every weight of a norm (Gemma: 1)
     score_softcap, logit_softcap   where a tanh caps scores of attention, and logits
     score_scale         what scores are divided by the root of, where it is not the size of a head
     score_multiplier    what scores are multiplied with, in place of that root (attention_multiplier)
-    embedding_scale, residual_scale, logit_scale   what rows of tokens, what each part adds, and logits are multiplied with
+    embedding_scale, residual_scale, logit_scale   of rows of tokens, of what each part adds, of logits
     router              of experts
     unread              keys that multiply something and that no reader understands
     """

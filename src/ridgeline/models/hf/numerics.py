@@ -119,7 +119,9 @@ def _keys(kind: str) -> frozenset[str]:
 MULTIPLIERS = frozenset({"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"})
 
 
-def _unread(text: JsonMapping, rotary: JsonMapping, scaling: RotaryScaling | None, *, multiplies: bool) -> Iterator[str]:
+def _unread(
+    text: JsonMapping, rotary: JsonMapping, scaling: RotaryScaling | None, *, multiplies: bool
+) -> Iterator[str]:
     """Keys that multiply something and that nobody reads, those of the rotary table behind its name."""
     for key in sorted(_keys("multiplying") - (MULTIPLIERS if multiplies else frozenset())):
         value = text.get(key)
@@ -130,7 +132,9 @@ def _unread(text: JsonMapping, rotary: JsonMapping, scaling: RotaryScaling | Non
             yield f"rope_parameters.{key}"
     if rotary.get("rope_type", rotary.get("type", "default")) != "default" and scaling is None:
         yield "rope_parameters.rope_type"
-    if scaling is not None and (scaling.kind == "proportional" or (scaling.kind == "longrope" and not scaling.short_factors)):
+    if scaling is not None and (
+        scaling.kind == "proportional" or (scaling.kind == "longrope" and not scaling.short_factors)
+    ):
         yield f"rope_parameters of {scaling.kind}"
 
 

@@ -86,8 +86,8 @@ def stage_subject(
     form = dtype_of(dtype)
     plan = Plan(precision=Precision(compute=form, weights=form, activations=form))
     blueprint = Blueprint(
-        model=model, constants=forward_constants(model), plan=plan, placement=(model.layers,), gradients=form, seed=seed,
-        fuses=frozenset(),
+        model=model, constants=forward_constants(model), plan=plan, placement=(model.layers,), gradients=form,
+        seed=seed, fuses=frozenset(),
     )  # fmt: skip
     layout = make_layout(plan, experts=False)
     stage = move_module(assemble(blueprint, layout).stages[0], device)

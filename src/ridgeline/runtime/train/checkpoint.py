@@ -34,6 +34,7 @@ from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 from ridgeline.runtime.train.assemble import Assembly
+from ridgeline.runtime.train.run_folder import CHECKPOINTS, checkpoint_folder, steps
 from ridgeline.runtime.train.update import MOMENTS, Update
 
 SOUND = "sound.json"
@@ -58,10 +59,6 @@ def part(folder: Path, step: int) -> Path:
     return folder / f".step-{step:08d}.part"
 
 
-def checkpoint_folder(folder: Path, step: int) -> Path:
-    return folder / f"step-{step:08d}"
-
-
 def publish(folder: Path, step: int, facts: JsonObject) -> Path:
     """Make a written checkpoint count: note its files, rename it, and let go of old ones."""
     written, final = part(folder, step), checkpoint_folder(folder, step)
@@ -80,12 +77,6 @@ def forget_parts(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for part in folder.glob(".step-*.part"):
         shutil.rmtree(part, ignore_errors=True)
-
-
-def steps(folder: Path) -> list[int]:
-    """Steps that have a checkpoint, newest first."""
-    names = (path.name.removeprefix("step-") for path in folder.glob("step-*") if path.is_dir())
-    return sorted((int(name) for name in names if name.isdigit()), reverse=True)
 
 
 def newest_sound(folder: Path) -> tuple[Path | None, int, list[str]]:
@@ -171,7 +162,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, assembly: Assembly, update: Update, note: Callable[[str], None]) -> None:
-        self.folder, self.assembly, self.update, self.note = folder / "checkpoints", assembly, update, note
+        self.folder, self.assembly, self.update, self.note = folder / CHECKPOINTS, assembly, update, note
         self.pending: tuple[int, Future[object]] | None = None
         self.last = ""
         self.unsaved = False
@@ -223,9 +214,16 @@ class Checkpoints:
         """Go on from the newest sound checkpoint: the step it was taken behind, and what was passed over or differs."""
         from torch.distributed.checkpoint import load
 
-        newest = [_newest(self.folder, facts) if self.assembly.layout.rank == 0 else (None, 0, [])]
+        newest: list[tuple[Path | None, int, list[str]] | InputError] = [(None, 0, [])]
+        if self.assembly.layout.rank == 0:
+            try:
+                newest = [_newest(self.folder, facts)]
+            except InputError as refusal:
+                newest = [refusal]  # every rank refuses alike
         if self.group is not None:
             dist.broadcast_object_list(newest, group=self.group)
+        if isinstance(newest[0], InputError):
+            raise newest[0]
         path, step, skipped_steps = newest[0]
         if path is None and skipped_steps:
             todo = "run without --resume to begin anew, or name another folder"
@@ -269,6 +267,12 @@ def _newest(folder: Path, facts: JsonObject) -> tuple[Path | None, int, list[str
     """The newest sound checkpoint, and notes: damaged ones, and what of the data's order is not as it was."""
     path, step, skipped_steps = newest_sound(folder)
     before = facts_of(path) if path else {}
+    model = before.get("model", facts.get("model"))
+    if model != facts.get("model"):
+        todo = "resume with the scenario that began the run, or name another folder"
+        raise InputError(
+            Problem(path="--resume", given=f"a checkpoint of {model}", expected=str(facts.get("model")), todo=todo)
+        )
     for name, now in facts.items():
         if name in before and before[name] != now:
             skipped_steps.append(f"{name} was {before[name]} up to step {step} and is {now}: other data follows")

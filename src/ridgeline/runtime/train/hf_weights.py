@@ -213,7 +213,9 @@ def _stored_tensors(assembly: Assembly) -> dict[str, Tensor]:
             joined.setdefault(stored_name.tensor, {})[stored_name.index] = value
         else:
             stored_tensors |= zip(stored_name, value.unbind(0), strict=True)
-    return stored_tensors | {name: torch.cat([parts[index] for index in sorted(parts)]) for name, parts in joined.items()}
+    return stored_tensors | {
+        name: torch.cat([parts[index] for index in sorted(parts)]) for name, parts in joined.items()
+    }
 
 
 def _names_of(assembly: Assembly) -> dict[str, StoredName]:

@@ -133,7 +133,8 @@ WAITED = ("onnection", "imed out", "DistBackendError", "DistNetworkError")  # in
 
 def enter_rank(rank: int, ranks: int, chip: int, port: int) -> None:
     """Make this process a rank of this host, as torchrun would by its environment; the parent asks for its end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for which in (signal.SIGINT, signal.SIGTERM):  # both reach a whole group of processes
+        signal.signal(which, signal.SIG_IGN)
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # AMX that is advertised and traps ends the process
     variables = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": chip, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in variables.items()}, MASTER_ADDR="127.0.0.1")
@@ -265,12 +266,9 @@ class Workers:
     def _end(self) -> None:
         for process in self.processes:
             if process.is_alive():
-                process.terminate()
-        for process in self.processes:
-            process.join(2.0)
-            if process.is_alive():  # stopped, or deep in a kernel
                 process.kill()
-                process.join()
+        for process in self.processes:
+            process.join()
         for pipe in self.pipes:
             pipe.close()
 
@@ -324,7 +322,8 @@ class _Host(Starter):
         self.chips, self.began = tuple(range(chips)), began
 
     def attempt(self, request: RunRequest, listener: Listener) -> RunResult:
-        return Workers(request, self.chips[: request.ranks], self.began).run(listener)
+        with _termination_interrupts():
+            return Workers(request, self.chips[: request.ranks], self.began).run(listener)
 
     def left_without(self, gone: tuple[int, ...]) -> int:
         self.chips = tuple(chip for rank, chip in enumerate(self.chips) if rank not in gone)
@@ -359,6 +358,23 @@ def _as_rank(request: RunRequest, world: World, listener: Listener, replan: Repl
     if world.rank != 0:
         return None
     return replace(outcome, notes=(*notes, *outcome.notes)) if isinstance(outcome, RunOutcome) else outcome
+
+
+@contextmanager
+def _termination_interrupts() -> Iterator[None]:
+    """SIGTERM, with which schedulers of containers end a process, is an interrupt: the run ends behind its step."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -23,6 +23,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.models.params import count
+from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.resolve import resolve
 from ridgeline.runtime.probe.ranks import World
 from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble, gathered_weights, narrow_scaling
@@ -31,6 +33,7 @@ from ridgeline.runtime.train.data import BatchSource, batch_of, further_tokens, 
 from ridgeline.runtime.train.fused import lacks_narrow
 from ridgeline.runtime.train.layout import Layout, make_layout, shard_of
 from ridgeline.runtime.train.request import (
+    SHARED_MEMORY,
     TRACE_WINDOW,
     Listener,
     RunOptions,
@@ -89,6 +92,7 @@ def train(request: RunRequest, world: World, listener: Listener, stop: Callable[
         checkpoint_parts = Path(options.folder), assembly, update, listener.note
         checkpoints = Checkpoints(*checkpoint_parts) if options.folder else None
         facts = {"seed": options.seed, "data": options.data, "sequences": workload.sequences, "seq": workload.seq}
+        facts["model"] = describe_model(request.scenario.model)
         done, notes = checkpoints.load(facts) if checkpoints and options.resume else (0, [])
         first = done
         stepper = Stepper(assembly=assembly, microbatches=request.scenario.microbatches)
@@ -117,6 +121,17 @@ def train(request: RunRequest, world: World, listener: Listener, stop: Callable[
             checkpoint=checkpoints.last if checkpoints else "", startup=startup, notes=tuple(notes),
             unsaved=bool(checkpoints and checkpoints.unsaved),
         )  # fmt: skip
+
+
+def describe_model(model: ModelSpec) -> str:
+    """The sizes that tensors of a checkpoint follow from.
+
+    >>> import ridgeline
+    >>> describe_model(ridgeline.model("llama3-8b"))
+    '32 layers, hidden 4096, vocabulary 128256, 8.03e+09 parameters'
+    """
+    parameters = count(model).total
+    return f"{model.layers} layers, hidden {model.hidden}, vocabulary {model.vocab}, {parameters:.3g} parameters"
 
 
 def compare(request: RunRequest, world: World) -> Verification | None:
@@ -151,6 +166,10 @@ def join_ranks(request: RunRequest, world: World) -> Iterator[Layout]:
     plan, experts, many = request.scenario.plan, has_experts(request.scenario.model), world.ranks > 1
     begins = many and not dist.is_initialized()  # Ray Train has begun, and will end it
     if begins:
+        if backend_of(options) == SHARED_MEMORY:
+            from ridgeline.runtime.shm import register
+
+            register()
         dist.init_process_group(backend_of(options), timeout=timedelta(seconds=options.timeout))
     try:
         if many:

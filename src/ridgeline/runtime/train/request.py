@@ -14,6 +14,7 @@ from typing import Any
 from ridgeline.core.errors import Problem, RidgelineError
 from ridgeline.core.files import read_table
 from ridgeline.models.hf.numerics import numerics_from
+from ridgeline.models.load import MODELS
 from ridgeline.models.numerics import Numerics, Router, numerics_of, unknown_numerics
 from ridgeline.models.rotary import USUAL_BASE
 from ridgeline.models.spec import Block, ModelSpec, Moe
@@ -38,6 +39,7 @@ class ForwardConstants:
 
 
 USUAL_EPSILON = 1e-6
+SHARED_MEMORY = "ridge_shm"  # this project's backend for ranks of one host
 
 
 def all_blocks(model: ModelSpec) -> tuple[Block, ...]:
@@ -61,12 +63,14 @@ def forward_constants(model: ModelSpec, numerics: Numerics | None = None) -> For
 
 
 def assumed_constants(model: ModelSpec, numerics: Numerics | None = None) -> str:
-    """What is assumed of a model where nobody knows its numerics, in one line; empty where nothing is.
+    """What is assumed of a published model whose numerics nobody knows, in one line; empty where nothing is.
 
     >>> import ridgeline
     >>> assumed_constants(ridgeline.model("llama3-8b")), assumed_constants(ridgeline.model("gpt3-175b"))
     ('', 'assumed of gpt3-175b: norm epsilon 1e-06')
     """
+    if model.id not in MODELS:
+        return ""  # nobody published it: what is not said is as usual
     known = replace(model, numerics=numerics) if numerics else model
     values = {"rotary base": f"{USUAL_BASE:,.0f}", "norm epsilon": f"{USUAL_EPSILON:g}"}
     values["router"] = forward_constants(known).router.score

@@ -21,13 +21,19 @@ from ridgeline.runtime.probe.ranks import find_world
 from ridgeline.runtime.train import request
 from ridgeline.runtime.train.launch import Replan, execute, started_again
 from ridgeline.runtime.train.refuse import numerics_refusals, refusals
-from ridgeline.runtime.train.request import ForwardConstants, Listener, RunOptions, RunResult, StepRow, nobody
+from ridgeline.runtime.train.request import (
+    SHARED_MEMORY,
+    ForwardConstants,
+    Listener,
+    RunOptions,
+    RunResult,
+    StepRow,
+    nobody,
+)
+from ridgeline.runtime.train.run_folder import METRICS, own_folder
 
 if TYPE_CHECKING:
     from ridgeline.runtime.train.dry import TracedStage
-
-
-METRICS = "metrics.jsonl"
 
 
 class Metrics:
@@ -95,6 +101,7 @@ class EventFile:
 
 
 LAUNCHERS = ("ray",)
+BACKEND_NAMES = ("gloo", "nccl", "hccl", SHARED_MEMORY)  # of torch.distributed, and this project's own
 
 
 def run(
@@ -126,6 +133,7 @@ def run(
     run_request, listener = request.make_request(scenario, options, constants), Listener(step=tell, note=note)
     with ExitStack() as open_files:
         if options.folder and find_world().rank == 0:
+            open_files.enter_context(own_folder(Path(options.folder), resume=options.resume))
             if options.tensorboard:
                 listener = open_files.enter_context(EventFile(Path(options.folder), listener))
             listener = open_files.enter_context(Metrics(Path(options.folder), listener, append=options.resume))
@@ -172,6 +180,8 @@ def _options(options: RunOptions) -> list[Problem]:
         todo = "`pip install ridgeline[tensorboard]`"
         no_module = "no module tensorboard"
         problems.append(Problem(path="--tensorboard", given=no_module, expected="TensorBoard", todo=todo))
+    if options.backend and options.backend not in BACKEND_NAMES:
+        problems.append(not_among("--backend", options.backend, BACKEND_NAMES))
     if options.launcher and options.launcher not in LAUNCHERS:
         problems.append(not_among("--launcher", options.launcher, LAUNCHERS))
     checkpoint_options = (options.every, options.resume, options.restarts, options.elastic, options.tensorboard)

@@ -168,6 +168,13 @@ class HeadModule(nn.Module):  # type: ignore[misc]
         return cross_entropy(self(x), targets, self.layout, scale)
 
 
+def _without_gaps(x: Tensor) -> Tensor:
+    """What one stage sends another, and its gradient on the way back: sends take tensors without gaps alone."""
+    if x.requires_grad:
+        x.register_hook(Tensor.contiguous)
+    return x.contiguous()
+
+
 class Stage(nn.Module):  # type: ignore[misc]
     """Layers first to last of a model, with the embedding before the first and the head behind the last one.
 
@@ -210,13 +217,12 @@ class Stage(nn.Module):  # type: ignore[misc]
         With multi-token prediction targets are [batch, 1 + depth, tokens]. A pipeline, whose loss is computed outside,
         names them `further` and gets a tuple of logits: the model's, and those of every depth.
         """
-        if self.embedding is not None:
-            x = self.embedding(x)
+        x = _without_gaps(x) if self.embedding is None else self.embedding(x)
         x = self._layers(x)
         if self.norm is not None:
             x = self.norm(x)
         if self.head is None:
-            return x
+            return _without_gaps(x)
         if not self.mtp or (targets is None and further is None):
             return self.head(x) if targets is None else self.head.loss(x, targets, scale)
         if targets is None:
