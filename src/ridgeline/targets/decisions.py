@@ -29,7 +29,8 @@ from ridgeline.targets.target import refusal
 # parts that few models have: decisions where a model has them, and a target that does not speak of them loses them
 RARE = frozenset(names("decisions", "rare"))
 Leaf = tuple[str, Any]  # a decision's path and value
-LABELS = ("model.id", "model.name", "model.source", "model.numerics")  # what a model is called decides nothing
+# what a model is called and where its numbers were read decides nothing
+LABELS = ("model.id", "model.name", "model.source", "model.numerics", "model.numerics.models", "model.numerics.family")
 
 
 def _is_unset(_: str, value: object, __: object) -> bool:
@@ -100,7 +101,7 @@ def _model(model: ModelSpec, _: Numerics | None) -> JsonMapping:
 def _numerics(model: ModelSpec) -> Iterator[Leaf]:
     """What costs nothing and has to be right for the model to train, where it is known; what is not, by name."""
     for path, value in _leaves("model.numerics", numerics_of(model), _is_rare):
-        if path != "model.numerics.models" and value is not None:
+        if path not in LABELS and value is not None:
             yield path, value
     if unknown := unknown_numerics(model):
         yield "model.numerics.unknown", unknown
