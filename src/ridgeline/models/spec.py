@@ -105,6 +105,7 @@ class Numerics:
     rotary_interleaved  rotated pairs are neighbours, not halves of a head; None: in latent attention alone
     norm_eps            added to a variance before its root
     norm_offset         added to every weight of a norm (Gemma: 1)
+    norms_after         norms stand behind mixer and feed-forward, not before them (OLMo 2)
     score_softcap, logit_softcap   where a tanh caps scores of attention, and logits
     score_scale         what scores are divided by the root of, where it is not the size of a head
     score_multiplier    what scores are multiplied with, in place of that root (attention_multiplier)
@@ -122,6 +123,7 @@ class Numerics:
     rotary_interleaved: bool | None = None
     norm_eps: float | None = None
     norm_offset: float | None = None
+    norms_after: bool | None = None
     score_softcap: float | None = None
     logit_softcap: float | None = None
     score_scale: float | None = None

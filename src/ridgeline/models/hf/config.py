@@ -297,6 +297,7 @@ WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "experts": ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
         "topk": ("num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk"),
         "tied": ("tie_word_embeddings",),
+        "mtp": ("num_nextn_predict_layers", "num_mtp_layers"),
     }
 )
 
@@ -326,6 +327,8 @@ def in_its_keys(data: JsonMapping, known: JsonMapping = MappingProxyType({})) ->
     usual = defaults(str(table.get("model_type", kind)) if home else kind) or defaults(f"{_family(kind)}_text") or known
     for word, value in catalog_words.items():
         names = WORDS[word]
+        if word == "mtp" and value == 0 and not any(name in table or name in usual for name in names):
+            continue  # models of this type predict one token anyway
         name = next(
             (name for name in names if name in table), next((name for name in names if name in usual), names[0])
         )

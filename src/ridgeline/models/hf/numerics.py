@@ -61,6 +61,7 @@ def numerics_from(data: JsonMapping) -> Numerics:
         rotary_interleaved=False if text.get("rope_interleave") is False else code.get("interleaved"),
         norm_eps=code.get("norm_eps") or _first(text, EPSILON) or _first(silent, EPSILON),
         norm_offset=code.get("norm_offset"),
+        norms_after=code.get("norms_after"),
         score_softcap=_number(text.get("attn_logit_softcapping")),
         logit_softcap=_number(text.get("final_logit_softcapping")),
         score_scale=_number(text.get("query_pre_attn_scalar")),
@@ -69,7 +70,7 @@ def numerics_from(data: JsonMapping) -> Numerics:
         residual_scale=_number(text.get("residual_multiplier")) if multiplies else None,
         logit_scale=_inverse(_number(text.get("logits_scaling"))) if multiplies else None,
         router=_router({**silent, **text}, family),
-        unread=tuple(_unread(text, per_kind or rotary, scaling, multiplies=multiplies)),
+        unread=tuple(_unread(text, rotary, scaling, code)),
     )
 
 
@@ -116,14 +117,17 @@ def _keys(kind: str) -> frozenset[str]:
     return frozenset(str(read_toml("numerics.toml")["keys"][kind]).split())
 
 
+SOFTCAPS = frozenset({"attn_logit_softcapping", "final_logit_softcapping"})
 MULTIPLIERS = frozenset({"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"})
 
 
 def _unread(
-    text: JsonMapping, rotary: JsonMapping, scaling: RotaryScaling | None, *, multiplies: bool
+    text: JsonMapping, whole_rotary: JsonMapping, scaling: RotaryScaling | None, code: JsonMapping
 ) -> Iterator[str]:
     """Keys that multiply something and that nobody reads, those of the rotary table behind its name."""
-    for key in sorted(_keys("multiplying") - (MULTIPLIERS if multiplies else frozenset())):
+    rotary = _table(whole_rotary.get("full_attention")) or whole_rotary
+    read_keys = MULTIPLIERS if code.get("multipliers") is True else SOFTCAPS if code.get("softcaps") is True else ()
+    for key in sorted(_keys("multiplying") - frozenset(read_keys)):
         value = text.get(key)
         if not (value is None or value is False or value in OFF):
             yield key

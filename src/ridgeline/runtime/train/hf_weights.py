@@ -53,8 +53,22 @@ FAMILY_NAMES: Mapping[str, Mapping[str, str]] = {
     "ernie4_5_moe": {"gate.e_score_correction_bias": "moe_statics.e_score_correction_bias"},
 }  # fmt: skip
 """Parts of names that a model_type spells otherwise."""
+NORMS = {"mixer_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+BEHIND = {"mixer_norm": "post_attention_layernorm", "ffn_norm": "post_feedforward_layernorm"}
+GEMMA = {
+    "ffn_norm": "pre_feedforward_layernorm", "mixer_post_norm": "post_attention_layernorm",
+    "ffn_post_norm": "post_feedforward_layernorm",
+}  # fmt: skip
+FAMILY_NORMS: Mapping[str, Mapping[str, str]] = {
+    **dict.fromkeys(("olmo2", "olmo3", "exaone4"), BEHIND),
+    **dict.fromkeys(("gemma2", "gemma3"), GEMMA),
+    "vaultgemma": {"ffn_norm": "pre_feedforward_layernorm"},
+    "glm4": {"mixer_post_norm": "post_self_attn_layernorm", "ffn_post_norm": "post_mlp_layernorm"},
+    "hyperclovax": {"mixer_post_norm": "post_norm1", "ffn_post_norm": "post_norm2"},
+}
+"""Norms of a layer as a model_type calls them, where not as Llama does."""
 QKV, GATE_UP = ("self_attn.qkv_proj", ("q_proj", "k_proj", "v_proj")), ("mlp.gate_up_proj", ("gate_proj", "up_proj"))
-FAMILY_JOINED = {"phi3": (QKV, GATE_UP), "glm": (GATE_UP,)}
+FAMILY_JOINED = {"phi3": (QKV, GATE_UP), "glm": (GATE_UP,), "glm4": (GATE_UP,)}
 """Tensors of a model_type that hold several matrices, one below the other."""
 
 
@@ -103,7 +117,7 @@ def _layer(block: Block, here: str, there: str, family: str) -> dict[str, Stored
         here + name: _spelled(there + stored, family)
         if isinstance(stored, str)
         else [str(_spelled(there + part, family)) for part in stored]
-        for name, stored in _layer_names(block)
+        for name, stored in _layer_names(block, family)
     }
 
 
@@ -119,10 +133,10 @@ def _spelled(name: str, family: str) -> str | JoinedRows:
     return name
 
 
-def _layer_names(block: Block) -> Iterator[tuple[str, str | list[str]]]:
-    for kind in ("weight", "bias"):
-        yield f"mixer_norm.{kind}", f"input_layernorm.{kind}"
-        yield f"ffn_norm.{kind}", f"post_attention_layernorm.{kind}"
+def _layer_names(block: Block, family: str) -> Iterator[tuple[str, str | list[str]]]:
+    for norm, stored_norm in (NORMS | FAMILY_NORMS.get(family, {})).items():
+        for kind in ("weight", "bias"):
+            yield f"{norm}.{kind}", f"{stored_norm}.{kind}"
     mixer, ffn = block.mixer, block.ffn
     assert isinstance(mixer, (Attention, LatentAttention))
     names = ATTENTION if isinstance(mixer, Attention) else LATENT
@@ -145,19 +159,14 @@ def _layer_names(block: Block) -> Iterator[tuple[str, str | list[str]]]:
         yield f"ffn.experts.{ours}", [f"mlp.experts.{expert}.{theirs}.weight" for expert in range(ffn.experts)]
 
 
-def load_weights(assembly: Assembly, folder: Path) -> list[int]:
-    """Fill this rank's shards from a folder of safetensors. Depths of multi-token prediction that are not in the files
-    (transformers writes none) begin as they are, and are returned: by every rank alike."""
+def load_weights(assembly: Assembly, folder: Path) -> None:
+    """Fill this rank's shards from a folder of safetensors."""
     names = _names_of(assembly)
     tensors: dict[str, Tensor] = {**assembly.parameters(), **_buffers(assembly)}
-    depths = range(further_tokens(assembly.blueprint.model))
     files = _WeightFiles(folder)
     with torch.no_grad():
-        absent_depths = [depth for depth in depths if not files.has(str(names[f"mtp.{depth}.projection.weight"]))]
         for name, parameter in tensors.items():
             stored_name = names[name]
-            if name.startswith(tuple(f"mtp.{depth}." for depth in absent_depths)):
-                continue
             weight = files.whole(stored_name, tensors, names)
             weight = weight.reshape(parameter.shape) if weight.numel() == parameter.numel() else weight
             if weight.shape != parameter.shape:
@@ -166,7 +175,6 @@ def load_weights(assembly: Assembly, folder: Path) -> list[int]:
                     Problem(path=str(stored_name), given=given_shape, expected=expected_shape, where=str(folder))
                 )
             fill(parameter, weight.to(parameter.dtype).to(parameter.device))
-    return absent_depths
 
 
 def save_weights(assembly: Assembly, folder: Path, config: Path | None = None) -> None:
@@ -250,13 +258,6 @@ class _WeightFiles:
             raise InputError(
                 Problem(path=INDEX, given="no weight_map", expected="an index", where=str(index))
             ) from None
-
-    def has(self, name: str) -> bool:
-        try:
-            self.read(name)
-        except InputError:
-            return False
-        return True
 
     def whole(self, stored: StoredName, tensors: Mapping[str, Tensor], names: Mapping[str, StoredName]) -> Tensor:
         """The tensor of a name; where it is rows of another, those, below the rows of the parts before it."""

@@ -26,7 +26,7 @@ tokens, each computes a share of its width, and their summands are added.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import gcd
 from typing import assert_never
@@ -64,34 +64,49 @@ def maybe_recompute(function: Callable[..., Tensor], *inputs: Tensor, again: boo
     return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout, scale: float, window: int = 0) -> Tensor:
-    """Causal attention of [batch, heads, tokens, width]; keys may have fewer heads. Tokens are this rank's.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRule:
+    """What becomes of scores before their softmax.
 
-    scale   what scores are multiplied with
+    scale     what they are multiplied with
+    window    tokens that a query sees, itself among them; 0: all before it
+    softcap   a tanh keeps them below it; 0: as they are
     """
+
+    scale: float
+    window: int = 0
+    softcap: float = 0.0
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout, rule: ScoreRule) -> Tensor:
+    """Causal attention of [batch, heads, tokens, width]; keys may have fewer heads. Tokens are this rank's."""
     if layout.cp.group is None:
-        return _full_attention(q, k, v, scale, window)
+        return _full_attention(q, k, v, rule)
     if layout.cp_kind == "all-to-all":
         few = layout.cp.degree // gcd(layout.cp.degree, k.shape[1])  # copies until every context rank has a head
         k, v = (_repeat_heads(x, few) for x in (k, v))
         q, k, v = (swap_dims(x, layout.cp, away=1, here=2) for x in (q, k, v))
-        return swap_dims(_full_attention(q, k, v, scale, window), layout.cp, away=2, here=1)
+        return swap_dims(_full_attention(q, k, v, rule), layout.cp, away=2, here=1)
     layouts = (replace(layout, cp=replace(layout.cp, index=rank)) for rank in range(layout.cp.degree))
     spans = [rank_layout.places(q.shape[2], q.device) for rank_layout in layouts]
-    return _Ring.apply(q, k, v, layout.cp, spans, (scale, window))
+    return _Ring.apply(q, k, v, layout.cp, spans, rule)
 
 
 def _repeat_heads(x: Tensor, groups: int) -> Tensor:
     return x if groups == 1 else x.repeat_interleave(groups, 1)
 
 
-def _full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int) -> Tensor:
+def _full_attention(q: Tensor, k: Tensor, v: Tensor, rule: ScoreRule) -> Tensor:
     tokens, grouped = q.shape[2], q.shape[1] != k.shape[1]
-    if not window or window >= tokens:
-        return functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
+    causal = not rule.window or rule.window >= tokens
+    if causal and not rule.softcap:
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=rule.scale, enable_gqa=grouped)
     places = torch.arange(tokens, device=q.device)
-    visible = _visible_keys(places, places, window)
-    return functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scale, enable_gqa=grouped)
+    visible = _visible_keys(places, places, rule.window)
+    if not rule.softcap:
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=rule.scale, enable_gqa=grouped)
+    k, v = (_repeat_heads(x, q.shape[1] // x.shape[1]) for x in (k, v))
+    return _scores(q, k, visible, rule).float().softmax(-1).to(q.dtype) @ v
 
 
 def _visible_keys(queries: Tensor, keys: Tensor, window: int) -> Tensor:
@@ -99,28 +114,30 @@ def _visible_keys(queries: Tensor, keys: Tensor, window: int) -> Tensor:
     return (ahead >= 0) & (ahead < window) if window else ahead >= 0
 
 
-def _scores(q: Tensor, k: Tensor, seen: Tensor, scale: float) -> Tensor:
-    return (q @ k.transpose(-2, -1) * scale).masked_fill(~seen, float("-inf"))
+def _scores(q: Tensor, k: Tensor, seen: Tensor, rule: ScoreRule) -> Tensor:
+    scores = q @ k.transpose(-2, -1) * rule.scale
+    scores = torch.tanh(scores / rule.softcap) * rule.softcap if rule.softcap else scores
+    return scores.masked_fill(~seen, float("-inf"))
 
 
 class _Ring(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(
-        ctx: FunctionCtx, q: Tensor, k: Tensor, v: Tensor, axis: Axis, spans: list[Tensor], how: tuple[float, int]
+        ctx: FunctionCtx, q: Tensor, k: Tensor, v: Tensor, axis: Axis, spans: list[Tensor], rule: ScoreRule
     ) -> Tensor:
-        wide, (scale, window) = q.float(), how
+        wide = q.float()
         out = wide.new_zeros((*q.shape[:-1], v.shape[-1]))
         lse = wide.new_full((*q.shape[:-1], 1), float("-inf"))
         block = torch.cat((k, v), -1)
         for step in range(axis.degree):
             owner = (axis.index - step) % axis.degree
             keys, values = _halves(block, q.shape[1], (k.shape[-1], v.shape[-1]))
-            scores = _scores(wide, keys, _visible_keys(spans[axis.index], spans[owner], window), scale)
+            scores = _scores(wide, keys, _visible_keys(spans[axis.index], spans[owner], rule.window), rule)
             more = torch.logaddexp(lse, scores.logsumexp(-1, keepdim=True))
             out = out * torch.exp(lse - more).nan_to_num() + torch.exp(scores - more).nan_to_num() @ values
             lse = more
             block = _passed_on(block, axis) if step + 1 < axis.degree else block
-        ctx.axis, ctx.spans, ctx.how = axis, spans, how
+        ctx.axis, ctx.spans, ctx.rule = axis, spans, rule
         ctx.save_for_backward(q, k, v, out, lse)
         return out.to(q.dtype)
 
@@ -129,15 +146,15 @@ class _Ring(torch.autograd.Function):  # type: ignore[misc]
         q, k, v, out, lse = ctx.saved_tensors
         axis, wide, d_out = ctx.axis, q.float(), gradient.float()
         delta = (d_out * out).sum(-1, keepdim=True)
-        d_q, width, (scale, window) = torch.zeros_like(wide), (k.shape[-1], v.shape[-1]), ctx.how
+        d_q, width, rule = torch.zeros_like(wide), (k.shape[-1], v.shape[-1]), ctx.rule
         block = torch.cat((k, v), -1)
         own_gradient = passing = torch.zeros_like(block, dtype=wide.dtype)
         for step in range(axis.degree):
             owner = (axis.index - step) % axis.degree
             keys, values = _halves(block, q.shape[1], width)
-            visible = _visible_keys(ctx.spans[axis.index], ctx.spans[owner], window)
-            weights = torch.exp(_scores(wide, keys, visible, scale) - lse)
-            d_scores = weights * (d_out @ values.transpose(-2, -1) - delta) * scale
+            visible = _visible_keys(ctx.spans[axis.index], ctx.spans[owner], rule.window)
+            weights = torch.exp(_scores(wide, keys, visible, rule) - lse)
+            d_scores = weights * (d_out @ values.transpose(-2, -1) - delta) * rule.scale
             d_q = d_q + d_scores @ keys
             here = torch.cat((d_scores.transpose(-2, -1) @ wide, weights.transpose(-2, -1) @ d_out), -1)
             here = here.unflatten(1, (k.shape[1], -1)).sum(2)  # of the query heads that read one key
@@ -219,27 +236,32 @@ class SoftmaxAttention(nn.Module):  # type: ignore[misc]
         self.key = Matrix(make, keys * width, hidden, "out", attention.qkv_bias)
         self.value = Matrix(make, keys * values, hidden, "out", attention.qkv_bias)
         self.out = Matrix(make, hidden, heads * values, "in", attention.out_bias)
-        has_head_norm = attention.qk_norm == "head"
-        self.query_norm = NormModule(make, norm, width, inside=True) if has_head_norm else None
-        self.key_norm = NormModule(make, norm, width, inside=True) if has_head_norm else None
+        self.whole_norm = attention.qk_norm == "full"
+        sizes = (heads * width, keys * width) if self.whole_norm else (width, width)
+        has_norm = attention.qk_norm in ("head", "full")
+        self.query_norm = NormModule(make, norm, sizes[0], inside=True) if has_norm else None
+        self.key_norm = NormModule(make, norm, sizes[1], inside=True) if has_norm else None
         self.rotary = Rotary(make, width, local=attention.window > 0) if attention.positions == "rope" else None
-        self.scale = score_multiplier(make.constants.numerics, width)
+        numerics = make.constants.numerics
+        self.rule = ScoreRule(
+            scale=score_multiplier(numerics, width), window=attention.window, softcap=numerics.score_softcap or 0.0
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, tokens, hidden] in and out."""
         x = enter(x, self.layout)
         width, values = self.attention.head_dim, self.attention.value_dim
-        q, k = self.query(x).unflatten(-1, (-1, width)), self.key(x).unflatten(-1, (-1, width))
-        if self.query_norm is not None and self.key_norm is not None:
+        q, k = self.query(x), self.key(x)
+        if self.whole_norm and self.query_norm is not None and self.key_norm is not None:
+            q, k = self.query_norm(q), self.key_norm(k)
+        q, k = q.unflatten(-1, (-1, width)), k.unflatten(-1, (-1, width))
+        if not self.whole_norm and self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         v = self.value(x).unflatten(-1, (-1, values))
         if self.rotary is not None:
             q, k = self.rotary(q), self.rotary(k)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # attention's output lies as its queries do
-        scale, window = self.scale, self.attention.window
-        context = maybe_recompute(
-            lambda q, k, v: attend(q, k, v, self.layout, scale, window), q, k, v, again=self.again
-        )
+        context = maybe_recompute(lambda q, k, v: attend(q, k, v, self.layout, self.rule), q, k, v, again=self.again)
         context = context.transpose(1, 2).flatten(2)
         return self.out.after(leave(self.out(context), self.layout))
 
@@ -262,7 +284,8 @@ class MultiHeadLatentAttention(nn.Module):  # type: ignore[misc]
         self.key_value = Matrix(make, mla.heads * (mla.nope_dim + mla.v_dim), mla.kv_rank, "out")
         self.out = Matrix(make, hidden, mla.heads * mla.v_dim, "in", mla.bias)
         self.rotary = Rotary(make, mla.rope_dim, latent=True)
-        self.scale = score_multiplier(make.constants.numerics, mla.nope_dim + mla.rope_dim, latent=True)
+        width = mla.nope_dim + mla.rope_dim
+        self.rule = ScoreRule(scale=score_multiplier(make.constants.numerics, width, latent=True))
 
     def forward(self, x: Tensor) -> Tensor:
         mla = self.mla
@@ -279,8 +302,7 @@ class MultiHeadLatentAttention(nn.Module):  # type: ignore[misc]
         rotary_key = self.rotary(latent_key.unsqueeze(2)).expand(-1, -1, k.shape[2], -1)
         q = torch.cat((q[..., : mla.nope_dim], self.rotary(q[..., mla.nope_dim :])), -1)
         q, k, v = (part.transpose(1, 2) for part in (q, torch.cat((k, rotary_key), -1), v))
-        scale = self.scale
-        context = maybe_recompute(lambda q, k, v: attend(q, k, v, self.layout, scale), q, k, v, again=self.again)
+        context = maybe_recompute(lambda q, k, v: attend(q, k, v, self.layout, self.rule), q, k, v, again=self.again)
         context = context.transpose(1, 2).flatten(2)
         return self.out.after(leave(self.out(context), self.layout))
 

@@ -88,7 +88,7 @@ def train(request: RunRequest, world: World, listener: Listener, stop: Callable[
         source = open_source(options.data, request.scenario.model.vocab, options.seed)
         assembly = assemble(blueprint_of(request), layout)
         update = Update(assembly, workload.optimizer, options.rate)
-        _begin_from(request, assembly, update, listener)
+        _begin_from(request, assembly, update)
         checkpoint_parts = Path(options.folder), assembly, update, listener.note
         checkpoints = Checkpoints(*checkpoint_parts) if options.folder else None
         facts = {"seed": options.seed, "data": options.data, "sequences": workload.sequences, "seq": workload.seq}
@@ -223,15 +223,13 @@ def _refuse_narrow(request: RunRequest, device: str) -> None:
         raise InputError(Problem(path="plan.precision.compute", given=f"fp8 on {device}", expected=why, todo=todo))
 
 
-def _begin_from(request: RunRequest, assembly: Assembly, update: Update, listener: Listener) -> None:
-    """Weights of a Hugging Face folder, where one is named; rank 0 tells what was not in it."""
+def _begin_from(request: RunRequest, assembly: Assembly, update: Update) -> None:
+    """Weights of a Hugging Face folder, where one is named."""
     if not request.options.weights:
         return
     from ridgeline.runtime.train.hf_weights import load_weights
 
-    absent_weights = load_weights(assembly, Path(request.options.weights))
-    if absent_weights and assembly.layout.rank == 0:
-        listener.note(f"multi-token prediction, {len(absent_weights)} deep, is not in the files and begins anew")
+    load_weights(assembly, Path(request.options.weights))
     update.refresh_masters()
 
 

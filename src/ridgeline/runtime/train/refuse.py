@@ -87,9 +87,6 @@ def numerics_refusals(numerics: Numerics) -> Iterator[Problem]:
     for key in numerics.unread:
         expected = f"none: it multiplies something that models of type {numerics.family!r} are not known to"
         yield Problem(path=f"model.{key}", given="a value", expected=expected, todo="remove it if it has no effect")
-    if numerics.score_softcap is not None:
-        given_text = f"attention scores capped at {numerics.score_softcap:g}"
-        yield Problem(path="model.numerics.score_softcap", given=given_text, expected="scores as they are")
 
 
 def _prediction(scenario: Scenario, mtp: Mtp) -> Iterator[Problem]:
@@ -112,12 +109,13 @@ def _block(block: Block) -> Iterator[str]:
         yield "captured layers, of which ops are known and not the code"
     if block.beside is not None:
         yield "two mixers side by side"
-    if block.parallel or block.extra or block.norms != (mixer is not None) + (ffn is not None):
-        yield "layers that are not pre-norm"
+    parts = (mixer is not None) + (ffn is not None)
+    if block.parallel or block.extra or block.norms not in (parts, 2 * parts):
+        yield "layers whose parts stand side by side, or with other norms than one or two a part"
     if isinstance(mixer, Attention):
         odd = {"gate": mixer.gate, "sinks": mixer.sinks, "chunked": mixer.chunked, "alibi": mixer.positions == "alibi"}
         odd |= {"both ways": not mixer.causal, "relative positions": mixer.positions == "relative"}
-        odd |= {"keys as values": mixer.keys_as_values, "a norm over all heads": mixer.qk_norm == "full"}
+        odd |= {"keys as values": mixer.keys_as_values}
         odd |= {"keys of another layer": mixer.kv_shared}
         yield from (f"attention with {name}" for name, there in odd.items() if there)
     elif isinstance(mixer, LatentAttention):
@@ -145,6 +143,11 @@ def _tensor(scenario: Scenario) -> Iterator[Problem]:
         given_text, expected_text = str(model.vocab), f"a multiple of tp ({tp}): the vocabulary is split"
         todo = f"use --set model.vocab={-(-model.vocab // tp) * tp}"
         yield Problem(path="model.vocab", given=given_text, expected=expected_text, todo=todo)
+    if tp > 1 and any(isinstance(block.mixer, Attention) and block.mixer.qk_norm == "full" for block in model.blocks):
+        expected_text = "1: a norm over all heads is not split over tensor ranks"
+        yield Problem(path="plan.tp", given=str(tp), expected=expected_text, todo="use tp = 1")
+    if scenario.plan.mesh.cp > 1 and numerics_of(model).score_softcap:
+        yield Problem(path="plan.cp", given=str(scenario.plan.mesh.cp), expected="1: capped scores", todo="use cp = 1")
     for block in all_blocks(model):
         if isinstance(block.mixer, Attention) and block.mixer.kv_heads % tp:
             heads = block.mixer.kv_heads

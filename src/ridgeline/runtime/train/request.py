@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -93,6 +94,27 @@ def folder_problems(folder: Path) -> list[Problem]:
 def folder_numerics(folder: Path) -> Numerics | None:
     """Those of the config.json beside the weights, where there is one."""
     return numerics_from(read_table(folder / CONFIG).data) if (folder / CONFIG).is_file() else None
+
+
+MOST_HEADER = 100_000_000  # bytes of names and places at the head of a safetensors file
+
+
+def stored_names(folder: Path) -> frozenset[str]:
+    """Tensors that the files of a folder hold: by its index, or by the head of its one file; empty if neither reads."""
+    try:
+        if (folder / INDEX).is_file():
+            return frozenset(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"])
+        with (folder / SINGLE).open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            return frozenset(json.loads(stream.read(size)) if size <= MOST_HEADER else ())
+    except (OSError, ValueError, KeyError, TypeError):
+        return frozenset()  # whoever loads the weights says what is wrong with them
+
+
+def lacks_prediction(folder: Path, model: ModelSpec) -> bool:
+    """Whether a model predicts further tokens and the files hold no such layers, as those that transformers writes."""
+    behind = f"model.layers.{model.layers}."
+    return model.mtp is not None and not any(name.startswith(behind) for name in stored_names(folder))
 
 
 PARTS = {"attention": "attention", "mixer": "mixer", "mlp": "ffn", "moe": "ffn", "activation": "activation"}

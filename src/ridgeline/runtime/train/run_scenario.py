@@ -126,6 +126,9 @@ def run(
     problems = (*check(scenario), *refusals(scenario), *_options(options))
     if problems:
         raise InputError(problems)
+    if options.weights and request.lacks_prediction(Path(options.weights), scenario.model):
+        note("multi-token prediction is not in the files: it is left out")
+        scenario = replace(scenario, model=replace(scenario.model, mtp=None))
     if options.folder and (options.elastic or started_again()):
         options = replace(options, resume=True)
     if constants is None:

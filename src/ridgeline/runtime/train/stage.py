@@ -60,7 +60,7 @@ class PredictionDepth(nn.Module):  # type: ignore[misc]
 
 
 class Layer(nn.Module):  # type: ignore[misc]
-    """One layer: pre-norm mixer and pre-norm feed-forward, each added to the residual stream.
+    """One layer: mixer and feed-forward with a norm before each, behind each or both, added to the residual stream.
 
     again    what the backward computes again: layer (full recompute), mixer, ffn, attention (between its projections),
              activation
@@ -68,7 +68,10 @@ class Layer(nn.Module):  # type: ignore[misc]
 
     def __init__(self, make: Maker, block: Block, hidden: int, again: frozenset[str]) -> None:
         super().__init__()
-        self.again, self.scale = again, make.constants.numerics.residual_scale or 1.0
+        numerics, parts = make.constants.numerics, (block.mixer is not None) + (block.ffn is not None)
+        self.again, self.scale, self.norms_after = again, numerics.residual_scale or 1.0, numerics.norms_after is True
+        posts = [NormModule(make, block.norm, hidden) if block.norms == 2 * parts else None for _ in range(2)]
+        self.mixer_post_norm, self.ffn_post_norm = posts
         if block.mixer is not None:
             self.mixer_norm = NormModule(make, block.norm, hidden)
             self.mixer = make_mixer(make, block.mixer, hidden, block.norm)
@@ -91,10 +94,18 @@ class Layer(nn.Module):  # type: ignore[misc]
 
     def _layer(self, x: Tensor) -> Tensor:
         if self.has[0]:
-            x = self._add(x, maybe_recompute(lambda y: self.mixer(self.mixer_norm(y)), x, again="mixer" in self.again))
+            x = self._add(x, maybe_recompute(self._mix, x, again="mixer" in self.again))
         if self.has[1]:
-            x = self._add(x, maybe_recompute(lambda y: self.ffn(self.ffn_norm(y)), x, again="ffn" in self.again))
+            x = self._add(x, maybe_recompute(self._feed_forward, x, again="ffn" in self.again))
         return x
+
+    def _mix(self, x: Tensor) -> Tensor:
+        part = self.mixer_norm(self.mixer(x)) if self.norms_after else self.mixer(self.mixer_norm(x))
+        return part if self.mixer_post_norm is None else self.mixer_post_norm(part)
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        part = self.ffn_norm(self.ffn(x)) if self.norms_after else self.ffn(self.ffn_norm(x))
+        return part if self.ffn_post_norm is None else self.ffn_post_norm(part)
 
     def _add(self, x: Tensor, part: Tensor) -> Tensor:
         return x + part if self.scale == 1 else x + part * self.scale

@@ -62,9 +62,12 @@ ROTARY: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
+TEXT_OF = {"gemma3": "gemma3_text"}  # types whose name alone means a model that sees, too
+
+
 def reference(kind: str, **more: Any) -> Any:
     """A small model of transformers whose weights, biases and buffers are no fixed point of anything."""
-    default = transformers.AutoConfig.for_model(kind)
+    default = transformers.AutoConfig.for_model(TEXT_OF.get(kind, kind))
     stated = default.to_dict()
     sizes = {key: value for key, value in SIZES.items() if key in stated}
     config = type(default)(**sizes | MORE.get(kind, {}) | more)
@@ -122,7 +125,7 @@ def gradients_of(module: Any, assembly: Assembly | None = None) -> dict[str, Any
         return named
     from ridgeline.runtime.train.hf_weights import hf_names
 
-    names = hf_names(assembly.blueprint.model, "")
+    names = hf_names(assembly.blueprint.model, assembly.blueprint.constants.numerics.family)
     return {str(names[name]): gradient for name, gradient in named.items() if isinstance(names.get(name), str)}
 
 
@@ -145,8 +148,6 @@ def test_what_multiplies_and_is_not_understood_is_refused() -> None:
     assert beta.unread == ("rope_parameters.llama_4_scaling_beta",)
     unheard = numerics_from({"model_type": "llama", "rope_scaling": {"type": "su", "factor": 4.0}})
     assert unheard.unread == ("rope_parameters.rope_type",)
-    capped = replace(forward_constants(MODELS["llama3-8b"]).numerics, score_softcap=50.0)
-    assert [problem.path for problem in numerics_refusals(capped)] == ["model.numerics.score_softcap"]
 
 
 def test_a_type_that_nobody_compared_is_refused_by_name() -> None:
@@ -171,8 +172,7 @@ def test_constants_of_published_models_are_theirs_and_what_is_assumed_is_named()
 
 
 def test_files_of_another_family_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such tensor|does not contain"):
-        built_like(reference("llama", tie_word_embeddings=True), tmp_path / "tied")
-        assembly = built_like(reference("llama"), tmp_path / "llama")
-        reference("starcoder2").save_pretrained(tmp_path / "other")
+    assembly = built_like(reference("llama"), tmp_path / "llama")
+    reference("starcoder2").save_pretrained(tmp_path / "other")
+    with pytest.raises(InputError, match="does not contain tensor"):
         load_weights(assembly, tmp_path / "other")
