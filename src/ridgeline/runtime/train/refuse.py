@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ridgeline.core.errors import Problem
 from ridgeline.models.hf.numerics import compared_types
-from ridgeline.models.numerics import Numerics, numerics_of
+from ridgeline.models.load import MODELS
+from ridgeline.models.numerics import Numerics, numerics_of, unknown_numerics
 from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, ModelSpec, Moe, Mtp
 from ridgeline.plan.capability import Capability, PlanFacts, read_capability
 from ridgeline.plan.resolve import resolve
@@ -59,6 +60,17 @@ def _model(scenario: Scenario) -> Iterator[Problem]:
         yield from _prediction(scenario, model.mtp)
     yield from model_refusals(model)
     yield from numerics_refusals(numerics_of(model))
+    if model.id in MODELS and "norm epsilon" in unknown_numerics(model) and _has_uncommon_norms(model):
+        expected = "a config.json: where its norms stand and what it multiplies are not in the catalog"
+        yield Problem(path="model", given=model.id, expected=expected, todo='set model = "FOLDER/config.json"')
+
+
+def _has_uncommon_norms(model: ModelSpec) -> bool:
+    """Whether a layer has two norms a part, or norms over all heads: families that have them differ in where."""
+    return any(
+        block.norms > 2 or (isinstance(block.mixer, Attention) and block.mixer.qk_norm == "full")
+        for block in model.blocks
+    )
 
 
 def model_refusals(model: ModelSpec) -> Iterator[Problem]:
