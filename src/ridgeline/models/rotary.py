@@ -73,7 +73,7 @@ def score_multiplier(numerics: Numerics, width: int, *, latent: bool = False) ->
     if numerics.score_multiplier is not None:
         return numerics.score_multiplier
     scaling = numerics.rotary_scaling
-    factor = (numerics.score_scale or width) ** -0.5
+    factor = 1 / sqrt(numerics.score_scale or width)
     if latent and scaling is not None and scaling.kind == "yarn" and scaling.mscale_all:
         factor *= _yarn_scale(scaling.factor, scaling.mscale_all) ** 2
     return factor

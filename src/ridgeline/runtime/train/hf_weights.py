@@ -134,7 +134,7 @@ def _spelled(name: str, family: str) -> str | JoinedRows:
 
 
 def _layer_names(block: Block, family: str) -> Iterator[tuple[str, str | list[str]]]:
-    for norm, stored_norm in (NORMS | FAMILY_NORMS.get(family, {})).items():
+    for norm, stored_norm in {**NORMS, **FAMILY_NORMS.get(family, {})}.items():
         for kind in ("weight", "bias"):
             yield f"{norm}.{kind}", f"{stored_norm}.{kind}"
     mixer, ffn = block.mixer, block.ffn
