@@ -45,8 +45,8 @@ def rotary_frequencies(numerics: Numerics, width: int, tokens: int, *, local: bo
         case "longrope":
             return _longrope(_plain(base, width), scaling, tokens)
         case "proportional":
-            expected = "llama3, yarn, linear, dynamic or longrope"
-            raise InputError(Problem(path="rope_parameters.rope_type", given=scaling.kind, expected=expected))
+            scaling_names = "llama3, yarn, linear, dynamic or longrope"
+            raise InputError(Problem(path="rope_parameters.rope_type", given=scaling.kind, expected=scaling_names))
 
 
 def rotary_amplitude(numerics: Numerics) -> float:

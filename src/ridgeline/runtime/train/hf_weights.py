@@ -114,20 +114,20 @@ def _predictions(model: ModelSpec) -> dict[str, StoredName]:
 def _layer(block: Block, here: str, there: str, family: str) -> dict[str, StoredName]:
     """Names of a layer's tensors behind `here`, with those in the files behind `there`."""
     return {
-        here + name: _spelled(there + stored, family)
+        here + name: _spell_name(there + stored, family)
         if isinstance(stored, str)
-        else [str(_spelled(there + part, family)) for part in stored]
+        else [str(_spell_name(there + part, family)) for part in stored]
         for name, stored in _layer_names(block, family)
     }
 
 
-def _spelled(name: str, family: str) -> str | JoinedRows:
+def _spell_name(name: str, family: str) -> str | JoinedRows:
     """A name as the files of a family have it."""
-    for joined, parts in FAMILY_JOINED.get(family, ()):
+    for joined_name, parts in FAMILY_JOINED.get(family, ()):
         for index, part in enumerate(parts):
-            whole = f"{joined.partition('.')[0]}.{part}"
-            if f".{whole}." in name:
-                return JoinedRows(tensor=name.replace(whole, joined), index=index)
+            part_name = f"{joined_name.partition('.')[0]}.{part}"
+            if f".{part_name}." in name:
+                return JoinedRows(tensor=name.replace(part_name, joined_name), index=index)
     for usual, own_spelling in FAMILY_NAMES.get(family, {}).items():
         name = name.replace(usual, own_spelling)
     return name
@@ -167,7 +167,7 @@ def load_weights(assembly: Assembly, folder: Path) -> None:
     with torch.no_grad():
         for name, parameter in tensors.items():
             stored_name = names[name]
-            weight = files.whole(stored_name, tensors, names)
+            weight = files.read_stored(stored_name, tensors, names)
             weight = weight.reshape(parameter.shape) if weight.numel() == parameter.numel() else weight
             if weight.shape != parameter.shape:
                 given_shape, expected_shape = str(tuple(weight.shape)), f"{tuple(parameter.shape)} of {name}"
@@ -209,7 +209,7 @@ def _stored_tensors(assembly: Assembly) -> dict[str, Tensor]:
     """Whole tensors of this rank's stages by their names in the files; a matrix that two stages hold once."""
     names = _names_of(assembly)
     stored_tensors: dict[str, Tensor] = {}
-    joined: dict[str, dict[int, Tensor]] = {}
+    joined_parts: dict[str, dict[int, Tensor]] = {}
     for name, tensor in {**assembly.parameters(), **_buffers(assembly)}.items():
         value = full_of(tensor).detach().cpu()
         stored_name = names[name]
@@ -218,11 +218,11 @@ def _stored_tensors(assembly: Assembly) -> dict[str, Tensor]:
         if isinstance(stored_name, str):
             stored_tensors[stored_name] = value.unsqueeze(0) if "moe_statics" in stored_name else value
         elif isinstance(stored_name, JoinedRows):
-            joined.setdefault(stored_name.tensor, {})[stored_name.index] = value
+            joined_parts.setdefault(stored_name.tensor, {})[stored_name.index] = value
         else:
             stored_tensors |= zip(stored_name, value.unbind(0), strict=True)
     return stored_tensors | {
-        name: torch.cat([parts[index] for index in sorted(parts)]) for name, parts in joined.items()
+        name: torch.cat([parts[index] for index in sorted(parts)]) for name, parts in joined_parts.items()
     }
 
 
@@ -259,19 +259,19 @@ class _WeightFiles:
                 Problem(path=INDEX, given="no weight_map", expected="an index", where=str(index))
             ) from None
 
-    def whole(self, stored: StoredName, tensors: Mapping[str, Tensor], names: Mapping[str, StoredName]) -> Tensor:
+    def read_stored(self, stored: StoredName, tensors: Mapping[str, Tensor], names: Mapping[str, StoredName]) -> Tensor:
         """The tensor of a name; where it is rows of another, those, below the rows of the parts before it."""
         if isinstance(stored, str):
             return self.read(stored)
         if isinstance(stored, list):
             return torch.stack([self.read(part) for part in stored])
-        rows = {
-            other.index: tensors[name].shape[0]
-            for name, other in names.items()
-            if isinstance(other, JoinedRows) and other.tensor == stored.tensor and name in tensors
+        sizes = {
+            rows.index: tensors[name].shape[0]
+            for name, rows in names.items()
+            if isinstance(rows, JoinedRows) and rows.tensor == stored.tensor and name in tensors
         }
-        first = sum(size for index, size in rows.items() if index < stored.index)
-        return self.read(stored.tensor)[first : first + rows[stored.index]]
+        first = sum(size for index, size in sizes.items() if index < stored.index)
+        return self.read(stored.tensor)[first : first + sizes[stored.index]]
 
     def read(self, name: str) -> Tensor:
         from safetensors import SafetensorError, safe_open

@@ -97,14 +97,16 @@ def _repeat_heads(x: Tensor, groups: int) -> Tensor:
 
 
 def _full_attention(q: Tensor, k: Tensor, v: Tensor, rule: ScoreRule) -> Tensor:
-    tokens, grouped = q.shape[2], q.shape[1] != k.shape[1]
+    tokens, has_groups = q.shape[2], q.shape[1] != k.shape[1]
     causal = not rule.window or rule.window >= tokens
     if causal and not rule.softcap:
-        return functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=rule.scale, enable_gqa=grouped)
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=rule.scale, enable_gqa=has_groups)
     places = torch.arange(tokens, device=q.device)
     visible = _visible_keys(places, places, rule.window)
     if not rule.softcap:
-        return functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=rule.scale, enable_gqa=grouped)
+        return functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=visible, scale=rule.scale, enable_gqa=has_groups
+        )
     k, v = (_repeat_heads(x, q.shape[1] // x.shape[1]) for x in (k, v))
     return _scores(q, k, visible, rule).float().softmax(-1).to(q.dtype) @ v
 
@@ -197,8 +199,8 @@ class Rotary:
     def __init__(self, make: Maker, width: int, *, latent: bool = False, local: bool = False) -> None:
         self.layout, self.numerics, self.local = make.layout, make.constants.numerics, local
         self.width = width if latent else int(width * (self.numerics.rotary_share or 1.0))
-        interleaved = self.numerics.rotary_interleaved
-        self.interleaved = latent if interleaved is None else interleaved
+        stated_pairs = self.numerics.rotary_interleaved
+        self.interleaved = latent if stated_pairs is None else stated_pairs
         self.known, self.fused = make.angles, make.calls_kernel("rotary")
 
     def angles(self, tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -61,8 +61,8 @@ def _model(scenario: Scenario) -> Iterator[Problem]:
     yield from model_refusals(model)
     yield from numerics_refusals(numerics_of(model))
     if model.id in MODELS and "norm epsilon" in unknown_numerics(model) and _has_uncommon_norms(model):
-        expected = "a config.json: where its norms stand and what it multiplies are not in the catalog"
-        yield Problem(path="model", given=model.id, expected=expected, todo='set model = "FOLDER/config.json"')
+        expectation = "a config.json: where its norms stand and what it multiplies are not in the catalog"
+        yield Problem(path="model", given=model.id, expected=expectation, todo='set model = "FOLDER/config.json"')
 
 
 def _has_uncommon_norms(model: ModelSpec) -> bool:
@@ -93,12 +93,12 @@ def model_refusals(model: ModelSpec) -> Iterator[Problem]:
 def numerics_refusals(numerics: Numerics) -> Iterator[Problem]:
     """What a model multiplies that the reference engine does not, or that nobody compared with transformers."""
     if numerics.family and numerics.family not in compared_types():
-        expected = f"a type whose forward was compared with transformers: {', '.join(compared_types())}"
+        expectation = f"a type whose forward was compared with transformers: {', '.join(compared_types())}"
         todo = "describe the model by its dimensions in the scenario, which then trains from scratch"
-        yield Problem(path="model.model_type", given=numerics.family, expected=expected, todo=todo)
+        yield Problem(path="model.model_type", given=numerics.family, expected=expectation, todo=todo)
     for key in numerics.unread:
-        expected = f"none: it multiplies something that models of type {numerics.family!r} are not known to"
-        yield Problem(path=f"model.{key}", given="a value", expected=expected, todo="remove it if it has no effect")
+        expectation = f"none: it multiplies something that models of type {numerics.family!r} are not known to"
+        yield Problem(path=f"model.{key}", given="a value", expected=expectation, todo="remove it if it has no effect")
 
 
 def _prediction(scenario: Scenario, mtp: Mtp) -> Iterator[Problem]:

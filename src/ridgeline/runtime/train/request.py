@@ -72,11 +72,11 @@ def assumed_constants(model: ModelSpec, numerics: Numerics | None = None) -> str
     """
     if model.id not in MODELS:
         return ""  # nobody published it: what is not said is as usual
-    known = replace(model, numerics=numerics) if numerics else model
+    described_model = replace(model, numerics=numerics) if numerics else model
     values = {"rotary base": f"{USUAL_BASE:,.0f}", "norm epsilon": f"{USUAL_EPSILON:g}"}
-    values["router"] = forward_constants(known).router.score
-    assumed = [f"{name} {values[name]}" for name in unknown_numerics(known)]
-    return f"assumed of {model.id}: {', '.join(assumed)}" if assumed else ""
+    values["router"] = forward_constants(described_model).router.score
+    assumptions = [f"{name} {values[name]}" for name in unknown_numerics(described_model)]
+    return f"assumed of {model.id}: {', '.join(assumptions)}" if assumptions else ""
 
 
 INDEX, SINGLE, CONFIG = "model.safetensors.index.json", "model.safetensors", "config.json"

@@ -37,8 +37,8 @@ def own_folder(folder: Path, *, resume: bool) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as wrong:
-        expected = "a folder that can be made"
-        raise InputError(Problem(path="-o", given=f"{folder} ({wrong.strerror})", expected=expected)) from None
+        given_text = f"{folder} ({wrong.strerror})"
+        raise InputError(Problem(path="-o", given=given_text, expected="a folder that can be made")) from None
     refuse_unwritable(folder / METRICS)
     with _lock(folder):
         if not resume and (what := _earlier_run(folder)):

@@ -148,8 +148,8 @@ def _constants_of(model: ModelSpec, options: RunOptions, note: Callable[[str], N
     numerics = request.folder_numerics(Path(options.weights)) if options.weights else None
     if numerics is not None and (problems := list(numerics_refusals(numerics))):
         raise InputError(problems)
-    if assumed := request.assumed_constants(model, numerics):
-        note(assumed)
+    if assumptions := request.assumed_constants(model, numerics):
+        note(assumptions)
     return request.forward_constants(model, numerics)
 
 

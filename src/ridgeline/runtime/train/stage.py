@@ -163,19 +163,21 @@ class HeadModule(nn.Module):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """[batch, tokens, hidden] to [batch, tokens, vocabulary / tp]."""
         bias = None if self.bias is None else local(self.bias)
-        logits = functional.linear(enter(self._scaled(x), self.layout), local(self.weight), bias)
+        logits = functional.linear(enter(self._scale_states(x), self.layout), local(self.weight), bias)
         return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
 
-    def _scaled(self, x: Tensor) -> Tensor:
+    def _scale_states(self, x: Tensor) -> Tensor:
         return x if self.scale == 1 else x * self.scale
 
     def loss(self, x: Tensor, targets: Tensor, scale: float) -> Tensor:
         """`scale` times the summed loss of this rank's tokens; head and loss are one where the engine fuses them."""
-        fused = {"cross-entropy", "linear-cross-entropy"} & self.fuses
-        if fused and self.layout.tp.group is None and self.softcap is None:
+        loss_kernels = {"cross-entropy", "linear-cross-entropy"} & self.fuses
+        if loss_kernels and self.layout.tp.group is None and self.softcap is None:
             bias = None if self.bias is None else local(self.bias)
             in_chunks = "linear-cross-entropy" in self.fuses
-            return linear_cross_entropy(self._scaled(x), local(self.weight), bias, targets, scale, chunked=in_chunks)
+            return linear_cross_entropy(
+                self._scale_states(x), local(self.weight), bias, targets, scale, chunked=in_chunks
+            )
         return cross_entropy(self(x), targets, self.layout, scale)
 
 
