@@ -268,7 +268,7 @@ class _Rows:
     """Cells on a pipeline: what is the same for all schedules of it.
 
     degree    ranks that zero3 shards weights over; 1 where weights are whole
-    choices   ways of sharding by what ranks hold: the same under schedules that give every rank the same layers
+    choices   ways of sharding by what ranks hold
     """
 
     grid: DegreeGrid
@@ -453,10 +453,10 @@ def _stored_bytes_ratio(grid: DegreeGrid) -> Array:
 
 @dataclass(slots=True, kw_only=True)
 class _ShardingChoices:
-    """Every way of sharding what ranks hold, and what ends a step under each as soon as that is asked for."""
+    """Every way of sharding what ranks hold, and what ends a step under each, by layers of ranks and v-shape."""
 
     ways: list[_ShardingChoice]
-    ends: dict[bytes, list[EndOfStep]] = field(default_factory=dict)
+    ends: dict[tuple[bytes, bool], list[EndOfStep]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -489,7 +489,7 @@ def _schedule_rows(
     )
     sharding = _sharding_choices(rows, space, placement)
     choices, ends = sharding.ways, sharding.ends
-    rank_layers = placement.mix.counts[placement.mix.roles.ranks].tobytes()
+    ranks = placement.mix.counts[placement.mix.roles.ranks].tobytes(), SCHEDULES[schedule.name].v_shaped
     for rows_of_chunk in able:
         columns = plans if rows_of_chunk == slice(0, len(rows.cell)) else plans.at(rows_of_chunk)
         moving = model.transient(placement, columns, rows_of_chunk)
@@ -498,12 +498,12 @@ def _schedule_rows(
             fits = np.minimum.reduce(peaks) <= incumbent.capacity_bytes
             if not (fits & (least_s[rows_of_chunk] < incumbent.step_s)).any():
                 continue
-        if rank_layers not in ends:
-            same = [choice.same for choice in choices]
-            ends[rank_layers] = model.ends(placement, [choice.plans for choice in choices], same)
+        if ranks not in ends:
+            ways = [replace(choice.plans, schedule=plans.schedule) for choice in choices]
+            ends[ranks] = model.ends(placement, ways, [choice.same for choice in choices])
         scheduled = model.scheduled(placement, columns, model.sends(plans), rows_of_chunk)
         steps: dict[int, Array] = {}
-        for choice, end, peak in zip(choices, ends[rank_layers], peaks, strict=True):
+        for choice, end, peak in zip(choices, ends[ranks], peaks, strict=True):
             degree = choice.degree.take(scheduled.group)
             fits = np.isfinite(degree)
             if not fits.any():

@@ -112,6 +112,20 @@ def test_without_a_pipeline_all_schedules_are_one() -> None:
     assert plans(built(), schedule=several[:1]) == []
 
 
+@pytest.mark.parametrize("model", ["gpt3-125m", "deepseek-v2-lite", "deepseek-v3"])
+def test_a_rank_with_both_ends_sums_no_embedding(model: str) -> None:
+    """Tied embeddings and prediction blocks: v-shaped schedules give both copies to one rank."""
+    schedules = (
+        Schedule(name="interleaved", chunks=2),
+        Schedule(name="zbv", chunks=2),
+        Schedule(name="dualpipe-v", chunks=2),
+    )
+    scenario = built(model)
+    found = plans(scenario, pp=(2, 4), schedule=schedules, shard=("none", "zero1", "zero3"))
+    assert {plan.schedule.name for plan, _, _ in found} == {"interleaved", "zbv", "dualpipe-v"}
+    agree(scenario, found)
+
+
 def test_idle_switches_are_not_counted_twice() -> None:
     switches = (Switches(), Switches(sequence_parallel=False), Switches(cp_kind="all-to-all"))
     assert len(plans(built(), switches=switches)) == 1
