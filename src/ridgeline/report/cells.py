@@ -67,6 +67,32 @@ def bar(share: float, colour: str, cells: int = 24) -> Text:
     return Text("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip(), style=colour)
 
 
+INTERVAL_KEY = "█ up to its low end, ▓ to what is predicted, ░ to its high end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalBar:
+    """A number between the ends of its interval."""
+
+    low: float
+    middle: float
+    high: float
+
+
+def interval_bars(bars: Sequence[tuple[str, IntervalBar]], cells: int = 56) -> list[tuple[str, str]]:
+    """Names with bars of their intervals on one scale, the longest as many cells wide.
+
+    >>> interval_bars([("a", IntervalBar(low=1, middle=2, high=4)), ("b", IntervalBar(low=1, middle=1, high=2))], 8)
+    [('a', '██▓▓░░░░'), ('b', '██░░')]
+    """
+    unit = cells / max((bar.high for _, bar in bars), default=1.0)
+    lines = []
+    for name, bar in bars:
+        low, middle, high = (round(end * unit) for end in (bar.low, bar.middle, bar.high))
+        lines.append((name, "█" * low + "▓" * (middle - low) + "░" * (high - middle)))
+    return lines
+
+
 def better_or_worse(share: float) -> Text:
     """A bar of a difference: red where it costs time, green where it saves some."""
     return bar(share, "red" if share > 0 else "green")

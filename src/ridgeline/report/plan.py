@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ridgeline.core.units import DECIMAL, format_count, format_gib, format_quantity, signed_quantity, signed_share
+from ridgeline.core.units import format_count, format_gib, format_quantity, signed_quantity, signed_share
 from ridgeline.hardware.what_if import system_title
-from ridgeline.report.cells import DASH, Dot, PlotAxis, Rows, blocks, clean, facts, header_table, list_lines, scatter
+from ridgeline.report.cells import (
+    DASH,
+    INTERVAL_KEY,
+    Dot,
+    IntervalBar,
+    PlotAxis,
+    Rows,
+    blocks,
+    clean,
+    facts,
+    grid,
+    header_table,
+    interval_bars,
+    list_lines,
+    scatter,
+)
 from ridgeline.report.predict import limits_text
 from ridgeline.search import (
     ComparedSystem,
@@ -18,6 +34,7 @@ from ridgeline.search import (
     Loss,
     PlanExplanation,
     PlanReport,
+    PricedPlan,
     RecommendedPlan,
     RefinedPlan,
     SystemPlan,
@@ -27,6 +44,7 @@ WORTH = 0.005  # gains below half a per cent are not worth telling
 MOST_UNTOLD = 3  # decisions named of a plan that a target cannot express
 MOST_ENGINES = 3  # other engines that are told
 ENOUGH_RUNS = 8  # of an engine on a family of chips, below which its gain is hardly more than a guess
+COLUMN = 12  # characters that a figure of a comparison takes
 MOST = 12  # assumptions shown before the rest is counted
 Form = tuple[str, Callable[[float], str]]  # name of a quantity, and how a number of it is written
 FORMS: dict[str, Form] = {
@@ -46,8 +64,8 @@ def draw_plan(report: PlanReport, console: Console) -> None:
 
 
 def draw_best(report: PlanReport, console: Console) -> None:
-    """Print the winner and the best plans of each kind, which are known before the reasons are."""
-    console.print(blocks(_headline(report), _top(report)))
+    """Print the systems compared, then the winner and the best plans of each kind: what is known before the reasons."""
+    console.print(blocks(_system_comparison(report, console.width), _headline(report), _top(report)))
 
 
 def draw_reasons(report: PlanReport, console: Console) -> None:
@@ -63,7 +81,6 @@ def draw_reasons(report: PlanReport, console: Console) -> None:
             _why(report),
             _next(report),
             _software(report),
-            _system_comparison(report),
             _frontier(report),
             list_lines("assumed", report.reasons.assumptions, most=MOST),
             [Text(f"{counts}; {report.search.time.seconds:.1f} s, {speed:,.0f} plans/s{explained}", style="dim")],
@@ -99,10 +116,17 @@ def _headline(report: PlanReport) -> Iterable[RenderableType]:
     bill = ", ".join(words)
     rows += [("bill", bill)] if bill else []
     rows += [("run", run_words)] if (run_words := _run(report)) else []
+    rows += [("fastest", _passed_over(report.fastest, report.tolerance))] if report.fastest else []
     rows += [("yours", _given_plan_text(report.reasons.given))] if report.reasons.given else []
     if not report.found.complete:
         rows.append(("stopped", Text("before all plans were priced: the best so far", style="bold yellow")))
     yield facts(*rows)
+
+
+def _passed_over(fastest: PricedPlan, tolerance: float) -> str:
+    """The fastest plan, and why it was not chosen."""
+    less = f"{format_quantity(-fastest.lost_s, 's', 3)} ({-fastest.lost_s / fastest.winner.step_time_s:.2%}) less"
+    return f"{fastest.words}: {less}; passed over: within {tolerance:.1%} the plan with fewer moving parts is chosen"
 
 
 def _target(report: PlanReport) -> str:
@@ -188,7 +212,7 @@ def _why(report: PlanReport) -> Iterable[RenderableType]:
 def _confidence(why: PlanExplanation, runner_up: Loss, total_s: float) -> str:
     """Whether the order of the first plans can be trusted."""
     gap = f"{signed_quantity(runner_up.seconds, 's')} ({signed_share(runner_up.seconds / total_s)})"
-    lead = f"the best plan of another kind loses {gap}"
+    lead = f"the best plan of another kind takes {gap}"
     interval = f"the {why.winner.interval.coverage * 100:.0f} % interval ({why.winner.interval.basis})"
     if not runner_up.overlaps:
         return f"{lead}, which is beyond {interval}"
@@ -209,11 +233,11 @@ def _next_plans(overlapping: int, shortlist: int) -> str:
 
 def _order(report: PlanReport) -> str:
     """Whether the plans that were simulated stay in their order."""
-    plans = [(plan.simulated_s, plan.words) for plan in report.plans if plan.simulated_s is not None]
-    seconds, words = best = min(plans, key=lambda plan: plan[0])
-    if best is plans[0]:
-        return f"still the best of the first {len(plans)}"
-    return f"the best of the first {len(plans)} is then {words}: {format_quantity(seconds, 's')}"
+    many = sum(plan.simulated_s is not None for plan in report.plans)
+    best = report.best_simulated
+    if best.simulated_s is None or best.prediction is report.winner:
+        return f"still the best of the first {many}"
+    return f"the best of the first {many} is then {best.words}: {format_quantity(best.simulated_s, 's')}"
 
 
 def _next(report: PlanReport) -> Iterable[RenderableType]:
@@ -264,51 +288,112 @@ def _software(report: PlanReport) -> Iterable[RenderableType]:
         yield Text(note if rows else f"{note}: none is faster", style="dim")
 
 
-def _system_comparison(report: PlanReport) -> Iterable[RenderableType]:
+def _system_comparison(report: PlanReport, width: int) -> Iterable[RenderableType]:
+    """The systems beside each other, drawn, and how sure their order is; then what each would run."""
     rows = report.search.compared
     if len(rows) < 2:
         return
-    names = ["system", "step", "tokens/s", "efficiency", "MFU", "memory", "USD/M tokens", "days", "USD", "plan"]
+    goal, work = report.found.request.goal.objective, report.scenario.workload
+    yield Text(f"{clean(report.scenario.model.id)}, {work.sequences} x {work.seq} tokens a step", style="bold")
+    yield from _comparison_tables(rows, width)
     sizes = {row.outcome.scenario.system.chips for row in rows}
-    absent = {"efficiency"} if len(sizes) == 1 else set()
-    absent |= set() if any(row.outcome.run for row in rows) else {"days", "USD"}
-    columns = [name for name in names if name not in absent]
-    several = len({row.outcome.scenario.plan.engine for row in rows}) > 1
-    table = _table(*columns, *(["engine"] if several else []), right=columns[1:-1])
-    for row in rows:
-        cells = _row(row)
-        engine = [row.outcome.scenario.plan.engine] if several else []
-        table.add_row(*(cells[name] for name in columns), *engine, style="bold green" if row.chosen else "")
-    yield table
     if len(sizes) > 1:
         yield Text("efficiency: tokens/s/chip over those of the same chip's smallest system that fits", style="dim")
+    yield from _comparison_bars(rows, goal)
+    yield from _comparison_lines(report)
     plans = [row.plan for row in rows if row.plan]
     if len({plan.best.scenario.system.chips for plan in plans}) > 2:
         yield from _curve(plans)
     yield from (Text.assemble("  - ", clean(note), style="dim") for note in report.found.skipped)
 
 
+def _comparison_tables(rows: Sequence[ComparedSystem], width: int) -> Iterable[Table]:
+    """A row for each system; on a narrow terminal in two tables."""
+    speed = ["step", "90% interval", "tokens/s/chip", "efficiency", "MFU", "limited by"]
+    amounts = ["memory", "USD/M tokens", "J/token", "days", "USD"]
+    absent = {"efficiency"} if len({row.outcome.scenario.system.chips for row in rows}) == 1 else set()
+    absent |= set() if any(row.outcome.run for row in rows) else {"days", "USD"}
+    cells = [(row, _row(row)) for row in rows]
+    figures = [name for name in (*speed, *amounts) if name not in absent]
+    in_one = width >= COLUMN * (len(figures) + 1)
+    for names in (figures,) if in_one else (speed, amounts):
+        columns = [name for name in names if name in figures]
+        table = _table("system", *columns, right=[name for name in columns if name != "limited by"])
+        for row, texts in cells:
+            table.add_row(*(texts[name] for name in ("system", *columns)), style="bold green" if row.chosen else "")
+        yield table
+
+
 def _row(row: ComparedSystem) -> dict[str, str]:
-    system, plan = system_title(row.outcome.scenario.system), row.plan
+    system, plan = f"{'* ' * row.chosen}{row.name}", row.plan
     if plan is None:
         reason = "nothing fits" if row.outcome.search.swept.considered else "nothing can be laid out"
-        return {"system": system, "plan": reason} | dict.fromkeys(
-            ("step", "tokens/s", "efficiency", "MFU", "memory", "USD/M tokens", "days", "USD"), DASH
-        )
+        return defaultdict(lambda: DASH, {"system": system, "limited by": reason})
     best, run = plan.best, row.outcome.run
-    million = DECIMAL["M"] / best.scenario.workload.tokens
+    name, seconds = next(iter(best.bounds.items()))
+    cost, energy = plan.usd_per_million_tokens, plan.joules_per_token
     return {
         "system": system,
         "step": format_quantity(best.step_time_s, "s"),
-        "tokens/s": format_count(plan.tokens_per_s),
+        "90% interval": _range_words(best.interval.low, best.interval.high),
+        "tokens/s/chip": f"{best.tokens_per_s_per_chip:,.0f}",
         "efficiency": f"{row.efficiency or 0.0:.0%}",
         "MFU": f"{best.utilization.mfu:.1%}",
-        "memory": f"{format_gib(best.memory.peak_bytes)} of {format_gib(best.memory.capacity_bytes)}",
-        "USD/M tokens": DASH if best.bill.cost_usd is None else f"{best.bill.cost_usd * million:.3g}",
+        "memory": format_gib(best.memory.peak_bytes),
+        "USD/M tokens": DASH if cost is None else f"{cost:.3g}",
+        "J/token": DASH if energy is None else f"{energy:.3g}",
         "days": f"{run.days:.1f}" if run else DASH,
         "USD": DASH if run is None or run.cost_usd is None else f"{run.cost_usd:,.0f}",
-        "plan": best.plan_words,
+        "limited by": f"{name} {seconds / best.step_time_s:.0%}",
     }
+
+
+def _range_words(low: float, high: float) -> str:
+    """Two times with their unit, once where it is the same.
+
+    >>> _range_words(29.5, 51.9), _range_words(0.95, 1.2)
+    ('29.5–51.9 s', '950 ms–1.2 s')
+    """
+    first, last = format_quantity(low, "s", 3), format_quantity(high, "s", 3)
+    number, _, unit = first.partition(" ")
+    return f"{number if last.endswith(f' {unit}') else first}–{last}"
+
+
+def _comparison_bars(rows: Sequence[ComparedSystem], goal: str) -> Iterable[RenderableType]:
+    """What the objective minimises, by system, as bars with the ends of their intervals."""
+    name = goal if goal in ("cost", "energy") else "time"
+    amounts = [(row, row.outcome.value(name)) for row in rows[:MOST] if row.plan]
+    spans = [
+        (row.name, value, plan.best.interval, plan.best.step_time_s)
+        for row, value in amounts
+        if value is not None and (plan := row.plan)
+    ]
+    if len(spans) < 2:
+        return
+    drawn = [(title, IntervalBar(low=value * span.low / step_s, middle=value, high=value * span.high / step_s))
+             for title, value, span, step_s in spans]  # fmt: skip
+    yield Text(f"{FORMS[name][0]} with its 90% interval: {INTERVAL_KEY}", style="dim")
+    yield grid("left", "left", rows=((clean(title), line) for title, line in interval_bars(drawn)))
+
+
+def _comparison_lines(report: PlanReport) -> Iterable[RenderableType]:
+    """Which systems are the best as far as anybody can tell, what a missing number would need, and the plans."""
+    comparison, rows = report.search.comparison, [row for row in report.search.compared if row.standing]
+    if comparison is not None:
+        best = f"{comparison.chosen} is predicted the {comparison.best_words}"
+        doubts = ", ".join(f"{name} (chance {comparison.chance_better[name]:.0%})" for name in comparison.alike)
+        if doubts:
+            yield Text(f"{best}; statistically it cannot be told apart from {doubts}: measure to decide")
+        else:
+            yield Text(f"{best}; each other system has a chance below {(1 - comparison.coverage) / 2:.0%}")
+        yield Text(f"({comparison.assumed})", style="dim")
+    needs = {item.words: None for row in rows if row.standing for item in row.standing.missing}
+    yield from (Text.assemble("  - ", clean(words)) for words in needs)
+    several = len({row.outcome.scenario.plan.engine for row in rows}) > 1
+    plans = [(row, row.plan.best.plan_words) for row in rows if row.plan]
+    yield facts(
+        *((row.name, f"{words}, {row.outcome.scenario.plan.engine}" if several else words) for row, words in plans)
+    )
 
 
 def _curve(plans: Sequence[SystemPlan]) -> Iterable[RenderableType]:

@@ -26,8 +26,8 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.target import ExportTarget, inexpressible
 from ridgeline.search.training.objectives import Goal, PlanOutcome, systems_without_price
-from ridgeline.search.training.plan_search import SAME, Search, find_plan, kind_of, kinds
-from ridgeline.search.training.shortlist import PricedEntry
+from ridgeline.search.training.plan_search import SAME, Search, find_plan, ranked_kinds
+from ridgeline.search.training.shortlist import EQUAL
 from ridgeline.search.training.space import Pins, choice
 from ridgeline.sim import Prediction, capacity_of, predict
 
@@ -121,9 +121,9 @@ def explain(search: Search, winner: Prediction) -> PlanExplanation:
     >>> all(abs(sum(loss.parts.values()) - loss.seconds) < 1e-9 for loss in why.losses)
     True
     """
-    fastest = winner.step_time_s <= search.swept.best[0].step_s * (1 + SAME)
+    fastest = winner.step_time_s <= search.swept.best[0].step_s * (1 + EQUAL)
     losses = sorted(_losses(search, winner), key=lambda loss: loss.seconds) if fastest else []
-    rivals = _next_kind(search, winner) if fastest else search.plans[:1]
+    rivals = ranked_kinds(search, winner, 2)[1:] or search.plans[1:2] if fastest else search.plans[:1]
     words = "the best plan of another kind"
     runners_up = [Loss(axis=("plan",), choice=words, prediction=rival, winner=winner) for rival in rivals]
     factor = winner.interval.low / winner.step_time_s
@@ -136,49 +136,46 @@ def explain(search: Search, winner: Prediction) -> PlanExplanation:
     )
 
 
-def _next_kind(search: Search, winner: Prediction) -> tuple[Prediction, ...]:
-    """The best plan of another kind than the winner's; where all are of one kind, the next plan."""
-    winner_kind = kind_of(winner.scenario.plan)
-    other_kinds = [entry for entry in kinds(search.swept, 2) if kind_of(entry.plan) != winner_kind]
-    return search.predictions(other_kinds[:1]) or search.plans[1:2]
-
-
 def _losses(search: Search, winner: Prediction) -> Iterator[Loss]:
     """The best plan that decides otherwise, for each axis; axes with the same one are told together.
 
-    A choice that loses nothing makes no difference: sharding over one rank, a switch that the engine does not heed.
+    A choice that takes the same time makes no difference: sharding over one rank, a switch that the engine does not
+    heed. The best is that of the sweep, or another plan that was priced in full.
     """
-    winner_plan = winner.scenario.plan
-    alternatives: list[tuple[PricedEntry, list[str]]] = []
-    for axis in AXES:
-        others = _other_choices(search, axis, winner_plan)
-        best = next((entry for entry in others if entry.step_s > winner.step_time_s * (1 + SAME)), None)
-        if best is None:
+    own = winner.scenario.plan
+    swept_plans = {axis: _other_choice(search, axis, winner) for axis in AXES}
+    alternatives: dict[int, tuple[Prediction, list[str]]] = {}
+    for axis, swept_plan in swept_plans.items():
+        if swept_plan is None:
             continue
-        same = next((axes for entry, axes in alternatives if entry.plan == best.plan), None)
-        if same is None:
-            alternatives.append((best, [axis]))
-        else:
-            same.append(axis)
-    for best, axes in alternatives:
-        for prediction in search.predictions([best]):
-            what = ", ".join(choice_words(best.plan, axis, winner_plan) for axis in axes)
-            yield Loss(axis=tuple(axes), choice=what, prediction=prediction, winner=winner)
+        priced = (plan for _, plan in search.repriced if _differs(axis, plan.scenario.plan, own))
+        rivals = (plan for plan in priced if abs(plan.step_time_s / winner.step_time_s - 1) > SAME)
+        best = min((swept_plan, *rivals), key=lambda plan: plan.step_time_s)
+        alternatives.setdefault(id(best), (best, []))[1].append(axis)
+    for best, axes in alternatives.values():
+        what = ", ".join(choice_words(best.scenario.plan, axis, own) for axis in axes)
+        yield Loss(axis=tuple(axes), choice=what, prediction=best, winner=winner)
 
 
-def _other_choices(search: Search, axis: str, own: Plan) -> Iterator[PricedEntry]:
-    """The best plans at other choices than the winner's, fastest first, as far as the choice has an effect."""
+def _other_choice(search: Search, axis: str, winner: Prediction) -> Prediction | None:
+    """The fastest plan of the sweep at another choice than the winner's, as far as the choice has an effect."""
     for entry in search.swept.by_choice.get("schedule" if axis == "chunks" else axis, ()):
-        plan = entry.plan
-        if axis in ("schedule", "chunks"):
-            same = plan.schedule.name == own.schedule.name
-            differs = plan.mesh.pp > 1 < own.mesh.pp and same == (axis == "chunks") and plan.schedule != own.schedule
-        elif axis == "switches":
-            differs = _effect(plan) != _effect(own)
-        else:
-            differs = choice(plan, axis) != choice(own, axis)
-        if differs:
-            yield entry
+        if not _differs(axis, entry.plan, winner.scenario.plan):
+            continue
+        for prediction in search.predictions([entry]):
+            if abs(prediction.step_time_s / winner.step_time_s - 1) > SAME:
+                return prediction
+    return None
+
+
+def _differs(axis: str, plan: Plan, own: Plan) -> bool:
+    """Whether two plans decide otherwise along an axis, and the choice has an effect."""
+    if axis in ("schedule", "chunks"):
+        same = plan.schedule.name == own.schedule.name
+        return plan.mesh.pp > 1 < own.mesh.pp and same == (axis == "chunks") and plan.schedule != own.schedule
+    if axis == "switches":
+        return plan.switches != own.switches and _effect(plan) != _effect(own)
+    return choice(plan, axis) != choice(own, axis)
 
 
 def _effect(plan: Plan) -> tuple[bool, str, Switches]:

@@ -32,14 +32,17 @@ from ridgeline.search.progress import SweepProgress, silent
 from ridgeline.search.target import ExportTarget, inexpressible
 from ridgeline.search.training.expressible import ExpressiblePlans, expressible_space, unsupported_question
 from ridgeline.search.training.shortlist import (
+    EQUAL,
     BestByChoice,
     BestWithMoreMemory,
+    EqualPlans,
     Fastest,
     ParetoFront,
     PricedEntry,
     first,
     in_order,
     least,
+    moving_parts,
 )
 from ridgeline.search.training.space import NO_PINS, Pins, PinTable, Space, parts_of, space_of, widen_space
 from ridgeline.search.training.sweep import DegreeGrid, Incumbent, PlanChunk, chunks_of, priced_grids
@@ -65,6 +68,7 @@ class SweepResult:
     considered, feasible   plans priced, and those among them that fit in memory
     best                   the shortlist: the fastest feasible plans, best first
     frontier               the Pareto front of time and memory: no plan is both faster and smaller; fastest first
+    simplest               of plans within `EQUAL` of the fastest the one with the fewest moving parts
     nearest                the plan that comes closest to fitting, where none is feasible
     faster                 feasible plans faster than the time asked about
     complete               False where the sweep was stopped
@@ -77,6 +81,7 @@ class SweepResult:
     feasible: int
     best: tuple[PricedEntry, ...]
     frontier: tuple[PricedEntry, ...]
+    simplest: PricedEntry | None
     nearest: PricedEntry | None
     faster: int
     complete: bool
@@ -93,7 +98,7 @@ def swept(
 
     incumbent   the best so far, where the best alone is asked for: no front, no best by choice, none with more memory
     """
-    fastest, front = Fastest(SHORTLIST), ParetoFront()
+    fastest, front, equal = Fastest(SHORTLIST), ParetoFront(), EqualPlans()
     by_choice, roomier = BestByChoice(), BestWithMoreMemory(capacity, MORE_MEMORY)
     considered = feasible = faster = untold = 0
     nearest: PricedEntry | None = None
@@ -112,7 +117,7 @@ def swept(
             feasible += len(able.step_s)
             untold += many - len(able.step_s)
             faster += int(np.count_nonzero(able.step_s < than_s))
-            records = (fastest,) if incumbent else (fastest, front, by_choice)
+            records = (fastest,) if incumbent else (fastest, front, by_choice, equal)
             for record in records if len(able.step_s) else ():
                 record.add(able)
             if incumbent is not None:
@@ -130,6 +135,7 @@ def swept(
         feasible=feasible,
         best=fastest.entries(),
         frontier=front.entries(),
+        simplest=equal.simplest(),
         nearest=None if feasible else nearest,
         faster=faster,
         complete=complete,
@@ -147,7 +153,7 @@ class Search:
     problems         why nothing could be searched; `infeasible.why_not` says why nothing fits
     calibration      what plans were priced with; None for the shipped parameters
     target           the target of an export that every plan can be told; None: whatever the engine can
-    further_plans    that were asked for in full beside them
+    repriced         plans of the sweep that were predicted in full, each in its fastest rank order
     """
 
     scenario: Scenario
@@ -160,16 +166,16 @@ class Search:
     problems: tuple[Problem, ...] = ()
     calibration: Calibration | None = None
     target: ExportTarget | None = None
-    further_plans: list[Prediction] = field(default_factory=list)
+    repriced: list[tuple[Plan, Prediction]] = field(default_factory=list)
 
     def predictions(self, entries: Iterable[PricedEntry]) -> tuple[Prediction, ...]:
         """Priced plans of it in full, each predicted once however often it is asked for."""
         full: list[Prediction] = []
         for entry in entries:
-            same = [plan for plan in (*self.plans, *self.further_plans) if plan.scenario.plan == entry.plan][:1]
+            same = [prediction for plan, prediction in self.repriced if plan == entry.plan][:1]
             if not same:
-                same = [*predict_entries(self.scenario, [entry], self.calibration)]
-                self.further_plans.extend(same)
+                same = [*final_predictions(self.scenario, [entry], self.pins, self.calibration, self.target)]
+                self.repriced.extend((entry.plan, prediction) for prediction in same)
             full += same
         return tuple(full)
 
@@ -225,19 +231,42 @@ def find_plan(
             result = normalize_result(result, expressible) if expressible else result
     except MissingNumber as missing:
         problems = (missing_number_problem(missing),)
-    best = islice((entry for entry in distinct(result.best) if entry.step_s < below_s), most)
-    return Search(
+    search = Search(
         scenario=scenario,
         pins=pin_values,
         space=space,
         swept=result,
-        plans=reorder_ranks(predict_entries(scenario, best, used), pin_values, used, target),
+        plans=(),
         headroom=free,
         capacity_bytes=capacity,
         problems=problems,
         calibration=calibration,
         target=target,
     )
+    return replace(search, plans=best_plans(search, most, below_s))
+
+
+def best_plans(search: Search, most: int, below_s: float = np.inf) -> tuple[Prediction, ...]:
+    """So many of a search's plans by their final price: of the equally fast the simplest, then the fastest others.
+
+    The space is swept in one rank order, in which a plan may stand last that is first in its own. So the best of every
+    kind and at every choice are priced again where their ranks can stand otherwise.
+    """
+    result = search.swept
+    listed = [*islice((entry for entry in distinct(result.best) if entry.step_s < below_s), most)]
+    if listed and result.simplest is not None:
+        listed = [*distinct((result.simplest, *listed))]
+    rivals = (*kinds(result, most), *(entry for entries in result.by_choice.values() for entry in entries[:2]))
+    if most > 1:
+        listed += [entry for entry in rivals if _has_other_orders(search, entry)]
+    plans = sorted({id(plan): plan for plan in search.predictions(listed)}.values(), key=lambda plan: plan.step_time_s)
+    equal = [plan for plan in plans if plan.step_time_s <= plans[0].step_time_s * (1 + EQUAL)]
+    first_plans = sorted(equal, key=lambda plan: (moving_parts(plan.scenario.plan), plan.step_time_s))[:1]
+    return tuple([*first_plans, *(plan for plan in plans if plan not in first_plans)][:most])
+
+
+def _has_other_orders(search: Search, entry: PricedEntry) -> bool:
+    return any(True for _ in other_orders(replace(search.scenario, plan=entry.plan), search.pins))
 
 
 def normalize_result(found: SweepResult, expressible: ExpressiblePlans) -> SweepResult:
@@ -252,12 +281,15 @@ def normalize_result(found: SweepResult, expressible: ExpressiblePlans) -> Sweep
         found,
         best=plain(found.best),
         frontier=plain(found.frontier),
+        simplest=found.simplest and expressible.plainest(found.simplest),
         by_choice=MappingProxyType(axes),
         with_more_memory=MappingProxyType(roomier),
     )
 
 
-NOTHING = SweepResult(considered=0, feasible=0, best=(), frontier=(), nearest=None, faster=0, complete=True)
+NOTHING = SweepResult(
+    considered=0, feasible=0, best=(), frontier=(), simplest=None, nearest=None, faster=0, complete=True
+)
 
 
 def _problems(scenario: Scenario, space: Space) -> Iterator[Problem]:
@@ -326,28 +358,24 @@ def predict_entries(
     return tuple(prediction for prediction in predictions if isinstance(prediction, Prediction))
 
 
-GAINS = 0.001  # of a step: less than this is not worth another order than usual
+def final_predictions(
+    scenario: Scenario, entries: Iterable[PricedEntry], pins: Pins, calibration: Calibration | None,
+    target: ExportTarget | None = None,
+) -> Iterator[Prediction]:  # fmt: skip
+    """Plans in full, each in its fastest rank order.
 
-
-def reorder_ranks(
-    plans: Iterable[Prediction], pins: Pins, calibration: Calibration | None, target: ExportTarget | None = None
-) -> tuple[Prediction, ...]:
-    """The plans, each in its fastest rank order, fastest first; as they were where one order is left.
-
-    The space is swept in one order. Which axes stay inside a domain and which cross it is another question than how the
-    work is split, so the best few plans are priced again in each other order that is pinned, or that their engine can
-    be told.
+    Which axes stay inside a domain and which cross it is another question than how the work is split, so a plan is
+    priced again in each other order that is pinned, or that its engine can be told.
     """
-    reordered = []
-    for best in plans:
+    for best in predict_entries(scenario, entries, calibration):
+        fastest = best
         for alternative in other_orders(best.scenario, pins):
             if target is not None and target.unsupported_decisions(alternative):
                 continue
             prediction = predict(alternative, calibration)
-            if isinstance(prediction, Prediction) and prediction.step_time_s < best.step_time_s * (1 - GAINS):
-                best = prediction
-        reordered.append(best)
-    return tuple(sorted(reordered, key=lambda plan: plan.step_time_s))
+            if isinstance(prediction, Prediction) and prediction.step_time_s < fastest.step_time_s * (1 - EQUAL):
+                fastest = prediction
+        yield fastest
 
 
 def other_orders(scenario: Scenario, pins: Pins) -> Iterator[Scenario]:
@@ -390,6 +418,20 @@ def kinds(swept: SweepResult, most: int) -> tuple[PricedEntry, ...]:
     for entry in in_order((*swept.best, *(entry for entries in swept.by_choice.values() for entry in entries))):
         best.setdefault(kind_of(entry.plan), entry)
     return tuple(islice(distinct(best.values()), most))
+
+
+def ranked_kinds(search: Search, winner: Prediction, most: int) -> tuple[Prediction, ...]:
+    """The winner and the best plans of other kinds, by their final price."""
+    own = kind_of(winner.scenario.plan)
+    others = search.predictions(entry for entry in kinds(search.swept, most + 1) if kind_of(entry.plan) != own)
+    ranked = sorted(others, key=lambda plan: plan.step_time_s)
+    return (winner, *(plan for plan in ranked if not _takes_the_same(plan, winner)))[:most]
+
+
+def _takes_the_same(one: Prediction, other: Prediction) -> bool:
+    """Whether two plans differ in what has no effect."""
+    pairs = (one.step_time_s, other.step_time_s), (one.memory.peak_bytes, other.memory.peak_bytes)
+    return all(abs(first - second) <= SAME * abs(second) for first, second in pairs)
 
 
 TRIED = 6  # numbers of chips

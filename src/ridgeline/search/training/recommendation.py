@@ -26,6 +26,12 @@ from ridgeline.search.progress import Progress, Stoppable, Watch, ignore_progres
 from ridgeline.search.recommendation import SearchAnswer, SearchTime, search_until_stopped
 from ridgeline.search.stage_layout.refine import Refined, Refinement, lacking, refinement, simulated_step_s
 from ridgeline.search.target import ExportTarget
+from ridgeline.search.training.comparison import (
+    ComparedSystem,
+    SystemComparison,
+    compare_systems,
+    compare_with_chosen,
+)
 from ridgeline.search.training.explain import (
     GivenPlan,
     PlanExplanation,
@@ -46,11 +52,11 @@ from ridgeline.search.training.objectives import (
     outcome,
     points,
     rank_plans,
-    scaling_efficiency,
     usual_axes,
 )
-from ridgeline.search.training.plan_search import find_plan, kind_words, kinds
+from ridgeline.search.training.plan_search import SAME, find_plan, kind_words, ranked_kinds
 from ridgeline.search.training.request import PlanRequest, TrainingCase, search_cases
+from ridgeline.search.training.shortlist import EQUAL
 from ridgeline.sim import Prediction, capacity_of, scenario_headroom
 
 SIMULATED = 5  # plans run event by event
@@ -196,7 +202,7 @@ def _first_reasons(best: PlanOutcome, request: PlanRequest) -> Reasons:
     """The reasons for a plan that take no time."""
     search, small = best.search, request.goal.objective == "memory"
     plans = rank_plans(search, request.goal, request.top)
-    some = plans if small else search.predictions(kinds(search.swept, request.top))
+    some = plans if small else ranked_kinds(search, plans[0], request.top)
     return Reasons(
         plans=plans,
         kinds=some,
@@ -367,48 +373,6 @@ class RecommendedPlan(PricedPlan):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SystemPlan:
-    """The best plan of a system."""
-
-    best: Prediction
-
-    JSON = """
-        plan=best.plan_table words=best.plan_words step_time_s=best.step_time_s tokens_per_s
-        tokens_per_s_per_chip=best.tokens_per_s_per_chip mfu=best.utilization.mfu
-        peak_memory_bytes=best.memory.peak_bytes capacity_bytes=best.memory.capacity_bytes
-        cost_usd=best.bill.cost_usd energy_j=best.bill.energy_j tokens=best.scenario.workload.tokens
-    """
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Tokens a second of all chips."""
-        return self.best.tokens_per_s_per_chip * self.best.scenario.system.chips
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedSystem:
-    """One system and size that was searched; without a plan where nothing fits.
-
-    efficiency   tokens/s/chip over that of the same chip's smallest system that fits
-    """
-
-    outcome: PlanOutcome
-    chosen: bool
-    efficiency: float | None
-
-    JSON = """
-        system=outcome.scenario.system.name chips=outcome.scenario.system.chips
-        chip=outcome.scenario.system.chip.id engine=outcome.scenario.plan.engine
-        considered=outcome.search.swept.considered feasible=outcome.search.swept.feasible chosen *plan
-        days?=outcome.run.days run?=outcome.run efficiency?
-    """
-
-    @property
-    def plan(self) -> SystemPlan | None:
-        return SystemPlan(best=self.outcome.best) if self.outcome.best else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSummary:
     """What was searched, and how long it took."""
 
@@ -417,17 +381,18 @@ class SearchSummary:
 
     JSON = """
         complete=found.complete considered=found.considered feasible=found.feasible seconds=time.seconds
-        cpu_seconds=time.cpu_seconds compared skipped=found.skipped
+        cpu_seconds=time.cpu_seconds compared comparison? skipped=found.skipped
     """
 
     @property
     def compared(self) -> tuple[ComparedSystem, ...]:
         """Every system and size."""
-        outcomes, chosen = self.found.outcomes, self.found.chosen
-        return tuple(
-            ComparedSystem(outcome=outcome, chosen=outcome is chosen, efficiency=efficiency)
-            for outcome, efficiency in zip(outcomes, scaling_efficiency(outcomes), strict=True)
-        )
+        return tuple(compare_systems(self.found.outcomes, self.found.chosen, self.found.request.goal.objective))
+
+    @property
+    def comparison(self) -> SystemComparison | None:
+        """Which systems cannot be told apart from the chosen one, where there are several."""
+        return compare_with_chosen(self.compared, self.found.request.goal.objective)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -469,8 +434,8 @@ class PlanReport:
         explained=reasons.complete capacity_bytes headroom=chosen.search.headroom plans kinds refined
         handed=recommended bounds=winner.bounds why=reasons.why.losses sure=reasons.why next features
         tried=reasons.what_if engines=reasons.engines frontier_axes=found.frontier_axes frontier=found.frontier
-        assumptions=reasons.assumptions tokens?=run_tokens days?=run.days run? to?=found.request.target.id *untold
-        given?=reasons.given
+        fastest? assumptions=reasons.assumptions tokens?=run_tokens days?=run.days run? to?=found.request.target.id
+        *untold given?=reasons.given
     """
 
     @property
@@ -496,8 +461,30 @@ class PlanReport:
         return tuple(SimulatedPlan(prediction=plan, winner=self.winner, simulated_s=step) for plan, step in rows)
 
     @property
+    def best_simulated(self) -> SimulatedPlan:
+        """The fastest event by event of the plans that were simulated; the winner where it is as fast."""
+        first, *others = self.plans
+        simulated = [(plan.simulated_s, plan) for plan in others if plan.simulated_s is not None]
+        seconds, best = min(simulated, key=lambda pair: pair[0], default=(0.0, first))
+        return best if first.simulated_s is not None and seconds * (1 + EQUAL) < first.simulated_s else first
+
+    @property
+    def tolerance(self) -> float:
+        """Share of a step below which plans count as equally fast."""
+        return EQUAL
+
+    @property
     def kinds(self) -> tuple[PricedPlan, ...]:
         return tuple(PricedPlan(prediction=plan, winner=self.winner) for plan in self.reasons.kinds)
+
+    @property
+    def fastest(self) -> PricedPlan | None:
+        """The fastest plan, where one with fewer moving parts was chosen that is as fast but for `EQUAL`."""
+        priced = (plan for _, plan in self.chosen.search.repriced)
+        fastest = min(priced, key=lambda plan: plan.step_time_s, default=self.winner)
+        share = self.winner.step_time_s / fastest.step_time_s - 1
+        equal = SAME < share <= EQUAL and self.found.request.goal.objective != "memory"
+        return PricedPlan(prediction=fastest, winner=self.winner) if equal else None
 
     @property
     def refined(self) -> tuple[RefinedPlan, ...]:

@@ -1,14 +1,14 @@
 """Turn priced chunks into a shortlist: the fastest plans, the Pareto front of time and memory, the best at each choice.
 
 The best plan at a choice is the best of all that share it: tp = 4, or the schedule zbv. What it loses against the
-winner is what that choice costs.
+winner is what that choice costs. Of plans that are equally fast the one with the fewest moving parts is chosen.
 
 The order of plans is total (`ordered`), so that it does not matter in which chunks they come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
 from types import MappingProxyType
@@ -17,7 +17,10 @@ import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.records import dataclass
-from ridgeline.plan.plan import Plan
+from ridgeline.core.units import DECIMAL
+from ridgeline.ir.ops import Num
+from ridgeline.lowering.plan_columns import SHARDS
+from ridgeline.plan.plan import Offload, Plan, Schedule
 from ridgeline.search.training.space import choice
 from ridgeline.search.training.sweep import DegreeGrid, PlanChunk
 
@@ -25,6 +28,7 @@ from ridgeline.search.training.sweep import DegreeGrid, PlanChunk
 SHARED = ("pp", "schedule", "shard", "offload")
 BY_CELL = ("tp", "cp", "ep", "etp", "microbatch")
 BY_STRUCTURE = ("recompute", "precision", "switches")
+PARALLEL = ("pp", "cp", "tp", "ep", "etp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,20 +46,46 @@ class PricedEntry:
 
 
 PLAIN = Plan()
+EQUAL = 0.001  # of a step: steps of one run differ by more, and predictions err by more than ten times that
+PART = DECIMAL["M"]  # weight of a moving part: more than degrees and chunks can sum to
 
 
-def unusual(plan: Plan) -> int:
-    """How many choices of a plan are not the usual ones.
+def fixed_parts(plan: Plan) -> int:
+    """Moving parts of a plan that neither degrees nor its schedule nor its sharding tell: each choice unlike the usual.
 
-    >>> unusual(Plan()), unusual(Plan(microbatch=2))
+    >>> from ridgeline.plan.plan import Recompute
+    >>> fixed_parts(Plan()), fixed_parts(Plan(recompute=Recompute(kind="full")))
     (0, 1)
     """
-    pairs = ((plan, PLAIN), (plan.switches, PLAIN.switches))
-    return sum(getattr(pair, name) != getattr(usual, name) for pair, usual in pairs for name in pair.__slots__)
+    pairs = [(plan.precision, PLAIN.precision), (plan.mesh.order, PLAIN.mesh.order)]
+    pairs += [(getattr(plan.switches, name), getattr(PLAIN.switches, name)) for name in PLAIN.switches.__slots__]
+    return (plan.recompute.kind != "none") + sum(choice != usual for choice, usual in pairs)
+
+
+def _parts_weight(sizes: Sequence[Num], schedule: Schedule, offload: Offload, sharding: Num, fixed: Num) -> Num:
+    """One for every degree above 1, stage of ZeRO, kind of offload, schedule beyond 1f1b and fixed part; of as many the
+    smaller degrees and the fewer chunks."""
+    parts = sum((size > 1) * 1 for size in sizes) + sharding + fixed + (schedule != Schedule())
+    parts = parts + (offload.activations > 0) + (offload.optimizer > 0)
+    return parts * PART + sum(sizes) + schedule.chunks
+
+
+def moving_parts(plan: Plan) -> float:
+    """How many moving parts a plan has: of plans that are equally fast the one with fewer is chosen.
+
+    >>> from ridgeline.plan.mesh import Mesh
+    >>> from ridgeline.plan.plan import Sharding
+    >>> sharded = Plan(mesh=Mesh(dp=8), sharding=Sharding(shard="zero3"))
+    >>> [int(moving_parts(plan) // PART) for plan in (Plan(mesh=Mesh(dp=8)), Plan(mesh=Mesh(dp=4, tp=2)), sharded)]
+    [0, 1, 3]
+    """
+    sizes = [getattr(plan.mesh, axis) for axis in PARALLEL]
+    sharding = SHARDS.index(plan.sharding.shard) + (plan.sharding.shard_degree is not None)
+    return float(_parts_weight(sizes, plan.schedule, plan.offload, sharding, fixed_parts(plan)))
 
 
 def in_order(entries: Iterable[PricedEntry]) -> Iterator[PricedEntry]:
-    """The faster first, then the smaller, then the plainer, then the first in the alphabet.
+    """The faster first, then the smaller, then the one with fewer moving parts, then the first in the alphabet.
 
     >>> entries = [PricedEntry(plan=Plan(), step_s=step_s, peak_bytes=1.0) for step_s in (2.0, 1.0)]
     >>> [entry.step_s for entry in in_order(entries)]
@@ -63,7 +93,7 @@ def in_order(entries: Iterable[PricedEntry]) -> Iterator[PricedEntry]:
     """
     for _, group in groupby(sorted(entries, key=lambda one: one.takes), key=lambda one: one.takes):
         equal = list(group)
-        yield from equal if len(equal) == 1 else sorted(equal, key=lambda one: (unusual(one.plan), str(one.plan)))
+        yield from equal if len(equal) == 1 else sorted(equal, key=lambda one: (moving_parts(one.plan), str(one.plan)))
 
 
 def first(*entries: PricedEntry) -> PricedEntry:
@@ -192,6 +222,51 @@ class ParetoFront(Candidates):
     def entries(self) -> tuple[PricedEntry, ...]:
         """The front, fastest first."""
         return tuple({(item.step_s, item.peak_bytes): item for item in reversed(super().entries())}.values())[::-1]
+
+
+class EqualPlans:
+    """Plans as fast as the fastest but for `EQUAL`, as far as none is both faster and has fewer moving parts."""
+
+    def __init__(self) -> None:
+        self._from: list[tuple[PlanChunk, int]] = []
+        self._step = self._parts = np.zeros(0)
+        self._fastest = np.inf
+        self._fixed: dict[int, Array] = {}
+
+    def add(self, chunk: PlanChunk) -> None:
+        """Those of a chunk's plans that may be chosen."""
+        self._fastest = min(self._fastest, float(chunk.step_s.min()))
+        may = np.flatnonzero(chunk.step_s <= self._fastest * (1 + EQUAL))
+        if not len(may):
+            return
+        current = chunk.taken(may)
+        self._from += [(current, place) for place in range(len(may))]
+        step, parts = (
+            np.concatenate(pair) for pair in ((self._step, current.step_s), (self._parts, self.weigh(current)))
+        )
+        front = pareto_front(step, parts)
+        front = front[step[front] <= self._fastest * (1 + EQUAL)]
+        self._from, self._step, self._parts = [self._from[place] for place in front], step[front], parts[front]
+
+    def weigh(self, chunk: PlanChunk) -> Array:
+        """`moving_parts` of the plans of a chunk."""
+        grid, cell = chunk.grid, chunk.cell
+        if id(grid) not in self._fixed:
+            self._fixed[id(grid)] = np.array([fixed_parts(item.plan) for item in grid.scenarios])
+        sizes = {name: np.asarray(getattr(grid.degrees, name))[cell] for name in PARALLEL if name != "pp"}
+        hybrid = (chunk.shard != "none") & (chunk.degree != chunk.dp * sizes["cp"])
+        return np.asarray(
+            _parts_weight(
+                [chunk.pp, *sizes.values()], chunk.schedule, chunk.offload, SHARDS.index(chunk.shard) + hybrid,
+                self._fixed[id(grid)][grid.structure[cell]],
+            )
+        )  # fmt: skip
+
+    def simplest(self) -> PricedEntry | None:
+        """The one with the fewest moving parts; None before there is any."""
+        if not len(self._parts):
+            return None
+        return first(*(entry(*self._from[place]) for place in np.flatnonzero(self._parts == self._parts.min())))
 
 
 class BestWithMoreMemory:

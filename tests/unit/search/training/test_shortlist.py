@@ -11,9 +11,9 @@ import pytest
 from ridgeline.plan.plan import Plan, Switches
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.search.training import sweep
+from ridgeline.search.training import shortlist, sweep
 from ridgeline.search.training.plan_search import Search, find_plan
-from ridgeline.search.training.shortlist import PricedEntry, entry, in_order
+from ridgeline.search.training.shortlist import EqualPlans, PricedEntry, entry, in_order, moving_parts
 from ridgeline.search.training.space import choice, space_of
 from ridgeline.search.training.sweep import chunks_of, priced_grids
 from ridgeline.sim.memory.peak import capacity_of, scenario_headroom
@@ -100,6 +100,29 @@ def test_more_memory_is_answered_by_the_same_sweep(base: Scenario, every: list[P
         assert found.swept.with_more_memory[factor].step_s == min(
             one.step_s for one in every if one.peak_bytes <= limit
         )
+
+
+@pytest.mark.parametrize("tolerance", [0.001, 0.01, 0.05])
+def test_the_simplest_of_the_fastest_is_kept(
+    base: Scenario, every: list[PricedEntry], tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shortlist, "EQUAL", tolerance)
+    limit = capacity_of(base) * (1 - scenario_headroom(base).share)
+    fitting = [one for one in every if one.peak_bytes <= limit]
+    fastest_s = min(one.step_s for one in fitting)
+    equal = [one for one in fitting if one.step_s <= fastest_s * (1 + tolerance)]
+    assert len(equal) > 1 or tolerance < 0.01
+    simplest = find_plan(base).swept.simplest
+    assert simplest is not None
+    assert simplest.step_s <= fastest_s * (1 + tolerance)
+    assert moving_parts(simplest.plan) == min(moving_parts(one.plan) for one in equal)
+
+
+def test_moving_parts_of_a_chunk_are_those_of_its_plans(base: Scenario) -> None:
+    space = replace(space_of(base), shard_degree=(0, 2))
+    for chunk in chunks_of(priced_grids(base, space, default_calibration()), space):
+        weights = EqualPlans().weigh(chunk)
+        assert [moving_parts(chunk.plan(place)) for place in range(0, len(weights), 7)] == weights[::7].tolist()
 
 
 def test_a_pinned_dp_leaves_only_its_plans(base: Scenario, every: list[PricedEntry]) -> None:
