@@ -1,6 +1,7 @@
 """Turn `ridgeline plan` into calls of the library: the best way to train, or with --serve to serve.
 
-0  a plan was found        2  nothing fits, or the input cannot be used        130  stopped; the best so far is printed
+0  a plan was found        2  nothing fits, or the input cannot be used
+130, 143  stopped by Ctrl-C or SIGTERM; the best so far is printed
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from ridgeline.serving import StepPricing
 
 SCENARIO = "scenario.toml"
+SIGNALLED = 128  # what shells add to the number of a signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,22 +166,22 @@ def _plan_training(
 
         request = replace(request, target=training_target(out.to))
     refuse_filled(out.folder, out.force)
-    with _watching("plan") as watch:
+    with _watching("plan", quiet=out.json) as watch:
         answer = api.recommend(
             request, watch, calibration=calibration, anchor=anchor, profile=profile,
             all_gains=out.json or out.html is not None, on_best=None if out.json else watch.print_best,
         )  # fmt: skip
-    _tell(answer, watch.took(), out)
+    _tell(answer, watch, out)
 
 
-def _tell(found: Recommendation, took: SearchTime, out: PlanOut) -> None:
+def _tell(found: Recommendation, watch: _Watch, out: PlanOut) -> None:
     """Print and write what was found, or say why nothing was."""
     from ridgeline.search import NoPlan
 
     if found.chosen is None and not found.complete:
         say("ridgeline: stopped before a plan that fits was found", err=True)
-        raise typer.Exit(STOPPED)
-    report = found.report(took)
+        raise typer.Exit(watch.exit_code)
+    report = found.report(watch.took())
     if isinstance(report, NoPlan):
         if not out.json:
             raise InputError(found.problems)
@@ -202,7 +204,7 @@ def _tell(found: Recommendation, took: SearchTime, out: PlanOut) -> None:
         for line in lines:
             say(line)
     if not report.reasons.complete:
-        raise typer.Exit(STOPPED)
+        raise typer.Exit(watch.exit_code)
 
 
 # -- serving ----------------------------------------------------------------------------------------------------------
@@ -220,11 +222,11 @@ def _plan_serving(model: str, priced: StepPricing, out: PlanOut, **options: Unpa
 
         request = replace(request, target=serving_target(out.to))
     refuse_filled(out.folder, out.force)
-    with _watching("deployment") as watch:
+    with _watching("deployment", quiet=out.json) as watch:
         found = recommend_deployment(request, watch)
     if found.best is None and not found.complete:
         say("ridgeline: stopped before a deployment was found", err=True)
-        raise typer.Exit(STOPPED)
+        raise typer.Exit(watch.exit_code)
     if found.best is None:
         raise InputError(found.problems)
     report = found.report(replace(watch.took(), explain_seconds=0.0))
@@ -236,7 +238,7 @@ def _plan_serving(model: str, priced: StepPricing, out: PlanOut, **options: Unpa
     for line in lines if not out.json else ():
         say(line)
     if not found.complete:
-        raise typer.Exit(STOPPED)
+        raise typer.Exit(watch.exit_code)
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
@@ -295,12 +297,13 @@ def _write_plan(out: PlanOut, scenario: Scenario, text: str) -> list[str]:
 class _Watch:
     """Whoever sits at the terminal: is shown progress, may stop it, and has a clock: wall and CPU seconds."""
 
-    def __init__(self, kind: str, stop: threading.Event, bar: Bar | None) -> None:
+    def __init__(self, kind: str, stop: _Stop, bar: Bar | None) -> None:
         self._explains = kind == "plan"
         self._words: Callable[[Progress], str] = self._plan_words if self._explains else _deployment_words
         self._stop, self._bar = stop, bar
         self._begin: dict[str, float] = {}
         self.began = time.perf_counter(), time.process_time()
+        self._heard = self.began[0]
         self.explaining: tuple[float, float] | None = None
 
     def __call__(self, progress: Progress) -> bool:
@@ -308,7 +311,12 @@ class _Watch:
             self.explaining = time.perf_counter(), time.process_time()
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], description=self._words(progress))
-        return not self._stop.is_set()
+        return not self._stop.signal
+
+    @property
+    def exit_code(self) -> int:
+        """As shells report the signal that stopped the search."""
+        return SIGNALLED + (self._stop.signal or signal.SIGINT)
 
     def print_best(self, found: Recommendation) -> None:
         """Print the winner and the best plans, above the line of progress."""
@@ -340,22 +348,26 @@ class _Watch:
         from ridgeline.core.units import format_quantity
 
         if progress.phase == "explain":
-            return f"plans are priced; now {progress.what} (Ctrl-C tells what there is)"
-        start = self._begin.setdefault(progress.what, time.perf_counter())
-        speed = progress.priced / max(1e-3, time.perf_counter() - start)
+            return f"plans are priced; now {progress.what} (Ctrl-C prints what there is)"
+        start, self._heard = self._begin.setdefault(progress.what, self._heard), time.perf_counter()
+        speed = progress.priced / max(1e-3, self._heard - start)
         best = format_quantity(progress.best_s, "s") if progress.best_s < float("inf") else "none fits yet"
-        return f"{progress.what}: {progress.priced:,} plans, {speed:,.0f} plans/s, best {best}"
+        return f"{progress.what}: {progress.priced:,} plans, {speed:,.0f} plans/s, best {best} (Ctrl-C prints it)"
 
 
 def _deployment_words(progress: Progress) -> str:
-    return f"{progress.what} ({progress.priced} simulations; Ctrl-C tells what there is)"
+    if progress.phase == "explain":
+        return f"deployments are simulated; now {progress.what} (Ctrl-C prints what there is)"
+    best = f"best so far {progress.best}; " if progress.best else ""
+    return f"{progress.what} ({progress.priced} simulations; {best}Ctrl-C prints the best so far)"
 
 
 @contextmanager
-def _watching(kind: str) -> Iterator[_Watch]:
-    """A line of progress on a terminal's standard error; the first Ctrl-C stops the search, the second interrupts."""
+def _watching(kind: str, *, quiet: bool) -> Iterator[_Watch]:
+    """A line of progress on a terminal's standard error, unless quiet; the first signal stops the search, the second
+    interrupts."""
     with _stoppable() as stop:
-        if not sys.stderr.isatty():
+        if quiet or not sys.stderr.isatty():
             yield _Watch(kind, stop, None)
             return
         from rich.progress import Progress, SpinnerColumn, TextColumn
@@ -366,21 +378,29 @@ def _watching(kind: str) -> Iterator[_Watch]:
             yield _Watch(kind, stop, bar)
 
 
+@dataclass(slots=True, kw_only=True)
+class _Stop:
+    """The signal that stopped the search; 0 before one did."""
+
+    signal: int = 0
+
+
 @contextmanager
-def _stoppable() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets; the second one interrupts as usual."""
-    stop = threading.Event()
+def _stoppable() -> Iterator[_Stop]:
+    """What the first Ctrl-C or SIGTERM sets; the second one interrupts as usual."""
+    stop = _Stop()
     if threading.current_thread() is not threading.main_thread():  # only the main thread may catch signals
         yield stop
         return
 
-    def interrupt(*_: object) -> None:
-        if stop.is_set():
+    def interrupt(number: int, _: object) -> None:
+        if stop.signal:
             raise KeyboardInterrupt
-        stop.set()
+        stop.signal = number
 
-    before = signal.signal(signal.SIGINT, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

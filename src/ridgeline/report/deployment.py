@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,21 +14,26 @@ from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.hardware.what_if import system_title
 from ridgeline.report.cells import (
     DASH,
+    INTERVAL_KEY,
     Dot,
+    IntervalBar,
     PlotAxis,
     bar_table,
     blocks,
     clean,
+    grid,
     header_table,
+    interval_bars,
     list_lines,
     percent,
     scatter,
 )
+from ridgeline.report.cells import facts as labels
 from ridgeline.report.drawing import RULE, ChartPoint, Label, Line, Look, Mark, png_marks, standalone_svg
 from ridgeline.report.html import Scale, document, escape_text, facts, page_part, page_style, section
 from ridgeline.report.plan_html import EDGE, LEFT, TALL, WIDE, Chart, chart
 from ridgeline.report.predict import COLOURS
-from ridgeline.search import DeploymentReport, FrontierPoint
+from ridgeline.search import ComparedDeployment, DeploymentReport, FrontierPoint
 from ridgeline.sim.forward_price import PARTS
 
 KNOBS, MOST = 16, 8
@@ -45,6 +50,7 @@ def draw_deployment(report: DeploymentReport, console: Console) -> None:
     """Print a recommended deployment."""
     console.print(
         blocks(
+            _comparison(report),
             _headline(report),
             _other_deployments(report),
             _why(report),
@@ -55,11 +61,80 @@ def draw_deployment(report: DeploymentReport, console: Console) -> None:
     )
 
 
+def _comparison(report: DeploymentReport) -> Iterator[RenderableType]:
+    """Several systems beside each other: what each takes, drawn, how sure, and what a missing price would need."""
+    rows = report.found.compared
+    if not rows:
+        return
+    yield Text(f"{clean(report.scenario.model.id)}: {GOALS[report.found.goal]}", style="bold")
+    heads = ("chips", "requests/s", "$ / M tokens", "J/token", "tokens/s user", "chance", "chips for 90%")
+    table = header_table(("system", *heads, "missed first"), right=heads)
+    for row in rows:
+        table.add_row(*_compared_cells(row), style="bold green" if row.chosen else "")
+    yield table
+    yield Text("chance: of keeping the objective; J/token: of an output token, at rated power", style="dim")
+    yield from _comparison_bars(rows)
+    yield from _comparison_lines(rows)
+
+
+def _compared_cells(row: ComparedDeployment) -> tuple[str, ...]:
+    name, best, promise = f"{'* ' * row.chosen}{row.name}", row.best, row.promise
+    if best is None:
+        return (name, *[DASH] * 7, "none keeps it" if row.search.complete else "not searched to the end")
+    cost, energy = best.prediction.cost_per_million_tokens_usd, row.energy_per_output_token_j
+    least = "at least " if promise and promise.chance >= SURE_ENOUGH else ""
+    return (
+        name,
+        str(best.candidate.chips),
+        f"{best.rate:.3g}",
+        DASH if cost is None else f"{cost:.2f}",
+        DASH if energy is None else f"{energy:.3g}",
+        f"{best.user_tokens_per_s:.0f}",
+        f"{least}{promise.chance:.0%}" if promise else DASH,
+        str(promise.chips) if promise and promise.chips else DASH,
+        best.pools[-1].capacity.breaks.upper(),
+    )
+
+
+def _comparison_bars(rows: Sequence[ComparedDeployment]) -> Iterator[RenderableType]:
+    """What the goal minimises, where all systems that have a deployment know it, with the ends of its interval."""
+    spans = [(row.name, row.span) for row in rows if row.best is not None]
+    bars = [
+        (name, IntervalBar(low=span.low, middle=span.middle, high=span.high))
+        for name, span in spans
+        if span is not None
+    ]
+    if len(bars) < 2 or len(bars) < len(spans):
+        return
+    yield Text(f"{rows[0].amount_name} with its 90% interval: {INTERVAL_KEY}", style="dim")
+    yield grid("left", "left", rows=((clean(name), line) for name, line in interval_bars(bars)))
+
+
+def _comparison_lines(rows: Sequence[ComparedDeployment]) -> Iterator[RenderableType]:
+    chosen = next((row for row in rows if row.chosen), None)
+    others = [(row.name, row.chance_better) for row in rows if row.chance_better is not None]
+    alike = [f"{name} (chance {chance:.0%})" for name, chance in others if chance > 1 - SURE_ENOUGH]
+    if chosen is not None and others:
+        sentence = f"statistically it cannot be told apart from {', '.join(alike)}: measure to decide"
+        alone = f"each other system has a chance below {1 - SURE_ENOUGH:.0%}"
+        yield Text(f"{chosen.name} is {chosen.best_words}; {sentence if alike else alone}")
+        yield Text(f"({chosen.assumed})", style="dim")
+    for row in rows:
+        if row.price_below is not None:
+            words = f"no price of {row.search.scenario.system.chip.id}: below {row.price_below:.2f} USD/h a chip"
+            yield Text(f"  - {words} its output tokens would cost least")
+    yield from (Text.assemble("  - ", clean(str(item))) for row in rows for item in row.problems)
+    yield labels(*((row.name, row.best.candidate.words) for row in rows if row.best is not None))
+
+
 def _headline(report: DeploymentReport) -> Iterator[RenderableType]:
     best = report.best
     scenario = report.scenario
     where = f"{scenario.model.id} on {system_title(scenario.system)}, {scenario.plan.engine}"
     yield Text.assemble((f"{where}: {GOALS[report.found.goal]}", "dim"))
+    if not report.found.complete:
+        left_out = f"; not searched: {', '.join(report.found.unsearched)}" if report.found.unsearched else ""
+        yield Text(f"stopped before the search was complete: the best so far{left_out}", style="bold yellow")
     if report.found.request.target is not None:
         yield Text(f"{report.found.request.target.id} can express all of it", style="dim")
     router = best.prediction.scenario.plan.serving.router
@@ -81,12 +156,16 @@ def _promise(report: DeploymentReport) -> Iterator[RenderableType]:
     intervals = {limit.metric: limit for limit in promise.limits} if promise else {}
     for limit in report.best.prediction.limits:
         word, colour = ("kept", "green") if limit.met else ("missed", "red")
-        percentile, longest, low, high = (
-            format_quantity(seconds, "s", 3)
-            for seconds in (limit.found, limit.limit, intervals[limit.metric].low_s, intervals[limit.metric].high_s)
-        )
+        percentile, longest = (format_quantity(seconds, "s", 3) for seconds in (limit.found, limit.limit))
         sentence = f"{limit.metric.upper()} p{limit.percentile:g} {percentile}, limit {longest}"
-        yield Text.assemble((word, colour), f"  {sentence}   {low} to {high} with 90% probability")
+        if promise is None:
+            yield Text.assemble((word, colour), f"  {sentence}   interval not computed")
+            continue
+        low, high = (
+            format_quantity(seconds, "s", 3)
+            for seconds in (intervals[limit.metric].low_s, intervals[limit.metric].high_s)
+        )
+        yield Text.assemble((word, colour), f"  {sentence}   {low} to {high} with {promise.coverage:.0%} probability")
     if promise is None:
         return
     least = "at least " if promise.chance >= SURE_ENOUGH else ""
@@ -105,7 +184,7 @@ def _promise(report: DeploymentReport) -> Iterator[RenderableType]:
 def _other_deployments(report: DeploymentReport) -> Iterator[RenderableType]:
     heads = ("chips", "requests/s", "$ / M tokens", "tokens/s user")
     table = header_table(("deployment", *heads, "objective"), right=heads)
-    for one in (report.best, *report.others):
+    for one in (report.best, *(report.own_others if report.found.compared else report.others)):
         cost = one.prediction.cost_per_million_tokens_usd
         cells = (str(one.candidate.chips), f"{one.rate:.3g}", DASH if cost is None else f"{cost:.2f}")
         kept = ("kept" if one.met else "missed") + ("" if one.whole else ", busiest part")
@@ -178,9 +257,11 @@ def _frontier(report: DeploymentReport) -> Iterator[RenderableType]:
     up = PlotAxis(name=cost_name(report), form=lambda value: f"{value:.3g}")
     yield Text("\n".join(scatter(dots, across, up)))
     heads = ("tokens/s user", "cost", "requests/s")
-    table = header_table(("replica", *heads), right=heads)
+    several = len({point.system for point in points}) > 1
+    table = header_table(("replica", *heads, *["system"] * several), right=heads)
     for point in points:
-        table.add_row(clean(point.words), f"{point.user_speed:.0f}", f"{cost_of(point):.3g}", f"{point.rate:.3g}")
+        figures = (f"{point.user_speed:.0f}", f"{cost_of(point):.3g}", f"{point.rate:.3g}")
+        table.add_row(clean(point.words), *figures, *[clean(point.system)] * several)
     yield table
 
 

@@ -121,6 +121,13 @@ def _headline(report: PlanReport) -> Iterable[RenderableType]:
     if not report.found.complete:
         rows.append(("stopped", Text("before all plans were priced: the best so far", style="bold yellow")))
     yield facts(*rows)
+    if len(report.search.compared) < 2:
+        yield from _skipped(report)
+
+
+def _skipped(report: PlanReport) -> Iterable[RenderableType]:
+    """Sizes that were left out, and systems that were not searched."""
+    yield from (Text.assemble("  - ", clean(note), style="dim") for note in report.found.skipped)
 
 
 def _passed_over(fastest: PricedPlan, tolerance: float) -> str:
@@ -304,7 +311,7 @@ def _system_comparison(report: PlanReport, width: int) -> Iterable[RenderableTyp
     plans = [row.plan for row in rows if row.plan]
     if len({plan.best.scenario.system.chips for plan in plans}) > 2:
         yield from _curve(plans)
-    yield from (Text.assemble("  - ", clean(note), style="dim") for note in report.found.skipped)
+    yield from _skipped(report)
 
 
 def _comparison_tables(rows: Sequence[ComparedSystem], width: int) -> Iterable[Table]:
@@ -325,7 +332,8 @@ def _comparison_tables(rows: Sequence[ComparedSystem], width: int) -> Iterable[T
 
 
 def _row(row: ComparedSystem) -> dict[str, str]:
-    system, plan = f"{'* ' * row.chosen}{row.name}", row.plan
+    stopped = "" if row.outcome.complete else " (not searched to the end)"
+    system, plan = f"{'* ' * row.chosen}{row.name}{stopped}", row.plan
     if plan is None:
         reason = "nothing fits" if row.outcome.search.swept.considered else "nothing can be laid out"
         return defaultdict(lambda: DASH, {"system": system, "limited by": reason})

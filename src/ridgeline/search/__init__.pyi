@@ -1,3 +1,4 @@
+from ridgeline.search.deployment.comparison import ComparedDeployment as ComparedDeployment
 from ridgeline.search.deployment.explain import FrontierPoint as FrontierPoint
 from ridgeline.search.deployment.recommendation import DeploymentAnswer as DeploymentAnswer
 from ridgeline.search.deployment.recommendation import DeploymentReport as DeploymentReport

@@ -23,14 +23,16 @@ class Progress:
 
     phase     search: spaces are swept; explain: the winner is simulated, refined and compared
     what      the system that is searched, or what is tried next
-    priced    plans priced so far on that system
+    priced    plans priced so far on that system, or replicas and fleets simulated
     best_s    step of the fastest feasible one among them, infinite before there is one
+    best      the best deployment so far in words, empty before there is one
     """
 
     phase: Phase
     what: str
     priced: int = 0
     best_s: float = float("inf")
+    best: str = ""
 
 
 Watch = Callable[[Progress], bool | None]  # False stops
@@ -41,15 +43,23 @@ class Stoppable:
 
     watch    who is told; None: stopped from the start
     priced   how many were priced or simulated so far
+    best     the best of them in words
     """
 
-    def __init__(self, watch: Watch | None, phase: Phase = "explain", priced: Callable[[], int] = int) -> None:
-        self._watch, self._phase, self._priced = watch, phase, priced
+    def __init__(
+        self,
+        watch: Watch | None,
+        phase: Phase = "explain",
+        priced: Callable[[], int] = int,
+        best: Callable[[], str] = str,
+    ) -> None:
+        self._watch, self._phase, self._priced, self._best = watch, phase, priced, best
         self.stopped = watch is None
 
     def __call__(self, what: str) -> bool:
         if self._watch is not None and not self.stopped:
-            self.stopped = self._watch(Progress(phase=self._phase, what=what, priced=self._priced())) is False
+            progress = Progress(phase=self._phase, what=what, priced=self._priced(), best=self._best())
+            self.stopped = self._watch(progress) is False
         return not self.stopped
 
 

@@ -13,6 +13,7 @@ import pytest
 import ridgeline
 from ridgeline.cli.main import main
 from ridgeline.plan.scenario_file import scenario
+from ridgeline.search.deployment import find_deployment as deployment
 from ridgeline.search.training import plan_search as library
 from ridgeline.search.training import recommendation as verb
 
@@ -208,6 +209,19 @@ def test_systems_side_by_side(run: Any) -> None:
     assert [row["system"] for row in sheet["compared"] if row["chosen"]] == [fastest["system"]] == [sheet["system"]]
     assert sheet["compared"][1]["engine"] == "maxtext"
     assert sheet["compared"][1]["cost_usd"] is None
+    best = sheet["comparison"]
+    assert (best["objective"], best["chosen"], best["coverage"]) == ("time", fastest["system"], 0.9)
+    chances = {row["system"]: row["chance_better"] for row in sheet["compared"] if not row["chosen"]}
+    assert best["chance_better"] == chances
+    assert best["alike"] == [name for name, chance in chances.items() if chance > 0.05]
+    for row in sheet["compared"]:
+        assert row["interval"]["low"] < row["step_time_s"] < row["interval"]["high"]
+        assert sum(row["bounds"].values()) == pytest.approx(row["step_time_s"])
+    assert [item["number"] for item in sheet["compared"][1]["missing"]] == ["price", "power"]
+    out = run("plan", "llama3-8b", "--on", systems, "--global-batch", "64")[1]
+    assert out.index("90% interval") < out.index("plan    ") < out.index("instead")
+    assert "no price of tpu-v5p: below " in out
+    assert "cannot be told apart" in out or "has a chance below 5%" in out
 
 
 def test_sizes_and_days(run: Any) -> None:
@@ -280,23 +294,70 @@ def test_nothing_fits(run: Any) -> None:
     assert sheet["problems"][0]["path"] == "memory"
 
 
-def test_interrupt_prints_the_best_so_far(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+STOPS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+
+
+@pytest.mark.parametrize(("number", "exit_code"), STOPS)
+def test_a_signal_prints_the_best_so_far(
+    run: Any, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, exit_code: int
+) -> None:
     real = library.chunks_of
 
     def stopped(*arguments: Any) -> Any:
-        for number, chunk in enumerate(real(*arguments)):
-            if number == 30:
-                signal.raise_signal(signal.SIGINT)
+        for place, chunk in enumerate(real(*arguments)):
+            if place == 30:
+                signal.raise_signal(number)
             yield chunk
 
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(number)
     monkeypatch.setattr(library, "chunks_of", stopped)
-    code, out, _ = run("plan", *SMALL)
-    assert code == 130
+    code, out, _ = run("plan", *SMALL[:2], "8xh100-sxm,8xh200-sxm", *SMALL[3:])
+    assert code == exit_code
     assert "the best so far" in out
+    assert "8xh200-sxm: not searched, stopped before" in out
     code, out, _ = run("plan", *SMALL, "--json")
-    assert (code, json.loads(out)["complete"]) == (130, False)
-    assert signal.getsignal(signal.SIGINT) is before
+    assert (code, json.loads(out)["complete"]) == (exit_code, False)
+    assert signal.getsignal(number) is before
+
+
+SERVED = ("llama3-8b", "--serve", "--rate", "4", "--isl", "512", "--osl", "64", "--ttft", "1s", "--tpot", "50ms")
+QUICK = ("--set", "workload.requests=100", "--set", "plan.precision=bf16", "--set", "plan.serving.pools=none")
+
+
+@pytest.mark.parametrize(("number", "exit_code"), STOPS)
+def test_a_signal_prints_the_best_deployment_so_far(
+    run: Any, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, exit_code: int
+) -> None:
+    real = deployment._tune_settings
+
+    def stopped(*arguments: Any) -> Any:
+        signal.raise_signal(number)
+        return real(*arguments)
+
+    monkeypatch.setattr(deployment, "_tune_settings", stopped)
+    code, out, _ = run("plan", *SERVED, *QUICK, "--on", "2xh100-sxm,2xh200-sxm")
+    assert code == exit_code
+    assert "stopped before the search was complete: the best so far; not searched: 2xh200-sxm" in out
+    assert "interval not computed" in out
+    code, out, _ = run("plan", *SERVED, *QUICK, "--on", "2xh100-sxm", "--json")
+    sheet = json.loads(out)
+    assert (code, sheet["complete"], sheet["promise"], sheet["deployment"]["met"]) == (exit_code, False, None, True)
+
+
+def test_deployments_side_by_side(run: Any) -> None:
+    asked = ("plan", *SERVED, *QUICK, "--on", "2xh100-sxm,2xh200-sxm,tpu-v7x:1x1x2", "--set", "plan.tp=1")
+    code, out, _ = run(*asked)
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == "llama3-8b: the cheapest that holds the load"
+    for text in ("* 2x", "chips for 90%", "░ to its high end", "no price of tpu-v7x: below", "which counts where not"):
+        assert text in out, text
+    rows = json.loads(run(*asked, "--json")[1])["compared"]
+    assert [row["system"] for row in rows[:2]] == ["2xh100-sxm", "2xh200-sxm"]
+    assert [row["chance_better"] is None for row in rows] == [row["chosen"] for row in rows]
+    assert all(row["promise"]["chance"] > 0 and not row["problems"] for row in rows)
+    assert [row["price_below_usd_per_hour"] is not None for row in rows] == [False, False, True]
+    assert "compared" not in json.loads(run("plan", *SERVED, *QUICK, "--on", "2xh100-sxm", "--json")[1])
 
 
 def test_a_second_interrupt_ends_it_at_once(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,7 @@ def find_deployment(
     bounds.sort(key=lambda bound: -bound.rate / bound.shape.chips)
     if goal == "goodput" and not bench.load.traced:
         bench = _busier(bench, bounds)
-    go_on = Stoppable(watch, "search", lambda: bench.trials)
+    go_on = Stoppable(watch, "search", lambda: bench.trials, lambda: _best_words(search))
     search = _DeploymentWork(
         bench=bench, space=space, goal=goal, rate=bench.load.rate, go_on=go_on,
         bounds={bound.shape: bound for bound in bounds},
@@ -160,6 +160,17 @@ def find_deployment(
         bench=bench,
         complete=not go_on.stopped,
     )
+
+
+def _best_words(work: _DeploymentWork) -> str:
+    """The best deployment so far by what its replicas hold alone; pools apart are not among them."""
+    replicas = (replica for replica in work.capacities.values() if replica.rate and replica.role == "both")
+    able = [fleet for fleet in map(work.fleet, replicas) if is_allowed(fleet, work.chips, work.space.replicas)]
+    best = min(able, key=lambda fleet: order(fleet, work.goal, work.rate), default=None)
+    if best is None:
+        return ""
+    rate = f", {best.rate:.3g} requests/s" if work.goal == "goodput" else ""
+    return f"{best.words} on {best.chips} chip{'s' * (best.chips > 1)}{rate}"
 
 
 def _busier(bench: TrialBench, bounds: Sequence[ReplicaBound]) -> TrialBench:

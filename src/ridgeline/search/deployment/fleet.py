@@ -256,13 +256,13 @@ def router_of(base: Scenario, load: Load) -> str:
 def verify_candidates(
     bench: TrialBench, candidates: Sequence[FleetCandidate], goal: Goal, replicas: tuple[int, ...] | None, go_on: GoOn
 ) -> tuple[Verified, ...]:  # fmt: skip
-    """The candidates as whole fleets, the best first and under all requests."""
+    """The candidates as whole fleets, the best first and under all requests; once stopped, only the first of them."""
     check = FleetCheck(bench=bench, goal=goal, replicas=replicas)
     fleets: list[Verified] = []
     for candidate in candidates:
         if goal != "goodput" and outdone(candidate, fleets):
             continue
-        if not go_on(f"the busiest requests on {candidate.words}"):
+        if not go_on(f"the busiest requests on {candidate.words}") and fleets:
             break
         if goal == "goodput":
             fleet = _lower_rate(check, candidate, candidate.rate, whole=False)

@@ -12,6 +12,7 @@ from ridgeline.plan.plan import scenario_text
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.scenario_file import assemble, self_contained
 from ridgeline.plan.workload import Serve
+from ridgeline.search.deployment.comparison import ComparedDeployment, compare_deployments
 from ridgeline.search.deployment.explain import (
     DeploymentReasons,
     FrontierPoint,
@@ -23,7 +24,7 @@ from ridgeline.search.deployment.find_deployment import DeploymentSearch, find_d
 from ridgeline.search.deployment.fleet import Goal, Verified
 from ridgeline.search.deployment.promise import Promise, promise_of
 from ridgeline.search.deployment.request import DeploymentCase, DeploymentRequest, deployment_cases
-from ridgeline.search.progress import Watch, ignore_progress
+from ridgeline.search.progress import GoOn, Stoppable, Watch, ignore_progress
 from ridgeline.search.recommendation import SearchAnswer, SearchTime, search_until_stopped
 from ridgeline.sim import missing_number_problem
 
@@ -50,6 +51,13 @@ class DeploymentAnswer(SearchAnswer):
     reasons: DeploymentReasons | None
     promise: Promise | None
     frontier: tuple[FrontierPoint, ...]
+    compared: tuple[ComparedDeployment, ...]
+
+    @property
+    def unsearched(self) -> list[str]:
+        """Systems that were left when the search was stopped."""
+        searched = [outcome.search.scenario.system.name for outcome in self.outcomes]
+        return [name for name in self.request.systems if not any(name in other for other in searched)]
 
     @property
     def goal(self) -> Goal:
@@ -110,17 +118,26 @@ def recommend_deployment(request: DeploymentRequest, watch: Watch | None = None)
     watch = watch or ignore_progress
     outcomes, complete = search_until_stopped(_outcomes(request, watch), watch)
     chosen = _choose_outcome(outcomes, request.goal)
-    problems = () if chosen else (problem for outcome in outcomes for problem in why_no_deployment(outcome.search))
+    searches = [outcome.search for outcome in outcomes]
+    problems = [tuple(why_no_deployment(search)) for search in searches]
+    go_on = Stoppable(watch if complete else None)
+    promises = [_promise(search, go_on) for search in searches]
     return DeploymentAnswer(
         request=request,
         outcomes=outcomes,
         chosen=chosen,
         reasons=explain_deployment(chosen.search) if chosen else None,
-        promise=promise_of(chosen.search) if chosen else None,
-        problems=tuple(problems),
-        frontier=frontier(outcome.search for outcome in outcomes),
-        complete=complete,
+        promise=next((promise for outcome, promise in zip(outcomes, promises, strict=True) if outcome is chosen), None),
+        problems=() if chosen else tuple(problem for reasons in problems for problem in reasons),
+        frontier=frontier(searches),
+        compared=compare_deployments(searches, chosen.search if chosen else None, promises, problems),
+        complete=not go_on.stopped,
     )
+
+
+def _promise(search: DeploymentSearch, go_on: GoOn) -> Promise | None:
+    """What the best of a search promises, for which whole fleets are simulated again; None once stopped."""
+    return promise_of(search) if go_on(f"how sure the best on {search.scenario.system.name} is") else None
 
 
 def _outcomes(request: DeploymentRequest, watch: Watch) -> Iterator[DeploymentOutcome]:
@@ -159,6 +176,7 @@ class DeploymentReport:
     in_flight    requests that a replica decodes at once, on average
     step_s       seconds of such a decode step by part
     knobs        the best replica that decides one thing otherwise, by axis
+    compared     every system, where there are several
     frontier     cost per million output tokens against tokens per second of a user
     bounded      replicas whose best case was computed
     simulated    replicas that were simulated
@@ -175,8 +193,9 @@ class DeploymentReport:
         kind='deployment' possible=true model=scenario.model.id system=scenario.system.name
         engine=scenario.plan.engine goal=found.goal requests asked_rate=search.rate mean_prompt_tokens
         mean_output_tokens percentile=scenario.workload.objective.percentile deployment=best promise=found.promise
-        others breaks=why.breaks in_flight=why.in_flight step_s=why.step knobs=why.knobs frontier=found.frontier bounded
-        simulated trials complete=found.complete seconds=time.seconds cpu_seconds=time.cpu_seconds assumptions
+        compared?=found.compared others breaks=why.breaks in_flight=why.in_flight step_s=why.step knobs=why.knobs
+        frontier=found.frontier bounded simulated trials complete=found.complete seconds=time.seconds
+        cpu_seconds=time.cpu_seconds assumptions
         to?=found.request.target.id
     """
 
@@ -202,9 +221,15 @@ class DeploymentReport:
         return [outcome.search for outcome in self.found.outcomes]
 
     @property
+    def own_others(self) -> list[Verified]:
+        """Further deployments on the same system."""
+        return [fleet for fleet in self.search.verified if fleet is not self.best]
+
+    @property
     def others(self) -> list[Verified]:
-        same = [fleet for fleet in self.search.verified if fleet is not self.best]
-        return same + [search.best for search in self.searches if search is not self.search and search.best is not None]
+        return self.own_others + [
+            search.best for search in self.searches if search is not self.search and search.best is not None
+        ]
 
     @property
     def narrow_formats(self) -> str:

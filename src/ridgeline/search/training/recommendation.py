@@ -164,6 +164,9 @@ def recommend(
     skipped: list[str] = []
     found = search_cases(request, partial(_outcome, request, watch), skipped)
     outcomes, complete = search_until_stopped(found, watch)
+    searched = [outcome.scenario.system.name for outcome in outcomes]
+    left_out = [name for name in request.systems if not complete and not any(name in other for other in searched)]
+    skipped += [f"{name}: not searched, stopped before" for name in left_out]
     best = chosen(outcomes, request.goal)
     axes = request.frontier or usual_axes(outcome.scenario.system for outcome in outcomes)
     result = Recommendation(
