@@ -63,7 +63,7 @@ def draw_deployment(report: DeploymentReport, console: Console) -> None:
 
 def _comparison(report: DeploymentReport) -> Iterator[RenderableType]:
     """Several systems beside each other: what each takes, drawn, how sure, and what a missing price would need."""
-    rows = report.found.compared
+    rows = report.found.side_by_side
     if not rows:
         return
     yield Text(f"{clean(report.scenario.model.id)}: {GOALS[report.found.goal]}", style="bold")
@@ -112,13 +112,13 @@ def _comparison_bars(rows: Sequence[ComparedDeployment]) -> Iterator[RenderableT
 
 def _comparison_lines(rows: Sequence[ComparedDeployment]) -> Iterator[RenderableType]:
     chosen = next((row for row in rows if row.chosen), None)
-    others = [(row.name, row.chance_better) for row in rows if row.chance_better is not None]
-    alike = [f"{name} (chance {chance:.0%})" for name, chance in others if chance > 1 - SURE_ENOUGH]
-    if chosen is not None and others:
-        sentence = f"statistically it cannot be told apart from {', '.join(alike)}: measure to decide"
-        alone = f"each other system has a chance below {1 - SURE_ENOUGH:.0%}"
-        yield Text(f"{chosen.name} is {chosen.best_words}; {sentence if alike else alone}")
-        yield Text(f"({chosen.assumed})", style="dim")
+    rivals = [(row.name, row.chance_better) for row in rows if row.chance_better is not None]
+    alike_names = [f"{name} (chance {chance:.0%})" for name, chance in rivals if chance > 1 - SURE_ENOUGH]
+    if chosen is not None and rivals:
+        sentence = f"statistically it cannot be told apart from {', '.join(alike_names)}: measure to decide"
+        clear_lead = f"each other system has a chance below {1 - SURE_ENOUGH:.0%}"
+        yield Text(f"{chosen.name} is {chosen.best_words}; {sentence if alike_names else clear_lead}")
+        yield Text(f"({chosen.assumption})", style="dim")
     for row in rows:
         if row.price_below is not None:
             words = f"no price of {row.search.scenario.system.chip.id}: below {row.price_below:.2f} USD/h a chip"
@@ -133,7 +133,9 @@ def _headline(report: DeploymentReport) -> Iterator[RenderableType]:
     where = f"{scenario.model.id} on {system_title(scenario.system)}, {scenario.plan.engine}"
     yield Text.assemble((f"{where}: {GOALS[report.found.goal]}", "dim"))
     if not report.found.complete:
-        left_out = f"; not searched: {', '.join(report.found.unsearched)}" if report.found.unsearched else ""
+        left_out = (
+            f"; not searched: {', '.join(report.found.unsearched_systems)}" if report.found.unsearched_systems else ""
+        )
         yield Text(f"stopped before the search was complete: the best so far{left_out}", style="bold yellow")
     if report.found.request.target is not None:
         yield Text(f"{report.found.request.target.id} can express all of it", style="dim")
@@ -184,7 +186,7 @@ def _promise(report: DeploymentReport) -> Iterator[RenderableType]:
 def _other_deployments(report: DeploymentReport) -> Iterator[RenderableType]:
     heads = ("chips", "requests/s", "$ / M tokens", "tokens/s user")
     table = header_table(("deployment", *heads, "objective"), right=heads)
-    for one in (report.best, *(report.own_others if report.found.compared else report.others)):
+    for one in (report.best, *(report.own_others if report.found.side_by_side else report.others)):
         cost = one.prediction.cost_per_million_tokens_usd
         cells = (str(one.candidate.chips), f"{one.rate:.3g}", DASH if cost is None else f"{cost:.2f}")
         kept = ("kept" if one.met else "missed") + ("" if one.whole else ", busiest part")

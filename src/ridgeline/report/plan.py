@@ -65,7 +65,8 @@ def draw_plan(report: PlanReport, console: Console) -> None:
 
 def draw_best(report: PlanReport, console: Console) -> None:
     """Print the systems compared, then the winner and the best plans of each kind: what is known before the reasons."""
-    console.print(blocks(_system_comparison(report, console.width), _headline(report), _top(report)))
+    comparison = () if report.search.only_sizes else _system_comparison(report, console.width)
+    console.print(blocks(comparison, _headline(report), _top(report)))
 
 
 def draw_reasons(report: PlanReport, console: Console) -> None:
@@ -81,6 +82,7 @@ def draw_reasons(report: PlanReport, console: Console) -> None:
             _why(report),
             _next(report),
             _software(report),
+            _system_comparison(report, console.width) if report.search.only_sizes else (),
             _frontier(report),
             list_lines("assumed", report.reasons.assumptions, most=MOST),
             [Text(f"{counts}; {report.search.time.seconds:.1f} s, {speed:,.0f} plans/s{explained}", style="dim")],
@@ -122,10 +124,10 @@ def _headline(report: PlanReport) -> Iterable[RenderableType]:
         rows.append(("stopped", Text("before all plans were priced: the best so far", style="bold yellow")))
     yield facts(*rows)
     if len(report.search.compared) < 2:
-        yield from _skipped(report)
+        yield from _skipped_notes(report)
 
 
-def _skipped(report: PlanReport) -> Iterable[RenderableType]:
+def _skipped_notes(report: PlanReport) -> Iterable[RenderableType]:
     """Sizes that were left out, and systems that were not searched."""
     yield from (Text.assemble("  - ", clean(note), style="dim") for note in report.found.skipped)
 
@@ -311,7 +313,7 @@ def _system_comparison(report: PlanReport, width: int) -> Iterable[RenderableTyp
     plans = [row.plan for row in rows if row.plan]
     if len({plan.best.scenario.system.chips for plan in plans}) > 2:
         yield from _curve(plans)
-    yield from _skipped(report)
+    yield from _skipped_notes(report)
 
 
 def _comparison_tables(rows: Sequence[ComparedSystem], width: int) -> Iterable[Table]:
@@ -332,8 +334,8 @@ def _comparison_tables(rows: Sequence[ComparedSystem], width: int) -> Iterable[T
 
 
 def _row(row: ComparedSystem) -> dict[str, str]:
-    stopped = "" if row.outcome.complete else " (not searched to the end)"
-    system, plan = f"{'* ' * row.chosen}{row.name}{stopped}", row.plan
+    remark = "" if row.outcome.complete else " (not searched to the end)"
+    system, plan = f"{'* ' * row.chosen}{row.name}{remark}", row.plan
     if plan is None:
         reason = "nothing fits" if row.outcome.search.swept.considered else "nothing can be laid out"
         return defaultdict(lambda: DASH, {"system": system, "limited by": reason})
@@ -389,12 +391,12 @@ def _comparison_lines(report: PlanReport) -> Iterable[RenderableType]:
     comparison, rows = report.search.comparison, [row for row in report.search.compared if row.standing]
     if comparison is not None:
         best = f"{comparison.chosen} is predicted the {comparison.best_words}"
-        doubts = ", ".join(f"{name} (chance {comparison.chance_better[name]:.0%})" for name in comparison.alike)
+        doubts = ", ".join(f"{name} (chance {comparison.chance_better[name]:.0%})" for name in comparison.alike_systems)
         if doubts:
             yield Text(f"{best}; statistically it cannot be told apart from {doubts}: measure to decide")
         else:
             yield Text(f"{best}; each other system has a chance below {(1 - comparison.coverage) / 2:.0%}")
-        yield Text(f"({comparison.assumed})", style="dim")
+        yield Text(f"({comparison.assumption})", style="dim")
     needs = {item.words: None for row in rows if row.standing for item in row.standing.missing}
     yield from (Text.assemble("  - ", clean(words)) for words in needs)
     several = len({row.outcome.scenario.plan.engine for row in rows}) > 1

@@ -38,7 +38,7 @@ class ComparedDeployment:
     """The best deployment of one system; without one where none keeps the objective.
 
     name            of the system, with its engine where that alone tells it from another
-    priced          whether every chip that is compared has a price; the goal is otherwise counted in chips
+    all_priced      whether every chip that is compared has a price; the goal is otherwise counted in chips
     promise         how sure it keeps the objective; null without one, or where the search was stopped
     price_below     USD an hour of a chip below which it would be the cheapest, where no price is published
     chance_better   of being better by the goal than the chosen one; null of that one
@@ -48,7 +48,7 @@ class ComparedDeployment:
     name: str
     search: DeploymentSearch
     chosen: bool
-    priced: bool
+    all_priced: bool
     promise: Promise | None
     price_below: float | None
     chance_better: float | None
@@ -65,7 +65,7 @@ class ComparedDeployment:
         return self.search.best
 
     @property
-    def assumed(self) -> str:
+    def assumption(self) -> str:
         """What chances and spans rest on."""
         return ASSUMED
 
@@ -74,14 +74,14 @@ class ComparedDeployment:
         """What `span` counts."""
         if self.search.goal == "goodput":
             return "chips for a request a second"
-        return "$ per million output tokens" if self.search.goal == "cost" and self.priced else "chips"
+        return "$ per million output tokens" if self.search.goal == "cost" and self.all_priced else "chips"
 
     @property
     def best_words(self) -> str:
         """What the best of all is by the goal."""
         if self.search.goal == "goodput":
             return "predicted to serve most"
-        if self.search.goal == "cost" and self.priced:
+        if self.search.goal == "cost" and self.all_priced:
             return "predicted the cheapest"
         reason = ", which counts where not every chip has a price" if self.search.goal == "cost" else ""
         return f"predicted to need the fewest chips{reason}"
@@ -92,7 +92,7 @@ class ComparedDeployment:
         if self.best is None:
             return None
         cost = self.best.prediction.cost_per_million_tokens_usd
-        middle = cost if self.search.goal == "cost" and self.priced else goal_amount(self.search, priced=False)
+        middle = cost if self.search.goal == "cost" and self.all_priced else goal_amount(self.search, all_priced=False)
         if middle is None:
             return None
         factor = exp(NORMAL.inv_cdf(SLOW) * deviation(self.search, self.promise))
@@ -117,17 +117,17 @@ def compare_deployments(
     pairs = [(system_title(search.scenario.system), search.scenario.plan.engine) for search in searches]
     titles = [title for title, _ in pairs]
     names = [f"{title} under {engine}" if titles.count(title) > 1 else title for title, engine in pairs]
-    priced = all(search.scenario.system.chip.price for search in searches if search.best is not None)
+    all_priced = all(search.scenario.system.chip.price for search in searches if search.best is not None)
     best = next((pair for pair in zip(searches, promises, strict=True) if pair[0] is chosen), None)
     return tuple(
         ComparedDeployment(
             name=name,
             search=search,
             chosen=search is chosen,
-            priced=priced,
+            all_priced=all_priced,
             promise=promise,
             price_below=_price_below(search, searches),
-            chance_better=chance_better((search, promise), best, priced=priced)
+            chance_better=chance_better((search, promise), best, all_priced=all_priced)
             if best and search is not chosen
             else None,
             problems=reasons,
@@ -136,14 +136,14 @@ def compare_deployments(
     )
 
 
-def goal_amount(search: DeploymentSearch, *, priced: bool) -> float | None:
+def goal_amount(search: DeploymentSearch, *, all_priced: bool) -> float | None:
     """What the goal minimises of a search's best: USD an hour, chips, or chips for a request a second."""
     best, price = search.best, search.scenario.system.chip.price
     if best is None:
         return None
     if search.goal == "goodput":
         return 1.0 / best.goodput if best.goodput else None
-    return best.candidate.chips * (price.value if search.goal == "cost" and priced and price else 1.0)
+    return best.candidate.chips * (price.value if search.goal == "cost" and all_priced and price else 1.0)
 
 
 def deviation(search: DeploymentSearch, promise: Promise | None) -> float:
@@ -156,13 +156,16 @@ def deviation(search: DeploymentSearch, promise: Promise | None) -> float:
 
 
 def chance_better(
-    one: tuple[DeploymentSearch, Promise | None], chosen: tuple[DeploymentSearch, Promise | None], *, priced: bool
+    candidate: tuple[DeploymentSearch, Promise | None],
+    chosen: tuple[DeploymentSearch, Promise | None],
+    *,
+    all_priced: bool,
 ) -> float | None:
     """The chance that one search's best is better by the goal than the chosen one; None where either has none."""
-    amount, best = goal_amount(one[0], priced=priced), goal_amount(chosen[0], priced=priced)
+    amount, best = goal_amount(candidate[0], all_priced=all_priced), goal_amount(chosen[0], all_priced=all_priced)
     if amount is None or best is None:
         return None
-    return NORMAL.cdf(-log(amount / best) / max(hypot(deviation(*one), deviation(*chosen)), 1e-12))
+    return NORMAL.cdf(-log(amount / best) / max(hypot(deviation(*candidate), deviation(*chosen)), 1e-12))
 
 
 def _price_below(search: DeploymentSearch, searches: Sequence[DeploymentSearch]) -> float | None:
@@ -170,6 +173,6 @@ def _price_below(search: DeploymentSearch, searches: Sequence[DeploymentSearch])
     if search.best is None or search.scenario.system.chip.price is not None:
         return None
     costs = [item.best.prediction.cost_per_million_tokens_usd for item in searches if item.best is not None]
-    known = [cost for cost in costs if cost is not None]
+    known_costs = [cost for cost in costs if cost is not None]
     speed = search.best.prediction.metrics.output_tokens_per_s / search.best.candidate.chips
-    return min(known) / DECIMAL["M"] * speed * HOUR if known else None
+    return min(known_costs) / DECIMAL["M"] * speed * HOUR if known_costs else None

@@ -51,13 +51,13 @@ class DeploymentAnswer(SearchAnswer):
     reasons: DeploymentReasons | None
     promise: Promise | None
     frontier: tuple[FrontierPoint, ...]
-    compared: tuple[ComparedDeployment, ...]
+    side_by_side: tuple[ComparedDeployment, ...]
 
     @property
-    def unsearched(self) -> list[str]:
+    def unsearched_systems(self) -> list[str]:
         """Systems that were left when the search was stopped."""
-        searched = [outcome.search.scenario.system.name for outcome in self.outcomes]
-        return [name for name in self.request.systems if not any(name in other for other in searched)]
+        names = [outcome.search.scenario.system.name for outcome in self.outcomes]
+        return [system for system in self.request.systems if not any(system in name for name in names)]
 
     @property
     def goal(self) -> Goal:
@@ -130,7 +130,7 @@ def recommend_deployment(request: DeploymentRequest, watch: Watch | None = None)
         promise=next((promise for outcome, promise in zip(outcomes, promises, strict=True) if outcome is chosen), None),
         problems=() if chosen else tuple(problem for reasons in problems for problem in reasons),
         frontier=frontier(searches),
-        compared=compare_deployments(searches, chosen.search if chosen else None, promises, problems),
+        side_by_side=compare_deployments(searches, chosen.search if chosen else None, promises, problems),
         complete=not go_on.stopped,
     )
 
@@ -193,7 +193,7 @@ class DeploymentReport:
         kind='deployment' possible=true model=scenario.model.id system=scenario.system.name
         engine=scenario.plan.engine goal=found.goal requests asked_rate=search.rate mean_prompt_tokens
         mean_output_tokens percentile=scenario.workload.objective.percentile deployment=best promise=found.promise
-        compared?=found.compared others breaks=why.breaks in_flight=why.in_flight step_s=why.step knobs=why.knobs
+        compared?=found.side_by_side others breaks=why.breaks in_flight=why.in_flight step_s=why.step knobs=why.knobs
         frontier=found.frontier bounded simulated trials complete=found.complete seconds=time.seconds
         cpu_seconds=time.cpu_seconds assumptions
         to?=found.request.target.id

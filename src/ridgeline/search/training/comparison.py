@@ -4,7 +4,7 @@
 
 A deviation is that end of a prediction's interval which would turn the order, in logarithms, over the normal quantile
 of its coverage. Errors of two systems are taken for independent. Systems that share a model or an engine err alike in
-part; their order is then surer than told.
+part; their order is then surer than told. Sizes of one chip under one engine err alike: between them no chance is told.
 """
 
 from __future__ import annotations
@@ -129,19 +129,19 @@ class SystemComparison:
 
     chance_better   of each other system: of taking less of the objective than the chosen one
     alike           systems that cannot be told apart from it: the interval of the ratio of both holds 1
-    assumed         what that rests on
+    assumption      what that rests on
     """
 
     objective: str
     chosen: str
     chance_better: Mapping[str, float]
     coverage: float
-    assumed: str = ASSUMED
+    assumption: str = ASSUMED
 
-    JSON = "* alike"
+    JSON = "objective chosen chance_better coverage alike=alike_systems assumed=assumption"
 
     @property
-    def alike(self) -> list[str]:
+    def alike_systems(self) -> list[str]:
         return [name for name, chance in self.chance_better.items() if chance > (1 - self.coverage) / 2]
 
     @property
@@ -194,31 +194,34 @@ def compare_with_chosen(rows: Iterable[ComparedSystem], objective: str) -> Syste
 
 
 def chance_better(outcome: PlanOutcome, chosen: PlanOutcome, objective: str) -> float | None:
-    """The chance that an outcome takes less of the objective than the chosen one; None where that has no interval.
+    """The chance that an outcome takes less of the objective than the chosen one; None where nothing tells.
 
     >>> from ridgeline.search import PlanRequest, recommend
     >>> found = recommend(PlanRequest.from_options("llama3-8b", on="8xh100-sxm,8xa100-80-sxm", settings=["plan.pp=1"]))
     >>> fast, slow = found.outcomes
-    >>> chance_better(fast, fast, "time"), round(chance_better(slow, fast, "time"), 3)
-    (0.5, 0.0)
+    >>> round(chance_better(slow, fast, "time"), 3), chance_better(fast, fast, "time")
+    (0.0, None)
     """
-    own, best = outcome.value(objective), chosen.value(objective)
-    if objective not in COMPARABLE or not own or not best or outcome.best is None or chosen.best is None:
+    first, second = ((item.scenario.system.chip.id, item.scenario.plan.engine) for item in (outcome, chosen))
+    if first == second:
         return None
-    faster, slower = (chosen.best, outcome.best) if own >= best else (outcome.best, chosen.best)
+    amount, best = outcome.value(objective), chosen.value(objective)
+    if objective not in COMPARABLE or not amount or not best or outcome.best is None or chosen.best is None:
+        return None
+    faster, slower = (chosen.best, outcome.best) if amount >= best else (outcome.best, chosen.best)
     up, down = faster.interval.high / faster.step_time_s, slower.step_time_s / slower.interval.low
     quantile = NormalDist().inv_cdf((1 + faster.interval.coverage) / 2)
-    return NormalDist().cdf(-log(own / best) * quantile / max(hypot(log(up), log(down)), 1e-12))
+    return NormalDist().cdf(-log(amount / best) * quantile / max(hypot(log(up), log(down)), 1e-12))
 
 
 def break_even(plan: Prediction, plans: Iterable[SystemPlan]) -> Iterator[BreakEven]:
     """Numbers that nobody publishes for a plan's chip, and what they would have to be for it to be the best of all."""
     chip, speed = plan.scenario.system.chip, plan.tokens_per_s_per_chip
-    others = list(plans)
+    rivals = list(plans)
     if chip.price is None:
-        costs = [item.usd_per_million_tokens for item in others if item.usd_per_million_tokens is not None]
+        costs = [item.usd_per_million_tokens for item in rivals if item.usd_per_million_tokens is not None]
         below = min(costs) / DECIMAL["M"] * speed * HOUR if costs else None
         yield BreakEven(number="price", chip=chip.id, below=below)
     if rated_power(chip) is None:
-        energies = [item.joules_per_token for item in others if item.joules_per_token is not None]
+        energies = [item.joules_per_token for item in rivals if item.joules_per_token is not None]
         yield BreakEven(number="power", chip=chip.id, below=min(energies) * speed if energies else None)

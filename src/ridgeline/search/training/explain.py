@@ -142,18 +142,18 @@ def _losses(search: Search, winner: Prediction) -> Iterator[Loss]:
     A choice that takes the same time makes no difference: sharding over one rank, a switch that the engine does not
     heed. The best is that of the sweep, or another plan that was priced in full.
     """
-    own = winner.scenario.plan
+    winner_plan = winner.scenario.plan
     swept_plans = {axis: _other_choice(search, axis, winner) for axis in AXES}
     alternatives: dict[int, tuple[Prediction, list[str]]] = {}
     for axis, swept_plan in swept_plans.items():
         if swept_plan is None:
             continue
-        priced = (plan for _, plan in search.repriced if _differs(axis, plan.scenario.plan, own))
-        rivals = (plan for plan in priced if abs(plan.step_time_s / winner.step_time_s - 1) > SAME)
+        plans = (plan for _, plan in search.final_prices if _differs(axis, plan.scenario.plan, winner_plan))
+        rivals = (plan for plan in plans if abs(plan.step_time_s / winner.step_time_s - 1) > SAME)
         best = min((swept_plan, *rivals), key=lambda plan: plan.step_time_s)
         alternatives.setdefault(id(best), (best, []))[1].append(axis)
     for best, axes in alternatives.values():
-        what = ", ".join(choice_words(best.scenario.plan, axis, own) for axis in axes)
+        what = ", ".join(choice_words(best.scenario.plan, axis, winner_plan) for axis in axes)
         yield Loss(axis=tuple(axes), choice=what, prediction=best, winner=winner)
 
 

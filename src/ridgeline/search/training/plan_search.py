@@ -153,7 +153,7 @@ class Search:
     problems         why nothing could be searched; `infeasible.why_not` says why nothing fits
     calibration      what plans were priced with; None for the shipped parameters
     target           the target of an export that every plan can be told; None: whatever the engine can
-    repriced         plans of the sweep that were predicted in full, each in its fastest rank order
+    final_prices     plans of the sweep that were predicted in full, each in its fastest rank order
     """
 
     scenario: Scenario
@@ -166,16 +166,16 @@ class Search:
     problems: tuple[Problem, ...] = ()
     calibration: Calibration | None = None
     target: ExportTarget | None = None
-    repriced: list[tuple[Plan, Prediction]] = field(default_factory=list)
+    final_prices: list[tuple[Plan, Prediction]] = field(default_factory=list)
 
     def predictions(self, entries: Iterable[PricedEntry]) -> tuple[Prediction, ...]:
         """Priced plans of it in full, each predicted once however often it is asked for."""
         full: list[Prediction] = []
         for entry in entries:
-            same = [prediction for plan, prediction in self.repriced if plan == entry.plan][:1]
+            same = [prediction for plan, prediction in self.final_prices if plan == entry.plan][:1]
             if not same:
                 same = [*final_predictions(self.scenario, [entry], self.pins, self.calibration, self.target)]
-                self.repriced.extend((entry.plan, prediction) for prediction in same)
+                self.final_prices.extend((entry.plan, prediction) for prediction in same)
             full += same
         return tuple(full)
 
@@ -246,23 +246,23 @@ def find_plan(
     return replace(search, plans=best_plans(search, most, below_s))
 
 
-def best_plans(search: Search, most: int, below_s: float = np.inf) -> tuple[Prediction, ...]:
+def best_plans(search: Search, count: int, below_s: float = np.inf) -> tuple[Prediction, ...]:
     """So many of a search's plans by their final price: of the equally fast the simplest, then the fastest others.
 
     The space is swept in one rank order, in which a plan may stand last that is first in its own. So the best of every
     kind and at every choice are priced again where their ranks can stand otherwise.
     """
     result = search.swept
-    listed = [*islice((entry for entry in distinct(result.best) if entry.step_s < below_s), most)]
-    if listed and result.simplest is not None:
-        listed = [*distinct((result.simplest, *listed))]
-    rivals = (*kinds(result, most), *(entry for entries in result.by_choice.values() for entry in entries[:2]))
-    if most > 1:
-        listed += [entry for entry in rivals if _has_other_orders(search, entry)]
-    plans = sorted({id(plan): plan for plan in search.predictions(listed)}.values(), key=lambda plan: plan.step_time_s)
+    entries = [*islice((item for item in distinct(result.best) if item.step_s < below_s), count)]
+    if entries and result.simplest is not None:
+        entries = [*distinct((result.simplest, *entries))]
+    rivals = (*kinds(result, count), *(entry for entries in result.by_choice.values() for entry in entries[:2]))
+    if count > 1:
+        entries += [entry for entry in rivals if _has_other_orders(search, entry)]
+    plans = sorted({id(plan): plan for plan in search.predictions(entries)}.values(), key=lambda plan: plan.step_time_s)
     equal = [plan for plan in plans if plan.step_time_s <= plans[0].step_time_s * (1 + EQUAL)]
     first_plans = sorted(equal, key=lambda plan: (moving_parts(plan.scenario.plan), plan.step_time_s))[:1]
-    return tuple([*first_plans, *(plan for plan in plans if plan not in first_plans)][:most])
+    return tuple([*first_plans, *(plan for plan in plans if plan not in first_plans)][:count])
 
 
 def _has_other_orders(search: Search, entry: PricedEntry) -> bool:
@@ -420,17 +420,17 @@ def kinds(swept: SweepResult, most: int) -> tuple[PricedEntry, ...]:
     return tuple(islice(distinct(best.values()), most))
 
 
-def ranked_kinds(search: Search, winner: Prediction, most: int) -> tuple[Prediction, ...]:
+def ranked_kinds(search: Search, winner: Prediction, count: int) -> tuple[Prediction, ...]:
     """The winner and the best plans of other kinds, by their final price."""
-    own = kind_of(winner.scenario.plan)
-    others = search.predictions(entry for entry in kinds(search.swept, most + 1) if kind_of(entry.plan) != own)
-    ranked = sorted(others, key=lambda plan: plan.step_time_s)
-    return (winner, *(plan for plan in ranked if not _takes_the_same(plan, winner)))[:most]
+    kind = kind_of(winner.scenario.plan)
+    rivals = search.predictions(entry for entry in kinds(search.swept, count + 1) if kind_of(entry.plan) != kind)
+    by_step = sorted(rivals, key=lambda plan: plan.step_time_s)
+    return (winner, *(plan for plan in by_step if not _takes_the_same(plan, winner)))[:count]
 
 
-def _takes_the_same(one: Prediction, other: Prediction) -> bool:
+def _takes_the_same(plan: Prediction, winner: Prediction) -> bool:
     """Whether two plans differ in what has no effect."""
-    pairs = (one.step_time_s, other.step_time_s), (one.memory.peak_bytes, other.memory.peak_bytes)
+    pairs = (plan.step_time_s, winner.step_time_s), (plan.memory.peak_bytes, winner.memory.peak_bytes)
     return all(abs(first - second) <= SAME * abs(second) for first, second in pairs)
 
 

@@ -164,9 +164,9 @@ def recommend(
     skipped: list[str] = []
     found = search_cases(request, partial(_outcome, request, watch), skipped)
     outcomes, complete = search_until_stopped(found, watch)
-    searched = [outcome.scenario.system.name for outcome in outcomes]
-    left_out = [name for name in request.systems if not complete and not any(name in other for other in searched)]
-    skipped += [f"{name}: not searched, stopped before" for name in left_out]
+    names = [outcome.scenario.system.name for outcome in outcomes]
+    left_out = [system for system in request.systems if not complete and not any(system in name for name in names)]
+    skipped.extend(f"{system}: not searched, stopped before" for system in left_out)
     best = chosen(outcomes, request.goal)
     axes = request.frontier or usual_axes(outcome.scenario.system for outcome in outcomes)
     result = Recommendation(
@@ -393,9 +393,15 @@ class SearchSummary:
         return tuple(compare_systems(self.found.outcomes, self.found.chosen, self.found.request.goal.objective))
 
     @property
+    def only_sizes(self) -> bool:
+        """Whether all systems have one chip and engine: their sizes differ, and their errors hardly."""
+        kinds = {(item.scenario.system.chip.id, item.scenario.plan.engine) for item in self.found.outcomes}
+        return len(kinds) == 1
+
+    @property
     def comparison(self) -> SystemComparison | None:
         """Which systems cannot be told apart from the chosen one, where there are several."""
-        return compare_with_chosen(self.compared, self.found.request.goal.objective)
+        return None if self.only_sizes else compare_with_chosen(self.compared, self.found.request.goal.objective)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -466,9 +472,9 @@ class PlanReport:
     @property
     def best_simulated(self) -> SimulatedPlan:
         """The fastest event by event of the plans that were simulated; the winner where it is as fast."""
-        first, *others = self.plans
-        simulated = [(plan.simulated_s, plan) for plan in others if plan.simulated_s is not None]
-        seconds, best = min(simulated, key=lambda pair: pair[0], default=(0.0, first))
+        first, *next_plans = self.plans
+        runs = [(plan.simulated_s, plan) for plan in next_plans if plan.simulated_s is not None]
+        seconds, best = min(runs, key=lambda pair: pair[0], default=(0.0, first))
         return best if first.simulated_s is not None and seconds * (1 + EQUAL) < first.simulated_s else first
 
     @property
@@ -483,8 +489,8 @@ class PlanReport:
     @property
     def fastest(self) -> PricedPlan | None:
         """The fastest plan, where one with fewer moving parts was chosen that is as fast but for `EQUAL`."""
-        priced = (plan for _, plan in self.chosen.search.repriced)
-        fastest = min(priced, key=lambda plan: plan.step_time_s, default=self.winner)
+        plans = (plan for _, plan in self.chosen.search.final_prices)
+        fastest = min(plans, key=lambda plan: plan.step_time_s, default=self.winner)
         share = self.winner.step_time_s / fastest.step_time_s - 1
         equal = SAME < share <= EQUAL and self.found.request.goal.objective != "memory"
         return PricedPlan(prediction=fastest, winner=self.winner) if equal else None

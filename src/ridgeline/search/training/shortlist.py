@@ -62,12 +62,12 @@ def fixed_parts(plan: Plan) -> int:
     return (plan.recompute.kind != "none") + sum(choice != usual for choice, usual in pairs)
 
 
-def _parts_weight(sizes: Sequence[Num], schedule: Schedule, offload: Offload, sharding: Num, fixed: Num) -> Num:
+def _parts_weight(sizes: Sequence[Num], schedule: Schedule, offload: Offload, sharding: Num, fixed: Num) -> Array:
     """One for every degree above 1, stage of ZeRO, kind of offload, schedule beyond 1f1b and fixed part; of as many the
     smaller degrees and the fewer chunks."""
     parts = sum((size > 1) * 1 for size in sizes) + sharding + fixed + (schedule != Schedule())
     parts = parts + (offload.activations > 0) + (offload.optimizer > 0)
-    return parts * PART + sum(sizes) + schedule.chunks
+    return np.asarray(parts * PART + sum(sizes) + schedule.chunks, dtype=np.float64)
 
 
 def moving_parts(plan: Plan) -> float:
@@ -255,12 +255,8 @@ class EqualPlans:
             self._fixed[id(grid)] = np.array([fixed_parts(item.plan) for item in grid.scenarios])
         sizes = {name: np.asarray(getattr(grid.degrees, name))[cell] for name in PARALLEL if name != "pp"}
         hybrid = (chunk.shard != "none") & (chunk.degree != chunk.dp * sizes["cp"])
-        return np.asarray(
-            _parts_weight(
-                [chunk.pp, *sizes.values()], chunk.schedule, chunk.offload, SHARDS.index(chunk.shard) + hybrid,
-                self._fixed[id(grid)][grid.structure[cell]],
-            )
-        )  # fmt: skip
+        sharding, fixed = SHARDS.index(chunk.shard) + hybrid, self._fixed[id(grid)][grid.structure[cell]]
+        return _parts_weight([chunk.pp, *sizes.values()], chunk.schedule, chunk.offload, sharding, fixed)
 
     def simplest(self) -> PricedEntry | None:
         """The one with the fewest moving parts; None before there is any."""

@@ -34,7 +34,7 @@ def test_the_chance_is_that_of_the_ratio(objective: str) -> None:
     for found in (near, far):
         best = found.chosen
         assert best is not None
-        assert chance_better(best, best, objective) == 0.5
+        assert chance_better(best, best, objective) is None
         other = next(outcome for outcome in found.outcomes if outcome is not best)
         forward, back = chance_better(other, best, objective), chance_better(best, other, objective)
         assert forward is not None
@@ -43,13 +43,16 @@ def test_the_chance_is_that_of_the_ratio(objective: str) -> None:
         assert forward + back == pytest.approx(1)
     compared = report_of(near).search.comparison
     assert compared is not None
-    assert (compared.objective, len(compared.alike)) == (objective, 1)
+    assert (compared.objective, len(compared.alike_systems)) == (objective, 1)
     assert all(0 < chance < 0.5 for chance in compared.chance_better.values())
 
 
 def test_an_objective_without_intervals_says_nothing() -> None:
     assert report_of(search("8xh100-sxm,8xh200-sxm", "memory")).search.comparison is None
     assert report_of(search("8xh100-sxm")).search.comparison is None
+    sizes = report_of(search("8xh100-sxm,16xh100-sxm")).search
+    assert sizes.comparison is None
+    assert [row.standing and row.standing.chance_better for row in sizes.compared] == [None, None]
 
 
 def test_a_price_at_the_break_even_costs_as_much() -> None:
