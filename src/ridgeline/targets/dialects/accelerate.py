@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.dialects.megatron.collect import world_of
-from ridgeline.targets.imports.option_reader import OptionReader, model_in, tables, value_of
-from ridgeline.targets.imports.run_files import RunFiles, checkout_of
-from ridgeline.targets.imports.shell_eval import read_script
+from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, tables, value_of
+from ridgeline.targets.imports.run_files import SCRIPTS, RunFiles, checkout_of
+from ridgeline.targets.imports.shell_eval import scripts_among
 from ridgeline.targets.ledger import Piece, Say
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported, Unread, refusal
@@ -25,7 +24,6 @@ ID = "accelerate"
 WORDS = table_words("accelerate", "words")
 CAN = frozenset({("fsdp2", "cp"), ("deepspeed", "cp"), ("deepspeed", "tp")})
 NOTE = "# dataset_name in train.yaml is yours to choose. Words after the script's name are passed on to the trainer."
-SCRIPTS = (".sh", ".sbatch", ".slurm")
 ARGUMENTS = ("per_device_train_batch_size", "num_train_epochs", "model_name_or_path")
 STARTS = re.compile(r"accelerate launch|\btrl (sft|dpo|grpo)\b|--per_device_train_batch_size")
 LAUNCHERS = ("accelerate", "torchrun", "deepspeed", "python", "python3", "trl", "llamafactory-cli")
@@ -70,9 +68,8 @@ def _pieces(scenario: Scenario, run: trainers.TrainerRun) -> Iterator[Piece]:
 
 def _wrapped_commands(files: Files) -> Iterator[list[str]]:
     """Commands of scripts that start a trainer with arguments of transformers, with what wraps them."""
-    for name, text in files.items():
-        lines = read_script(text, checkout_of(files)).commands if name.endswith(SCRIPTS) else ()
-        yield from (command for command in lines if STARTS.search(" ".join(command)[:4000]))
+    for _, script in scripts_among(files):
+        yield from (command for command in script.commands if STARTS.search(" ".join(command)[:4000]))
 
 
 def commands(files: Files) -> Iterator[list[str]]:
@@ -208,12 +205,8 @@ def parts_of(files: Files) -> tuple[JsonObject, JsonObject, JsonObject]:
 
 def written(files: Files) -> Files:
     """The files, with those that scripts among them write on the way, by their last name."""
-    texts = {
-        PurePosixPath(path).name: text
-        for name, script in files.items()
-        if name.endswith(SCRIPTS)
-        for path, text in read_script(script, checkout_of(files)).texts.items()
-    }
+    scripts = scripts_among(files)
+    texts = {PurePosixPath(path).name: text for _, script in scripts for path, text in script.texts.items()}
     return RunFiles({**texts, **files}, checkout_of(files))
 
 
@@ -355,9 +348,5 @@ def _is_trainer(data: JsonMapping) -> bool:
 
 def recognises(files: Files) -> bool:
     """A configuration of accelerate, arguments of the Trainer, or a script that starts either."""
-    try:
-        configs = [table.data for table in tables(files, ".yaml", ".yml")]
-        is_trainer = any("distributed_type" in data or _is_trainer(data) for data in configs)
-        return is_trainer or (not other_software(files) and any(True for _ in commands(files)))
-    except InputError:
-        return False
+    is_trainer = holds(files, lambda data: "distributed_type" in data or _is_trainer(data), ".yaml", ".yml")
+    return is_trainer or (not other_software(files) and any(True for _ in commands(files)))

@@ -253,8 +253,5 @@ def _script_parts(files: Files) -> list[tuple[str, list[str], int]]:
 
 def recognises(files: Files) -> bool:
     """A deployment of Dynamo, or a script that starts a worker of it."""
-    try:
-        parts = _deployment_parts(files) or _script_parts(files)
-    except InputError:
-        return False
+    parts = _deployment_parts(files) or _script_parts(files)
     return any(module in (FRONTEND, *MODULES.values()) for module, _, _ in parts)

@@ -26,7 +26,7 @@ from ridgeline.targets.dialects.megatron.write_model import is_hybrid, needs_seg
 from ridgeline.targets.dialects.megatron_bridge.write import FIELDS, LORA, RECIPES
 from ridgeline.targets.dialects.torchtitan.read import read_job
 from ridgeline.targets.imports.option_reader import tables
-from ridgeline.targets.imports.run_files import Checkout, checkout_of
+from ridgeline.targets.imports.run_files import SCRIPTS, Checkout, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.launchers.launch import NodeCommand, account_run, export_run, nodes_of, system_in
 from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, admit_options, lose
@@ -54,7 +54,6 @@ COMMON = values(ID, "common")
 ATTENTION = ("linear_qkv", "linear_proj")  # what adapters of its recipes for models with experts stand beside
 BRIDGE_RANK = 8  # of the adapters of its recipes
 RECOMPUTED = ("qwen3-32b",)  # models whose recipes recompute all layers unless they are told otherwise
-SCRIPTS = (".sh", ".sbatch", ".slurm")
 YAML = (".yaml", ".yml")
 DEFAULTS = "pre_trainer.yaml"
 WORDS: JsonMapping = {"true": True, "false": False, "none": None, "null": None}
@@ -353,10 +352,7 @@ def _model_files(files: Files) -> Iterator[PrimusRun]:
 
 def recognises(files: Files) -> bool:
     """A YAML file of modules that name a framework and a model, a script that starts one, or a model file of Primus."""
-    try:
-        return any(True for _ in sources(files))
-    except InputError:
-        return False
+    return any(True for _ in sources(files))
 
 
 def read(files: Files) -> Imported:

@@ -9,7 +9,6 @@ from pprint import pformat
 from ridgeline.core.documents import JsonMapping
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import decisions_of, has_experts
-from ridgeline.targets.dialects.torchtitan.read import functions as functions
 from ridgeline.targets.dialects.torchtitan.read import is_registry
 from ridgeline.targets.dialects.torchtitan.read import read as read_titan
 from ridgeline.targets.dialects.torchtitan.write import flavor_of, pieces

@@ -7,11 +7,10 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.errors import InputError
 from ridgeline.models.load import MODELS
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts
-from ridgeline.targets.imports.option_reader import Arguments, OptionReader, flatten, read_arguments, tables
+from ridgeline.targets.imports.option_reader import Arguments, OptionReader, flatten, holds, read_arguments, tables
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, lose
 from ridgeline.targets.options import options
 from ridgeline.targets.serving.engine import (
@@ -238,10 +237,6 @@ def _is_config(data: JsonMapping) -> bool:
 
 def recognises(files: Files) -> bool:
     """A command that runs `vllm serve`, or a YAML file of its options."""
-    try:
-        if commands_of(files, *PROGRAMS):
-            return True
-        has_config = any(_is_config(table.data) for table in tables(files, ".yaml", ".yml"))
-        return has_config and not commands_of(files, ("-m", "dynamo.vllm"))
-    except InputError:
-        return False
+    if commands_of(files, *PROGRAMS):
+        return True
+    return holds(files, _is_config, ".yaml", ".yml") and not commands_of(files, ("-m", "dynamo.vllm"))

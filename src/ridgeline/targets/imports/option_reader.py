@@ -21,8 +21,8 @@ from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, Table, parse_table
 from ridgeline.core.table import BIGGEST, given_text
 from ridgeline.models.load import MODELS
-from ridgeline.targets.imports.run_files import checkout_of
-from ridgeline.targets.imports.shell_eval import SHELLS, read_script
+from ridgeline.targets.imports.run_files import SCRIPTS
+from ridgeline.targets.imports.shell_eval import SHELLS, scripts_among
 from ridgeline.targets.options import DocumentedOptions
 from ridgeline.targets.target import Files, Unread
 
@@ -80,15 +80,12 @@ def _table(path: Path, text: str) -> Table:
 
 
 def holds(files: Files, wanted: Callable[[JsonObject], bool], *suffixes: str) -> bool:
-    """Whether a file of these suffixes is wanted; files that cannot be parsed are nobody's.
+    """Whether a file of these suffixes is wanted.
 
-    >>> holds({"a.json": '{"x": 1}'}, lambda data: "x" in data, ".json"), holds({"a.json": "{"}, bool, ".json")
+    >>> holds({"a.json": '{"x": 1}'}, lambda data: "x" in data, ".json"), holds({"a.json": "{}"}, bool, ".json")
     (True, False)
     """
-    try:
-        return any(wanted(table.data) for table in tables(files, *suffixes))
-    except InputError:
-        return False
+    return any(wanted(table.data) for table in tables(files, *suffixes))
 
 
 def only(files: Files, wanted: Callable[[JsonObject], bool], expected: str, *suffixes: str) -> Table:
@@ -241,10 +238,8 @@ def assigned_by(files: Files, wanted: str = "") -> Iterator[JsonObject]:
     Those of a command that only starts another script come last: what that script does with them was followed.
     """
     ranked_options: list[tuple[bool, bool, JsonObject]] = []
-    for name, text in files.items():
-        if not name.endswith((".sh", ".sbatch", ".slurm")):
-            continue
-        for command in read_script(text, checkout_of(files)).commands:
+    for _, script in scripts_among(files):
+        for command in script.commands:
             pairs = (re.fullmatch(r"\+{0,2}([A-Za-z_][\w.@]*)=(.*)", word, re.DOTALL) for word in command[1:])
             options = {pair.group(1): _scalar(pair.group(2)) for pair in pairs if pair}
             if options:
@@ -259,9 +254,7 @@ def starts_script(command: Sequence[str]) -> bool:
     >>> starts_script(["exec", "bash", "./other.sh", "a.b=1"]), starts_script(["python3", "main.py", "a.b=1"])
     (True, False)
     """
-    return any(
-        word in SHELLS and script.endswith((".sh", ".slurm", ".sbatch")) for word, script in pairwise(command[:5])
-    )
+    return any(word in SHELLS and script.endswith(SCRIPTS) for word, script in pairwise(command[:5]))
 
 
 def interpolate_references(options: JsonMapping, environment: Mapping[str, str]) -> JsonObject:
@@ -287,11 +280,8 @@ def interpolate_references(options: JsonMapping, environment: Mapping[str, str])
 
 def left_out(files: Files) -> list[str]:
     """What was left out of shell scripts because only running them would tell, as assumptions."""
-    notes: dict[str, None] = {}
-    for name, text in files.items():
-        if name.endswith((".sh", ".sbatch", ".slurm")):
-            notes |= dict.fromkeys(f"left out: {note}" for note in read_script(text, checkout_of(files)).notes)
-    return list(notes)[:MOST_NOTES]
+    notes = dict.fromkeys(note for _, script in scripts_among(files) for note in script.notes)
+    return [f"left out: {note}" for note in notes][:MOST_NOTES]
 
 
 def _scalar(text: str) -> bool | int | float | str | None:

@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.targets.imports.run_files import Checkout, RunFiles, checkout_of
+from ridgeline.targets.imports.run_files import SCRIPTS, Checkout, RunFiles, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.imports.shell_expand import display_word
 from ridgeline.targets.target import Files
 
-SCRIPTS = (".sh", ".sbatch", ".slurm")
 STARTERS = frozenset({"bash", "sh", "zsh", "source", ".", "sbatch", "srun", "exec", "nohup", "sudo", "env"})
 TEXTS = (".md", ".rst", ".txt")
 MOST_TEXTS = 6

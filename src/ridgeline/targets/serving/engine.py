@@ -21,7 +21,7 @@ from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.serving_plan import KNOBS
 from ridgeline.targets.decisions import replicas_of, serving_decisions_of
 from ridgeline.targets.dialects.verl.names import weights_of
-from ridgeline.targets.imports.option_reader import Arguments, OptionReader, model_in, read_arguments, tables
+from ridgeline.targets.imports.option_reader import Arguments, OptionReader, holds, model_in, read_arguments, tables
 from ridgeline.targets.launchers.launch import nodes_of
 from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, admit_options, gather, habits
 from ridgeline.targets.options import DocumentedOptions, options
@@ -175,12 +175,8 @@ def first_server(
 
 def has_server(files: Files, programs: tuple[tuple[str, ...], ...], keys: frozenset[str]) -> bool:
     """Whether a command starts one of the programs, or a YAML file has one of the keys."""
-    try:
-        if commands_of(files, *programs):
-            return True
-        return any(keys & _dashed_keys(table.data) for table in tables(files, ".yaml", ".yml"))
-    except InputError:
-        return False
+    commands = commands_of(files, *programs)
+    return bool(commands) or holds(files, lambda data: bool(keys & _dashed_keys(data)), ".yaml", ".yml")
 
 
 def _dashed_keys(data: JsonMapping) -> set[str]:

@@ -18,7 +18,8 @@ from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import ClosedLoop, Constant, Gamma, OnOff, Poisson, Serve, Sessions, TraceFile
 from ridgeline.targets.imports.run_files import checkout_of
-from ridgeline.targets.imports.shell_eval import Script, read_script
+from ridgeline.targets.imports.shell_eval import read_script
+from ridgeline.targets.imports.shell_expand import Script
 from ridgeline.targets.launchers.launch import ON_NODE, comment, header
 from ridgeline.targets.ledger import Ledger, Lose, Piece, Say, export_of
 from ridgeline.targets.options import options

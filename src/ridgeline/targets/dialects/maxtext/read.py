@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ridgeline.core.documents import JsonObject
-from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.errors import Problem
 from ridgeline.core.files import Table
 from ridgeline.models.dimensions import MOST_LAYERS
 from ridgeline.models.load import model as load_model
@@ -17,7 +17,7 @@ from ridgeline.targets.dialects.maxtext import read_model as run
 from ridgeline.targets.dialects.maxtext import write as maxtext
 from ridgeline.targets.imports import option_reader
 from ridgeline.targets.imports.run_files import checkout_of
-from ridgeline.targets.imports.shell_eval import read_script
+from ridgeline.targets.imports.shell_eval import scripts_among
 from ridgeline.targets.option_table import imported_run, read_options
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, refusal
@@ -51,8 +51,7 @@ def read(files: Files) -> Imported:
 
 def _tunes(files: Files, table: Table) -> bool:
     """Whether the run that is read starts from a trained model: supervised fine-tuning."""
-    texts = (text for name, text in files.items() if name.endswith((".sh", ".sbatch", ".slurm")))
-    commands = (" ".join(command[:12]) for text in texts for command in read_script(text, checkout_of(files)).commands)
+    commands = (" ".join(command[:12]) for _, script in scripts_among(files) for command in script.commands)
     first = next((command for command in commands if re.search(TRAINS, command)), "")
     base = Path(str(table.data.get("base_config"))[:200]).stem
     return bool(re.search(TUNES, first)) or table.data.get("use_sft") is True or base == "sft"
@@ -109,11 +108,10 @@ def _merge_arguments(files: Files) -> Table:
 
 
 def _refuse_other_work(files: Files) -> None:
-    texts = (text for name, text in files.items() if name.endswith((".sh", ".sbatch", ".slurm")))
     programs = [
         " ".join(word for word in command[:8] if "=" not in word)
-        for text in texts
-        for command in read_script(text, checkout_of(files)).commands
+        for _, script in scripts_among(files)
+        for command in script.commands
         if any(word.split("=")[0] in MANY for word in command)
     ]
     if any(re.search(TRAINS, program) for program in programs):
@@ -272,13 +270,9 @@ def _formats(reader: option_reader.OptionReader) -> tuple[JsonObject, JsonObject
 
 def recognises(files: Files) -> bool:
     """A YAML file or a script with several of MaxText's keys, a model file of it, or a manifest that starts it."""
-    try:
-        files = run.spelled_out(run.expand_manifests(files))
-        keys_of_tables = [set(table.data) for table in option_reader.tables(files, ".yml", ".yaml")]
-        model_file = any({"base_emb_dim", "base_num_decoder_layers"} <= keys for keys in keys_of_tables)
-        if run.benchmark_of(files) is not None or model_file:
-            return True
-        keys = set().union(*keys_of_tables, option_reader.assignments(files))
-    except InputError:
-        return False
-    return len(MANY & keys) >= 2
+    files = run.spelled_out(run.expand_manifests(files))
+    keys_of_tables = [set(table.data) for table in option_reader.tables(files, ".yml", ".yaml")]
+    model_file = any({"base_emb_dim", "base_num_decoder_layers"} <= keys for keys in keys_of_tables)
+    if run.benchmark_of(files) is not None or model_file:
+        return True
+    return len(MANY & set().union(*keys_of_tables, option_reader.assignments(files))) >= 2

@@ -17,7 +17,7 @@ from ridgeline.models.load import MODELS
 from ridgeline.targets.dialects.maxtext.write import ALSO_NAMED, ID, MODELS_NAMED
 from ridgeline.targets.imports.model_names import known_as
 from ridgeline.targets.imports.option_reader import OptionReader, tables
-from ridgeline.targets.imports.run_files import RunFiles, checkout_of
+from ridgeline.targets.imports.run_files import SCRIPTS, RunFiles, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.option_table import read_options
 from ridgeline.targets.tables import names as table_names
@@ -34,7 +34,6 @@ COUNTED = {"v4": 2, "v5p": 2, "v5e": 1, "v5litepod": 1, "v6e": 1, "v5lite": 1}
 HALVES = ("tpu7x", "v7x")  # generations whose chips JAX counts as two devices
 INNER = table_names("maxtext", "inner")
 AXES = ("fsdp", "data", "tensor", "context", "expert")
-SCRIPTS = (".sh", ".sbatch", ".slurm")
 MARK = "# a benchmark of MaxText: "
 
 

@@ -258,12 +258,6 @@ def recognises(files: Files) -> bool:
     return any(name.partition("::")[0].endswith(".py") and "megatron.bridge" in text for name, text in files.items())
 
 
-def functions(files: Files) -> list[str]:
-    """The recipes of a Python file."""
-    name, text = next((name.partition("::")[0], text) for name, text in files.items() if ".py" in name)
-    return list(recipes_in(Interpreter(checkout=Checkout(budget=checkout_of(files).budget)).load(text, name)))
-
-
 def read(files: Files) -> Imported:
     """The settings of the one recipe in the files, or of the one that `file.py::name` picks."""
     for name, text in files.items():

@@ -43,7 +43,7 @@ from ridgeline.targets.imports.python_values import (
     is_known,
 )
 from ridgeline.targets.imports.reading_budget import ReadingBudget
-from ridgeline.targets.imports.run_files import Checkout, checkout_of
+from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.option_table import imported_run, read_options
 from ridgeline.targets.tables import values
 from ridgeline.targets.tables import words as table_words
@@ -64,13 +64,6 @@ ADAPTED = {"qkv": ("wq", "wk", "wv", "wkv"), "out": ("wo",), "up": ("w3",), "gat
 def is_registry(files: Files) -> bool:
     """Whether a Python file builds configurations of torchtitan's trainer."""
     return any(_python(name) and "torchtitan" in text and "Trainer.Config" in text for name, text in files.items())
-
-
-def functions(files: Files) -> list[str]:
-    """The functions of a Python file that return a configuration of the trainer."""
-    name, text = next((name, text) for name, text in files.items() if _python(name))
-    reading = Interpreter(checkout=Checkout(budget=checkout_of(files).budget))
-    return list(_functions(reading.load(text, name.partition("::")[0])))
 
 
 def job_of(files: Files) -> tuple[Table, tuple[str, ...]]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.errors import InputError, not_among
+from ridgeline.core.errors import not_among
 from ridgeline.core.files import Table
 from ridgeline.models.load import MODELS, find_name
 from ridgeline.targets.dialects.megatron.collect import world_of
@@ -16,7 +16,7 @@ from ridgeline.targets.dialects.verl.names import ACTOR, DDP, FSDP, ID, LAYER, L
 from ridgeline.targets.dialects.verl.read_base import base_of
 from ridgeline.targets.imports import option_reader
 from ridgeline.targets.imports.model_names import named_by
-from ridgeline.targets.imports.run_files import checkout_of
+from ridgeline.targets.imports.run_files import SCRIPTS, checkout_of
 from ridgeline.targets.option_table import imported_run, read_options
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, Unread, refusal
@@ -34,7 +34,7 @@ STRATEGIES = ("", "fsdp", "fsdp2", "megatron", "veomni")
 
 def is_sft(files: Files) -> bool:
     """Whether a script starts a supervised trainer of verl."""
-    return any(name.endswith((".sh", ".sbatch", ".slurm")) and PROGRAM.search(text) for name, text in files.items())
+    return any(name.endswith(SCRIPTS) and PROGRAM.search(text) for name, text in files.items())
 
 
 def engine_in(options: JsonMapping) -> str:
@@ -395,11 +395,6 @@ def _fsdp(reader: option_reader.OptionReader) -> JsonObject:
 
 def recognises(files: Files) -> bool:
     """Options below actor_rollout_ref, in YAML or in a script; or a script of the supervised trainer."""
-    try:
-        if is_sft(files):
-            return True
-        if any("actor_rollout_ref" in table.data for table in option_reader.tables(files, ".yml", ".yaml")):
-            return True
-        return any(key.startswith("actor_rollout_ref.") for key in option_reader.assignments(files))
-    except InputError:
-        return False
+    if is_sft(files) or option_reader.holds(files, lambda data: "actor_rollout_ref" in data, ".yml", ".yaml"):
+        return True
+    return any(key.startswith("actor_rollout_ref.") for key in option_reader.assignments(files))

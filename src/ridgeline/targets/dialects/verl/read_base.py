@@ -18,13 +18,12 @@ from ridgeline.core.errors import InputError
 from ridgeline.core.files import parse_table
 from ridgeline.targets.imports.option_reader import flatten, starts_script
 from ridgeline.targets.imports.run_files import HIGHEST, Checkout, checkout_of
-from ridgeline.targets.imports.shell_eval import read_script
+from ridgeline.targets.imports.shell_eval import scripts_among
 from ridgeline.targets.target import Files
 
 DEEPEST = 8  # defaults lists inside each other
 HERE = PurePosixPath()
 ENTRY = re.compile(r"(?:optional\s+)?([\w./-]{1,120})(?:@([\w.]{1,120}))?")
-SCRIPTS = (".sh", ".sbatch", ".slurm")
 OWN = ("verl/trainer/config", "verl/verl/trainer/config")  # where verl keeps its configurations
 ENGINES = ("megatron", "veomni", "torchtitan", "automodel", "mlite")
 WORD = re.compile(r"([A-Za-z_][\w@/]*)=([\w.-]{1,80})")  # a group that is chosen, not an option
@@ -177,11 +176,10 @@ def base_of(files: Files) -> Base:
             engine = _engine(listed_values.group(1) if listed_values else "")
             below = {key: value for key, value in options.items() if key not in option_names}
             return Base(engine=engine, options=below, quiet=frozenset(below))
-    for name, text in files.items():
-        if name.endswith(SCRIPTS):
-            for command in sorted(read_script(text, checkout_of(files)).commands, key=starts_script):
-                if any(UPDATE.match(word) for word in command[1:]):
-                    return _of_command(files, command)
+    for _, script in scripts_among(files):
+        for command in sorted(script.commands, key=starts_script):
+            if any(UPDATE.match(word) for word in command[1:]):
+                return _of_command(files, command)
     return Base()
 
 
