@@ -63,7 +63,7 @@ def _target(id: str) -> Target:
         write = not_written(id, READ_ONLY[id])
     else:
         write = (import_module(f"{name}.write") if parts else module).write
-    return Target(id=id, write=write, read=reader.read, signs=reader.recognises)
+    return Target(id=id, write=write, read=reader.read, recognises=reader.recognises)
 
 
 class _Targets(Mapping[str, "Target"]):

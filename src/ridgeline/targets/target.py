@@ -187,22 +187,15 @@ class Imported:
 class Target:
     """One software that a scenario can be handed to; its name, version and source are those of its recorded options.
 
-    write  Scenario -> Export
-    read   files -> Imported, or an `InputError`; text is parsed, never executed
-    signs  whether files have the signs of this target; those that cannot be parsed have none
+    write       Scenario -> Export
+    read        files -> Imported, or an `InputError`; text is parsed, never executed
+    recognises  whether files look like this target's
     """
 
     id: str
     write: Callable[[Scenario], Export]
     read: Callable[[Files], Imported]
-    signs: Callable[[Files], bool]
-
-    def recognises(self, files: Files) -> bool:
-        """Whether files look like this target's."""
-        try:
-            return self.signs(files)
-        except InputError:
-            return False
+    recognises: Callable[[Files], bool]
 
     @property
     def title(self) -> str:

@@ -26,7 +26,7 @@ def test_a_target_has_the_shape_of_the_others(id: str) -> None:
     assert target.id == id
     parts = hasattr(module, "__path__")
     reader, writer = (import_module(f"{name}.{part}") if parts else module for part in ("read", "write"))
-    assert (target.write, target.read, target.signs) == (writer.write, reader.read, reader.recognises)
+    assert (target.write, target.read, target.recognises) == (writer.write, reader.read, reader.recognises)
     assert all((target.title, target.version, target.source))
 
 

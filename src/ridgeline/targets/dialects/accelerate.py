@@ -10,7 +10,14 @@ from pathlib import PurePosixPath
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.dialects.megatron.collect import world_of
-from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, tables, value_of
+from ridgeline.targets.imports.option_reader import (
+    OptionReader,
+    false_where_unreadable,
+    holds,
+    model_in,
+    tables,
+    value_of,
+)
 from ridgeline.targets.imports.run_files import SCRIPTS, RunFiles, checkout_of
 from ridgeline.targets.imports.shell_eval import scripts_among
 from ridgeline.targets.ledger import Piece, Say
@@ -346,6 +353,7 @@ def _is_trainer(data: JsonMapping) -> bool:
     return (plain or (ARGUMENTS[2] in data and any(key in data for key in TRAINS))) and "micro_batch_size" not in data
 
 
+@false_where_unreadable
 def recognises(files: Files) -> bool:
     """A configuration of accelerate, arguments of the Trainer, or a script that starts either."""
     is_trainer = holds(files, lambda data: "distributed_type" in data or _is_trainer(data), ".yaml", ".yml")

@@ -17,7 +17,7 @@ from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, lose, medi
 from ridgeline.targets.option_table import imported_run
 from ridgeline.targets.recompute_fallback import KEYS, fallback_losses, same_everywhere
 from ridgeline.targets.tables import template, words
-from ridgeline.targets.target import Export, Files, Imported, Unread
+from ridgeline.targets.target import Export, Files, Imported
 from ridgeline.targets.vendors import growing_segments, vendor_of
 
 ID = "deepspeed"
@@ -332,7 +332,7 @@ def read_zero(reader: OptionReader, prefix: str = "") -> JsonObject:
     if weights or (not prefix and reader.switch(f"{zero}.cpu_offload_params", default=False)):
         why = f"{'' if prefix else 'changes the step: '}weights in host memory are not priced"
         option = f"{zero}.offload_param.device" if prefix else f"{zero}.offload_param"
-        reader.notes.append(Unread(option=option, value="cpu", why=why, matters=True))
+        reader.note(option, "cpu", why)
     overlaps = {"grad-reduce": overlap, "param-gather": overlap and shards_weights}
     return {"shard": shard, "overlap": overlaps, "offload": {"optimizer": share}}
 

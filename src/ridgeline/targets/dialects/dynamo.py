@@ -12,7 +12,14 @@ from ridgeline.core.errors import InputError, not_among
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import serving_decisions_of
 from ridgeline.targets.dialects import sglang, tensorrt_llm, vllm
-from ridgeline.targets.imports.option_reader import OptionReader, flatten, nest_options, read_arguments, tables
+from ridgeline.targets.imports.option_reader import (
+    OptionReader,
+    false_where_unreadable,
+    flatten,
+    nest_options,
+    read_arguments,
+    tables,
+)
 from ridgeline.targets.launchers.launch import ON_NODE, comment, header, nodes_of
 from ridgeline.targets.ledger import Lose, Piece, Say, admit_options, export_of, gather, lose
 from ridgeline.targets.options import options
@@ -251,6 +258,7 @@ def _script_parts(files: Files) -> list[tuple[str, list[str], int]]:
     return parts_found
 
 
+@false_where_unreadable
 def recognises(files: Files) -> bool:
     """A deployment of Dynamo, or a script that starts a worker of it."""
     parts = _deployment_parts(files) or _script_parts(files)

@@ -38,7 +38,7 @@ from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, lose
 from ridgeline.targets.option_table import imported_run, read_options, say_options
 from ridgeline.targets.recompute_fallback import fallback_losses, nearest
 from ridgeline.targets.tables import names, values, words
-from ridgeline.targets.target import Export, Files, Imported, Unread, refusal
+from ridgeline.targets.target import Export, Files, Imported, refusal
 from ridgeline.targets.yaml_text import yaml_text
 
 ID = "nxd-training"
@@ -364,7 +364,7 @@ def plan_of(reader: OptionReader, mesh: Mapping[str, int], spec: ModelSpec | Non
         plan["sequence_parallel"] = parallel
     elif not parallel:
         why = "ranks of one chip hold the sequence twice: read as if they shared it"
-        reader.notes.append(Unread(option=f"{MESH}.sequence_parallel", value="false", why=why, matters=True))
+        reader.note(f"{MESH}.sequence_parallel", "false", why)
     if mesh["pp"] > 1:
         plan |= _stages(reader, mesh, spec.layers if spec is not None else 0)
     plan["shard"] = "zero1" if reader.switch(f"{MESH}.zero1", default=True) else "none"
@@ -409,8 +409,8 @@ def _recompute(reader: OptionReader, ring: bool) -> JsonObject:
         reader.assumptions.append("CoreAttention is not recomputed: a fused kernel takes its place")
     strange = [name for name in names if name not in MODULE_PARTS and name != "MoE"]
     if strange:
-        why, option = "not a module whose recompute is priced", "model.activations_checkpoint_recompute"
-        reader.notes.append(Unread(option=option, value=", ".join(strange)[:80], why=why, matters=True))
+        option = "model.activations_checkpoint_recompute"
+        reader.note(option, ", ".join(strange)[:80], "not a module whose recompute is priced")
     return {"kind": "selective", "parts": sorted(parts)} if parts else {"kind": "none"}
 
 

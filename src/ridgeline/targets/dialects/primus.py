@@ -25,7 +25,7 @@ from ridgeline.targets.dialects.megatron.write_model import OPTION as PATTERN
 from ridgeline.targets.dialects.megatron.write_model import is_hybrid, needs_segments, pattern
 from ridgeline.targets.dialects.megatron_bridge.write import FIELDS, LORA, RECIPES
 from ridgeline.targets.dialects.torchtitan.read import read_job
-from ridgeline.targets.imports.option_reader import tables
+from ridgeline.targets.imports.option_reader import false_where_unreadable, tables
 from ridgeline.targets.imports.run_files import SCRIPTS, Checkout, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.launchers.launch import NodeCommand, account_run, export_run, nodes_of, system_in
@@ -350,6 +350,7 @@ def _model_files(files: Files) -> Iterator[PrimusRun]:
         yield PrimusRun(module=module, name=table.source, place=checkout_of(files), notes=(note,))
 
 
+@false_where_unreadable
 def recognises(files: Files) -> bool:
     """A YAML file of modules that name a framework and a model, a script that starts one, or a model file of Primus."""
     return any(True for _ in sources(files))

@@ -10,7 +10,15 @@ from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.models.load import MODELS
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts
-from ridgeline.targets.imports.option_reader import Arguments, OptionReader, flatten, holds, read_arguments, tables
+from ridgeline.targets.imports.option_reader import (
+    Arguments,
+    OptionReader,
+    false_where_unreadable,
+    flatten,
+    holds,
+    read_arguments,
+    tables,
+)
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, lose
 from ridgeline.targets.options import options
 from ridgeline.targets.serving.engine import (
@@ -235,6 +243,7 @@ def _is_config(data: JsonMapping) -> bool:
     return bool(keys & {"tensor-parallel-size", "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization"})
 
 
+@false_where_unreadable
 def recognises(files: Files) -> bool:
     """A command that runs `vllm serve`, or a YAML file of its options."""
     if commands_of(files, *PROGRAMS):

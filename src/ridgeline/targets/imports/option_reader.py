@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, wraps
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
@@ -79,10 +79,27 @@ def _table(path: Path, text: str) -> Table:
     return parse_table(path, text)
 
 
+Asked = ParamSpec("Asked")
+
+
+def false_where_unreadable(signs: Callable[Asked, bool]) -> Callable[Asked, bool]:
+    """A test of files that does not hold for those that cannot be parsed or followed."""
+
+    @wraps(signs)
+    def test(*args: Asked.args, **words: Asked.kwargs) -> bool:
+        try:
+            return signs(*args, **words)
+        except InputError:
+            return False
+
+    return test
+
+
+@false_where_unreadable
 def holds(files: Files, wanted: Callable[[JsonObject], bool], *suffixes: str) -> bool:
     """Whether a file of these suffixes is wanted.
 
-    >>> holds({"a.json": '{"x": 1}'}, lambda data: "x" in data, ".json"), holds({"a.json": "{}"}, bool, ".json")
+    >>> holds({"a.json": '{"x": 1}'}, lambda data: "x" in data, ".json"), holds({"a.json": "{"}, bool, ".json")
     (True, False)
     """
     return any(wanted(table.data) for table in tables(files, *suffixes))
@@ -198,6 +215,10 @@ class OptionReader:
         """Note a value that cannot be used, and go on with another."""
         self.problems.append(Problem(path=option, given=given_text(value), expected=expected))
         return instead
+
+    def note(self, option: str, value: str, why: str, *, matters: bool = True) -> None:
+        """Tell of an option that is read otherwise than its file means it, or not at all."""
+        self.notes.append(Unread(option=option, value=value, why=why, matters=matters))
 
     def unread(self, apart: Mapping[str, str]) -> tuple[Unread, ...]:
         """Every option that was not taken; `apart` says why by pattern, for those that decide nothing here.

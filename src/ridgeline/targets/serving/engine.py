@@ -16,12 +16,20 @@ from functools import cache
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
-from ridgeline.models.load import find_name
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.serving_plan import KNOBS
 from ridgeline.targets.decisions import replicas_of, serving_decisions_of
 from ridgeline.targets.dialects.verl.names import weights_of
-from ridgeline.targets.imports.option_reader import Arguments, OptionReader, holds, model_in, read_arguments, tables
+from ridgeline.targets.imports.model_names import UNKNOWN, named_exactly
+from ridgeline.targets.imports.option_reader import (
+    Arguments,
+    OptionReader,
+    false_where_unreadable,
+    holds,
+    model_in,
+    read_arguments,
+    tables,
+)
 from ridgeline.targets.launchers.launch import nodes_of
 from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, admit_options, gather, habits
 from ridgeline.targets.options import DocumentedOptions, options
@@ -173,6 +181,7 @@ def first_server(
     raise none_found(files, " ".join(programs[0]).removeprefix("-m "))
 
 
+@false_where_unreadable
 def has_server(files: Files, programs: tuple[tuple[str, ...], ...], keys: frozenset[str]) -> bool:
     """Whether a command starts one of the programs, or a YAML file has one of the keys."""
     commands = commands_of(files, *programs)
@@ -203,13 +212,10 @@ def json_option(reader: OptionReader, name: str) -> JsonObject:
 
 def model_named(reader: OptionReader, files: Files, given: str) -> str | None:
     """The catalog model of a name or path; a file that Ridgeline wrote says it at its top."""
-    for name in (given[:200], given[:200].rstrip("/").rpartition("/")[2]):
-        entry = find_name(name) if name else None
-        if entry and not entry[1]:
-            return entry[0]
-    written = model_in(files)
+    exact = named_exactly(given[:200], given[:200].rstrip("/").rpartition("/")[2])
+    written = exact or model_in(files)
     if written is None and given:
-        reader.notes.append(Unread(option="model", value=given[:60], why="no catalog entry is it"))
+        reader.note("model", given[:60], UNKNOWN, matters=False)
     return written
 
 

@@ -12,9 +12,8 @@ from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table, parse_table
 from ridgeline.core.table import given_text
-from ridgeline.models.load import MODELS, find_name
 from ridgeline.targets.dialects.deepspeed import read_zero
-from ridgeline.targets.imports.model_names import named_by_beginning
+from ridgeline.targets.imports.model_names import UNKNOWN, named_by_beginning, named_exactly, with_depth
 from ridgeline.targets.imports.option_reader import OptionReader, pick
 from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.tables import names, word_lists
@@ -80,30 +79,27 @@ def model_of(reader: OptionReader, option: str, named: str | None) -> str | None
         return named
     tower = reader.options.get("train.vision_tower")
     if tower:  # the run trains more than the text model that it names
-        why = f"with the tower {str(tower)[:60]} no catalog entry is it"
-        reader.notes.append(Unread(option="model", value=value[:100], why=why, matters=True))
+        reader.note("model", value[:100], f"with the tower {str(tower)[:60]} no catalog entry is it")
         return None
     if QUANTIZED.search(value):
-        why = "frozen weights in few bits are not priced: read as bf16"
-        reader.notes.append(Unread(option=option, value=value[:100], why=why, matters=True))
-    for name in (value[:200], value.rstrip("/").rpartition("/")[2][:200]):
-        entry = find_name(name)
-        if entry is not None and not entry[1]:
-            return entry[0]
+        reader.note(option, value[:100], "frozen weights in few bits are not priced: read as bf16")
+    exact = named_exactly(value[:200], value.rstrip("/").rpartition("/")[2][:200])
+    if exact is not None:
+        return exact
     part = named_by_beginning(value)
     if part is not None:
         reader.assumptions.append(f"model = {part[0]}: by {part[1]} in {value[:80]}")
         return part[0]
-    reader.notes.append(Unread(option="model", value=value[:100], why="no catalog entry is it", matters=True))
+    reader.note("model", value[:100], UNKNOWN)
     return None
 
 
 def without_further_tokens(reader: OptionReader, model: str | None) -> str | JsonObject | None:
     """The model as transformers builds it, without blocks that predict further tokens."""
-    if model is None or model not in MODELS or MODELS[model].mtp is None:
-        return model
-    reader.assumptions.append("mtp = 0: transformers leaves out blocks that predict further tokens")
-    return {"base": model, "mtp": 0}
+    trained_model = with_depth(model, 0)
+    if trained_model != model:
+        reader.assumptions.append("mtp = 0: transformers leaves out blocks that predict further tokens")
+    return trained_model
 
 
 def reader_of_files(parts: Mapping[str, JsonMapping], source: str) -> OptionReader:
@@ -211,7 +207,7 @@ def _fsdp(reader: OptionReader, words: Mapping[str, str]) -> JsonObject:
     reshard = reader.take(words["reshard"], *words.get("reshard_also", "").split(), default=True)
     shard = SHARDED.get(str(reshard).lower())
     if shard is None:
-        reader.notes.append(Unread(option=words["reshard"], value=str(reshard)[:60], why="unknown", matters=True))
+        reader.note(words["reshard"], str(reshard)[:60], "unknown")
     shard = shard or "zero3"
     size = split if type(split) is int and split > 0 else None
     if not on:
@@ -314,7 +310,7 @@ def _optimizer(reader: OptionReader, words: Mapping[str, str]) -> JsonObject:
     if kind in ("muon", "lion", "sgd", "adafactor"):
         meaning = (kind, "fp32")
     if meaning is None:
-        reader.notes.append(Unread(option=words["optimizer"], value=name[:60], why="read as adamw", matters=True))
+        reader.note(words["optimizer"], name[:60], "read as adamw")
     ours, states = meaning or ("adamw", "fp32")
     return {"name": ours, "states": states}
 
@@ -332,8 +328,7 @@ def _lora(reader: OptionReader, words: Mapping[str, str], task: TrainedTask) -> 
         targets = [target for target, parts in MODULES.items() if set(parts) & set(names)]
         strange = [name for name in names if not any(name in parts for parts in MODULES.values())]
         if strange:
-            why = "adapters on these are not priced"
-            reader.notes.append(Unread(option=words["adapters"], value=", ".join(strange)[:80], why=why, matters=True))
+            reader.note(words["adapters"], ", ".join(strange)[:80], "adapters on these are not priced")
     if value is None and not task.everywhere:
         targets = ["qkv"]
         reader.assumptions.append("adapters on q and v: the files do not say which")

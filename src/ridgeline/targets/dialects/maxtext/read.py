@@ -268,6 +268,7 @@ def _formats(reader: option_reader.OptionReader) -> tuple[JsonObject, JsonObject
     return precision, {"name": name, "states": stored_format, "master": master}
 
 
+@option_reader.false_where_unreadable
 def recognises(files: Files) -> bool:
     """A YAML file or a script with several of MaxText's keys, a model file of it, or a manifest that starts it."""
     files = run.spelled_out(run.expand_manifests(files))

@@ -15,13 +15,13 @@ from ridgeline.core.errors import InputError, not_among
 from ridgeline.core.files import Table, read_table
 from ridgeline.models.load import MODELS
 from ridgeline.targets.dialects.maxtext.write import ALSO_NAMED, ID, MODELS_NAMED
-from ridgeline.targets.imports.model_names import known_as
+from ridgeline.targets.imports.model_names import UNKNOWN, known_as, with_depth
 from ridgeline.targets.imports.option_reader import OptionReader, tables
 from ridgeline.targets.imports.run_files import SCRIPTS, RunFiles, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.option_table import read_options
 from ridgeline.targets.tables import names as table_names
-from ridgeline.targets.target import Files, Unread
+from ridgeline.targets.target import Files
 
 PLAIN_BLOCKS = ("llama2", "mistral", "mixtral", "default", "qwen2", "qwen3", "qwen3_moe", "gpt3")
 # options of a model file beside its dimensions
@@ -45,7 +45,7 @@ def read_model(reader: OptionReader, named: str | None) -> str | JsonMapping | N
     if name != "default":
         id = next((id for id, word in MODELS_NAMED.items() if word == name), ALSO_NAMED.get(name))
         if id is None:
-            reader.notes.append(Unread(option="model_name", value=name[:60], why="no catalog entry is it"))
+            reader.note("model_name", name[:60], UNKNOWN, matters=False)
         return _ahead(reader, _with_layers(reader, id))
     scale = reader.degree("global_parameter_scale")
     if scale != 1:
@@ -82,9 +82,8 @@ def _with_layers(reader: OptionReader, id: str | None) -> str | JsonObject | Non
     spec = MODELS[id]
     stated_layers = reader.count("base_num_decoder_layers")
     if reader.options.get("base_emb_dim") not in (None, spec.hidden):
-        why = f"not the width of {id}, whose dims are taken"
         value = str(reader.options["base_emb_dim"])[:20]
-        reader.notes.append(Unread(option="base_emb_dim", value=value, why=why, matters=True))
+        reader.note("base_emb_dim", value, f"not the width of {id}, whose dims are taken")
     heads = {"base_num_query_heads": "heads", "base_num_kv_heads": "kv_heads"}
     for option, name in heads.items() if "base_emb_dim" in reader else ():
         head_counts = {getattr(block.mixer, name, None) for block in spec.blocks} - {None}
@@ -97,11 +96,7 @@ def _with_layers(reader: OptionReader, id: str | None) -> str | JsonObject | Non
 
 def _ahead(reader: OptionReader, model: str | JsonObject | None) -> str | JsonObject | None:
     """The model with as many layers of multi-token prediction as asked for: none, where nobody asks."""
-    depth = reader.size("mtp_num_layers") or 0
-    base = MODELS[model["base"] if isinstance(model, dict) else model] if model is not None else None
-    if base is None or depth == (base.mtp.depth if base.mtp else 0):
-        return model
-    return {**(model if isinstance(model, dict) else {"base": model}), "mtp": depth}
+    return with_depth(model, reader.size("mtp_num_layers") or 0)
 
 
 def _file_named(reader: OptionReader) -> str:

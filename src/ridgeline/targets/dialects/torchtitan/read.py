@@ -15,7 +15,7 @@ from typing import Any
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
-from ridgeline.models.load import MODELS, find_name
+from ridgeline.models.load import MODELS
 from ridgeline.models.load import model as load_model
 from ridgeline.models.spec import ModelSpec
 from ridgeline.targets.dialects.torchtitan.write import (
@@ -28,6 +28,7 @@ from ridgeline.targets.dialects.torchtitan.write import (
     UNTIED,
     same_shape,
 )
+from ridgeline.targets.imports.model_names import UNKNOWN, named_exactly, with_depth
 from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nest_options, only
 from ridgeline.targets.imports.python_calls import deep_copy
 from ridgeline.targets.imports.python_eval import Interpreter
@@ -47,7 +48,7 @@ from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.option_table import imported_run, read_options
 from ridgeline.targets.tables import values
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import Files, Imported, Unread, refusal
+from ridgeline.targets.target import Files, Imported, refusal
 
 RECOMPUTE = values(ID, "recompute")  # the class of activation_checkpoint -> its words in a job file
 CONVERTER_CLASSES = table_words("torchtitan", "converter_classes")
@@ -244,19 +245,17 @@ def _read_model(reader: OptionReader) -> str | JsonObject | None:
     if id is None and (family, plain) in DEBUG:
         return {**DEBUG[family, plain], **({"mtp": ahead} if ahead else {})}
     if id is None:
-        value, why = f"{family} {flavor}"[:60], "no catalog entry is it"
-        reader.notes.append(Unread(option="model.flavor", value=value, why=why, matters=True))
+        reader.note("model.flavor", f"{family} {flavor}"[:60], UNKNOWN)
         return None
     for name in reversed(folder.strip("/").split("/")):
-        closer = find_name(name) if name and len(name) < 100 else None
-        if closer and not closer[1] and same_shape(MODELS[closer[0]], MODELS[id]):
-            id = closer[0]
+        closer = named_exactly(name) if len(name) < 100 else None
+        if closer and same_shape(MODELS[closer], MODELS[id]):
+            id = closer
             break
-    ahead_of = MODELS[id].mtp
-    if family == "deepseek_v3" and (ahead or 0) != (ahead_of.depth if ahead_of else 0):
+    trained_model = with_depth(id, ahead or 0) if family == "deepseek_v3" else id
+    if trained_model != id:
         reader.assumptions.append(f"mtp = {ahead or 0}: what the files ask for, not what the model was published with")
-        return {"base": id, "mtp": ahead or 0}
-    return id
+    return trained_model
 
 
 def _lora(reader: OptionReader) -> JsonObject:
@@ -294,7 +293,7 @@ def _shards(reader: OptionReader, cp: int, pp: int) -> JsonObject:
     if split is None:
         if replicate > 1:
             why = "how many ranks share a shard follows from the number of ranks, which is not stated"
-            reader.notes.append(Unread(option="parallelism.data_parallel_shard_degree", value="-1", why=why))
+            reader.note("parallelism.data_parallel_shard_degree", "-1", why, matters=False)
         return {"shard": shard}
     if split * cp == 1:
         return {"shard": "none", "dp": replicate}
@@ -406,8 +405,7 @@ def _formats(reader: OptionReader) -> tuple[JsonObject, JsonObject]:
     words = [str(part) for part in listed]
     for word in words:
         if word.split(".")[-1] not in ("float8", "mx", "nvfp4", "primus_turbo", ""):
-            why = "not a format this reader knows"
-            reader.notes.append(Unread(option="model.converters", value=word[:60], why=why, matters=True))
+            reader.note("model.converters", word[:60], "not a format this reader knows")
     for family, compute in (("float8", "fp8-e4m3"), ("mx", "mxfp8"), ("nvfp4", "nvfp4")):
         if any(word.split(".")[-1] == family for word in words):
             recipes = {recipe: means for (kind, recipe), means in CONVERTERS.items() if kind == family}

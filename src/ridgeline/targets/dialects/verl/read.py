@@ -15,11 +15,11 @@ from ridgeline.targets.dialects.megatron.names import MODULES, RECIPES, placemen
 from ridgeline.targets.dialects.verl.names import ACTOR, DDP, FSDP, ID, LAYER, LORA_NAMES, MEGATRON, MODEL, OPTIM
 from ridgeline.targets.dialects.verl.read_base import base_of
 from ridgeline.targets.imports import option_reader
-from ridgeline.targets.imports.model_names import named_by
+from ridgeline.targets.imports.model_names import UNKNOWN, named_by, with_depth
 from ridgeline.targets.imports.run_files import SCRIPTS, checkout_of
 from ridgeline.targets.option_table import imported_run, read_options
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import Files, Imported, Unread, refusal
+from ridgeline.targets.target import Files, Imported, refusal
 
 PROGRAM = re.compile(r"verl\.trainer\.(fsdp_)?sft_trainer|verl/trainer/(fsdp_)?sft_trainer")
 MOVED = table_words("verl", "moved")
@@ -314,17 +314,17 @@ def _model(reader: option_reader.OptionReader) -> str | None:
         if entry[1]:
             reader.assumptions.append(f"model = {entry[0]}: by {entry[1]} in {path[:80]}")
         return entry[0]
-    reader.notes.append(Unread(option=f"{MODEL}.path", value=path[:60], why="no catalog entry is it", matters=True))
+    reader.note(f"{MODEL}.path", path[:60], UNKNOWN)
     return None
 
 
 def _without_further_tokens(reader: option_reader.OptionReader, model: str | None) -> str | JsonObject | None:
     """The model that is updated: blocks that predict further tokens are left out unless they are asked for."""
     ahead = [reader.switch(f"{MODEL}.mtp.{name}", default=False) for name in ("enable", "enable_train")]
-    if model is None or MODELS[model].mtp is None or all(ahead):
-        return model
-    reader.assumptions.append("mtp = 0: prediction of further tokens is not switched on")
-    return {"base": model, "mtp": 0}
+    updated_model = model if all(ahead) else with_depth(model, 0)
+    if updated_model != model:
+        reader.assumptions.append("mtp = 0: prediction of further tokens is not switched on")
+    return updated_model
 
 
 def _workload(reader: option_reader.OptionReader, plan: JsonObject, megatron: bool) -> JsonObject:
@@ -393,6 +393,7 @@ def _fsdp(reader: option_reader.OptionReader) -> JsonObject:
     return plan
 
 
+@option_reader.false_where_unreadable
 def recognises(files: Files) -> bool:
     """Options below actor_rollout_ref, in YAML or in a script; or a script of the supervised trainer."""
     if is_sft(files) or option_reader.holds(files, lambda data: "actor_rollout_ref" in data, ".yml", ".yaml"):
