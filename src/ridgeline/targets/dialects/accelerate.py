@@ -9,11 +9,11 @@ from pathlib import PurePosixPath
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.plan.scenario import Scenario, training
+from ridgeline.targets import target
 from ridgeline.targets.dialects.megatron.collect import world_of
 from ridgeline.targets.imports.option_reader import (
     OptionReader,
     false_where_unreadable,
-    holds,
     model_in,
     tables,
     value_of,
@@ -220,7 +220,7 @@ def written(files: Files) -> Files:
 def read(files: Files) -> Imported:
     """What the launch configuration and the Trainer's arguments say together."""
     if work := other_work(files):
-        raise refusal(work, "training of a decoder", where=next(iter(files)))
+        raise target.other_work(work, where=next(iter(files)))
     launch, train, zero = parts_of(files)
     files = written(files)
     if not launch and not train:
@@ -356,5 +356,6 @@ def _is_trainer(data: JsonMapping) -> bool:
 @false_where_unreadable
 def recognises(files: Files) -> bool:
     """A configuration of accelerate, arguments of the Trainer, or a script that starts either."""
-    is_trainer = holds(files, lambda data: "distributed_type" in data or _is_trainer(data), ".yaml", ".yml")
+    configs = [table.data for table in tables(files, ".yaml", ".yml")]
+    is_trainer = any("distributed_type" in data or _is_trainer(data) for data in configs)
     return is_trainer or (not other_software(files) and any(True for _ in commands(files)))

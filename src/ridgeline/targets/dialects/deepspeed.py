@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ridgeline.core.documents import JsonObject
 from ridgeline.models.spec import Mlp, ModelSpec
 from ridgeline.plan.scenario import Scenario, training
-from ridgeline.targets.decisions import decisions_of
+from ridgeline.targets.decisions import decisions_of, divisor_below
 from ridgeline.targets.dialects.maxtext.write import plain_block, plain_sizes
 from ridgeline.targets.dialects.verl.names import weights_of
 from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nest_options, only, pick
@@ -126,7 +126,7 @@ def _batch(scenario: Scenario) -> Iterator[Piece]:
     if why:
         yield Lose("plan.dp", f"{why}, and its ranks take data of their own")
         sequences_each = max(1, sequences // ranks)
-        micro = next(size for size in range(min(micro, sequences_each), 0, -1) if sequences_each % size == 0)
+        micro = divisor_below(sequences_each, micro)
         steps = sequences_each // micro
     if micro * steps * ranks != sequences:
         sequences = micro * steps * ranks
@@ -272,14 +272,15 @@ def read(files: Files) -> Imported:
     """What a ds_config.json says; the model and the sequence length come from elsewhere."""
     expected_text = "one JSON file with DeepSpeed's keys, such as zero_optimization or train_batch_size"
     reader = OptionReader(only(files, _is_config, expected_text, ".json"))
-    optimizer = _read_optimizer(reader)
+    precision = _read_formats(reader)
+    optimizer = _read_optimizer(reader, narrow=precision["name"] != "fp32")
     mesh, zero = _read_mesh(reader), read_zero(reader)
-    if not zero["offload"]["optimizer"] and reader.switch("zero_optimization.cpu_offload", default=False):
+    if not zero["offload"]["optimizer"] and reader.switch("zero_optimization.cpu_offload"):
         zero["offload"]["optimizer"] = 1.0
     reader.take("zero_optimization.offload_optimizer.pin_memory", "zero_allow_untested_optimizer")
-    on_host = reader.switch("activation_checkpointing.cpu_checkpointing", default=False)
+    on_host = reader.switch("activation_checkpointing.cpu_checkpointing")
     zero["offload"]["activations"] = 1.0 if on_host else 0.0
-    plan = mesh | zero | {"overlap": mesh.pop("overlap", {}) | zero.pop("overlap", {})} | _read_formats(reader)
+    plan = mesh | zero | {"overlap": mesh.pop("overlap", {}) | zero.pop("overlap", {}), "precision": precision}
     batch = reader.count("train_batch_size")
     micro = reader.count("train_micro_batch_size_per_gpu")
     steps = reader.count("gradient_accumulation_steps")
@@ -290,7 +291,7 @@ def read(files: Files) -> Imported:
     plan |= pick({"microbatch": micro, "engine": "deepspeed"})
     if reader.count("pipeline.activation_checkpoint_interval") == 1 and plan["pp"] > 1:
         plan["recompute"] = "full"
-    if reader.switch("compile.deepcompile", default=False):
+    if reader.switch("compile.deepcompile"):
         plan["compiled"] = True
     if batch and micro and steps and batch % (micro * steps) == 0:
         plan["dp"] = batch // (micro * steps)
@@ -307,10 +308,10 @@ def _read_mesh(reader: OptionReader) -> JsonObject:
     reader.take("data_parallel_size", "seq_parallel_communication_data_type")
     if plan["tp"] > 1:
         plan |= {"sequence_parallel": False}
-        plan["overlap"] = {"tp": reader.switch("tensor_parallel.tp_overlap_comm", default=False)}
+        plan["overlap"] = {"tp": reader.switch("tensor_parallel.tp_overlap_comm")}
     if plan["cp"] > 1:
         plan["cp_kind"] = "all-to-all"
-    if reader.switch("expert_parallel.enabled", default=False):
+    if reader.switch("expert_parallel.enabled"):
         plan["ep"] = reader.degree("expert_parallel.autoep_size")
         plan["etp"] = reader.degree("expert_parallel.expert_tensor_parallel_size")
         dispatch = {"comm": "all-to-all", "deepep": "deepep"}
@@ -329,7 +330,7 @@ def read_zero(reader: OptionReader, prefix: str = "") -> JsonObject:
     if share:
         share = reader.share(f"{zero}.offload_optimizer.ratio", default=1.0)
     weights = reader.word(f"{zero}.offload_param.device", among=device, default=0.0)
-    if weights or (not prefix and reader.switch(f"{zero}.cpu_offload_params", default=False)):
+    if weights or (not prefix and reader.switch(f"{zero}.cpu_offload_params")):
         why = f"{'' if prefix else 'changes the step: '}weights in host memory are not priced"
         option = f"{zero}.offload_param.device" if prefix else f"{zero}.offload_param"
         reader.note(option, "cpu", why)
@@ -340,7 +341,7 @@ def read_zero(reader: OptionReader, prefix: str = "") -> JsonObject:
 def _read_formats(reader: OptionReader) -> JsonObject:
     stored_format = "fp32"
     for name in ("bf16", "fp16"):
-        if reader.switch(f"{name}.enabled", "bfloat16.enabled" if name == "bf16" else f"{name}.enabled", default=False):
+        if reader.switch(f"{name}.enabled", "bfloat16.enabled" if name == "bf16" else f"{name}.enabled"):
             stored_format = name
     if stored_format == "fp32" and any(str(reader.take(f"{name}.enabled")) == "auto" for name in ("bf16", "fp16")):
         stored_format = "bf16"
@@ -348,10 +349,10 @@ def _read_formats(reader: OptionReader) -> JsonObject:
     format_kept = reader.word("communication_data_type", "data_types.grad_accum_dtype", among=FORMATS, default=None)
     reader.take("data_types.grad_accum_dtype")
     gradients = format_kept or stored_format
-    return {"precision": {"name": stored_format, "gradients": gradients}}
+    return {"name": stored_format, "gradients": gradients}
 
 
-def _read_optimizer(reader: OptionReader) -> JsonObject:
+def _read_optimizer(reader: OptionReader, *, narrow: bool) -> JsonObject:
     names = {kind: name for name, kind in OPTIMIZERS.items()} | {"onebitadam": "adam", "zerooneadam": "adam"}
     like = dict.fromkeys(("lamb", "onebitlamb", "cpuadam", "fusedadam"), "adamw")
     name = reader.word("optimizer.type", among=names | like, default=None)
@@ -365,10 +366,8 @@ def _read_optimizer(reader: OptionReader) -> JsonObject:
         name = "adamw"  # DeepSpeed's Adam decays weights as AdamW does unless told otherwise
     if name == "sgd" and reader.take("optimizer.params.momentum", default=0):
         name = "momentum"
-    narrow = any(reader.switch(f"{key}.enabled", default=False) for key in ("bf16", "fp16", "bfloat16"))
-    narrow = narrow or any(str(reader.take(f"{key}.enabled")) == "auto" for key in ("bf16", "fp16"))
-    is_own = reader.switch("bf16.bf16_master_weights_and_grads", default=False)
-    states = reader.switch("bf16.bf16_optimizer_states", default=False)
+    is_own = reader.switch("bf16.bf16_master_weights_and_grads")
+    states = reader.switch("bf16.bf16_optimizer_states")
     master = "bf16" if is_own else "fp32" if narrow else "none"
     return {"name": name, "master": master, "states": "bf16" if states else "fp32"}
 

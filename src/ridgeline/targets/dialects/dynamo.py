@@ -34,7 +34,15 @@ from ridgeline.targets.serving.engine import (
     reader_of,
     replica_of,
 )
-from ridgeline.targets.serving.scripts import BENCH, ServerLaunch, bench_script, commands_of, launch_script, replicas_in
+from ridgeline.targets.serving.scripts import (
+    BENCH,
+    ServerLaunch,
+    bench_script,
+    commands_of,
+    launch_script,
+    replicas_in,
+    words_of,
+)
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
 from ridgeline.targets.yaml_text import yaml_text
@@ -178,14 +186,7 @@ def _component(name: str, kind: str, replicas: int, container: JsonObject) -> Js
 
 
 def _flat(arguments: JsonMapping) -> list[str]:
-    flat_words: list[str] = []
-    for option, value in arguments.items():
-        if isinstance(value, bool):
-            flat_words.append(option if value else f"--no-{option[2:]}")
-        else:
-            values = value if isinstance(value, tuple) else (value,)
-            flat_words += [option, *(f"{part:g}" if isinstance(part, float) else str(part) for part in values)]
-    return flat_words
+    return [word for option, value in arguments.items() for word in words_of(option, value)]
 
 
 def read(files: Files) -> Imported:

@@ -38,7 +38,7 @@ from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, lose
 from ridgeline.targets.option_table import imported_run, read_options, say_options
 from ridgeline.targets.recompute_fallback import fallback_losses, nearest
 from ridgeline.targets.tables import names, values, words
-from ridgeline.targets.target import Export, Files, Imported, refusal
+from ridgeline.targets.target import Export, Files, Imported, other_work, refusal
 from ridgeline.targets.yaml_text import yaml_text
 
 ID = "nxd-training"
@@ -359,7 +359,7 @@ def plan_of(reader: OptionReader, mesh: Mapping[str, int], spec: ModelSpec | Non
     if spec is not None and has_experts(spec):
         plan |= {"ep": mesh["ep"], "etp": mesh["tp"]}
     plan |= read_options(ID, "micro", reader)
-    parallel = reader.switch(f"{MESH}.sequence_parallel", default=False)
+    parallel = reader.switch(f"{MESH}.sequence_parallel")
     if mesh["tp"] > 1:
         plan["sequence_parallel"] = parallel
     elif not parallel:
@@ -369,7 +369,7 @@ def plan_of(reader: OptionReader, mesh: Mapping[str, int], spec: ModelSpec | Non
         plan |= _stages(reader, mesh, spec.layers if spec is not None else 0)
     plan["shard"] = "zero1" if reader.switch(f"{MESH}.zero1", default=True) else "none"
     plan["recompute"] = _recompute(reader, mesh["cp"] > 1)
-    fused = [reader.switch(f"model.fusions.{name}", default=False) for name in ("flash_attention", "ring_attention")]
+    fused = [reader.switch(f"model.fusions.{name}") for name in ("flash_attention", "ring_attention")]
     reader.take("model.fusions.softmax"), reader.take("model.transpose_nki_inputs")
     plan["attention"] = "flash" if any(fused) or mesh["cp"] > 1 else "unfused"
     plan["precision"] = _formats(reader, plan["shard"] == "zero1")[0]
@@ -418,8 +418,8 @@ def _formats(reader: OptionReader, sharded: bool) -> tuple[JsonObject, JsonObjec
     kind = reader.word("precision.type", among={name: name for name in FORMATS}, default="mixed_precision")
     master = wide = kind in ("mixed_precision", "mixed_precisionSR", "autocast")
     if kind == "manual":
-        master = reader.switch("precision.master_weights", default=False)
-        wide = reader.switch("precision.fp32_grad_acc", default=False)
+        master = reader.switch("precision.master_weights")
+        wide = reader.switch("precision.fp32_grad_acc")
     if kind == "fp32":
         return {"name": "fp32"}, {"master": "none", "states": "fp32"}
     master, wide = master and sharded, wide and sharded
@@ -440,7 +440,7 @@ def workload_of(reader: OptionReader) -> JsonObject:
     workload: JsonObject = {"kind": "train", "seq": sizes.get("seq"), "global_batch": sizes.get("global_batch")}
     workload["optimizer"] = optimizer
     tuning_switches = [name for name in reader.options if name.startswith("model_alignment_strategy")]
-    if tuning_switches or reader.switch("data.use_sft_style_data_module", default=False):
+    if tuning_switches or reader.switch("data.use_sft_style_data_module"):
         workload["packed"] = reader.switch("model_alignment_strategy.sft.packing", "data.packing", default=True)
         workload["task"] = "finetune"
     rank = reader.count(f"{PEFT}.lora_rank")
@@ -468,7 +468,7 @@ def read(files: Files) -> Imported:
     reader = OptionReader(Table(data=resolve_references(dict(flatten(table.data))), source=table.source))
     for kind in ("dpo", "orpo"):
         if any(name.startswith(f"model_alignment_strategy.{kind}.") for name in reader.options):
-            raise refusal(f"preference pairs ({kind.upper()})", "training of a decoder", where=table.source)
+            raise other_work(f"preference pairs ({kind.upper()})", where=table.source)
     nodes, devices = reader.count("trainer.num_nodes") or 1, reader.count("trainer.devices") or 2 * CHIPS
     ranks = _ranks_of_chip(files, devices, reader.take("trainer.lnc"))
     model = _model(files, reader, table)

@@ -25,14 +25,14 @@ from ridgeline.targets.dialects.megatron.write_model import OPTION as PATTERN
 from ridgeline.targets.dialects.megatron.write_model import is_hybrid, needs_segments, pattern
 from ridgeline.targets.dialects.megatron_bridge.write import FIELDS, LORA, RECIPES
 from ridgeline.targets.dialects.torchtitan.read import read_job
-from ridgeline.targets.imports.option_reader import false_where_unreadable, tables
+from ridgeline.targets.imports.option_reader import false_where_unreadable, split_options, table_of, tables
 from ridgeline.targets.imports.run_files import SCRIPTS, Checkout, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.launchers.launch import NodeCommand, account_run, export_run, nodes_of, system_in
 from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, admit_options, lose
 from ridgeline.targets.options import options
 from ridgeline.targets.tables import names, values, words
-from ridgeline.targets.target import Export, Files, Imported, refusal
+from ridgeline.targets.target import Export, Files, Imported, other_work, refusal
 from ridgeline.targets.yaml_text import yaml_text
 
 ID = "primus"
@@ -293,9 +293,10 @@ def _scripts(files: Files) -> Iterator[PrimusRun]:
         place = checkout_of(files)
         script = read_script(text, place)
         for command in script.commands:
-            words = _source_options(command)
+            words = {name: _value(values[0]) if values else True for name, values in split_options(command)}
             path = words.pop("config", None)
-            module = _experiment(place, str(path)) if isinstance(path, str) and path.endswith(YAML) else None
+            is_experiment = isinstance(path, str) and path.endswith(YAML)
+            module = module_of(table_of(str(path), place.named(str(path))) or {}) if is_experiment else None
             if module is not None:
                 inner = module.get("overrides")
                 stated_options = {**(inner if isinstance(inner, Mapping) else {}), **words}
@@ -306,30 +307,6 @@ def _scripts(files: Files) -> Iterator[PrimusRun]:
                     module={**module, "overrides": stated_options}, name=name, place=filled_table, notes=notes
                 )
                 return
-
-
-def _experiment(place: Checkout, path: str) -> JsonMapping | None:
-    text = place.named(path)
-    if text is None:
-        return None
-    try:
-        return module_of(parse_table(Path(path), text).data)
-    except InputError:
-        return None
-
-
-def _source_options(command: list[str]) -> JsonObject:
-    source_options: JsonObject = {}
-    name = ""
-    for word in command:
-        if word.startswith("--") and len(word) > 2:
-            name, equals, value = word[2:].partition("=")
-            source_options[name] = _value(value) if equals else True
-            name = "" if equals else name
-        elif name:
-            source_options[name] = _value(word)
-            name = ""
-    return source_options
 
 
 def _value(word: str) -> object:
@@ -373,8 +350,7 @@ def _read(source: PrimusRun, files: Files) -> Imported:
     module, place = source.module, source.place
     framework = str(_read_value(module["framework"], place))
     if any(word in framework for word in IMAGES) or "diffusion" in str(module["model"]).lower():
-        given = f"a model of images or video (framework {framework[:40]})"
-        raise refusal(given, "training of a decoder", where=source.name)
+        raise other_work(f"a model of images or video (framework {framework[:40]})", where=source.name)
     if framework not in FRAMEWORKS:
         expected = f"framework {', '.join(FRAMEWORKS)}"
         raise refusal(f"framework {framework[:40]}", expected, path="modules", where=source.name)

@@ -124,7 +124,7 @@ def read(files: Files) -> Imported:
 def read_engine(reader: OptionReader, replicas: int = 1) -> JsonObject:
     """What an SGLang engine is told: mesh, formats, knobs, and replicas behind its own controller."""
     ranks, dp = reader.degree("tp-size"), reader.degree("dp-size")
-    together = reader.switch("enable-dp-attention", default=False)
+    together = reader.switch("enable-dp-attention")
     plan: JsonObject = {"tp": max(1, ranks // dp) if together else ranks, "pp": reader.degree("pp-size")}
     ep = reader.degree("ep-size")
     plan |= {"ep": ep} if ep > 1 else {}
@@ -148,9 +148,9 @@ def read_engine(reader: OptionReader, replicas: int = 1) -> JsonObject:
         kind = "ngram" if str(drafts).upper() == "NGRAM" else "mtp"
         plan["speculation"] = {"draft": kind, "draft_tokens": max(1, tokens)}
     plan |= {"serving": serving, "dp": dp * replicas}
-    if reader.switch("disable-cuda-graph", default=False):
+    if reader.switch("disable-cuda-graph"):
         plan["graph"] = "none"
-    if reader.switch("enable-torch-compile", default=False):
+    if reader.switch("enable-torch-compile"):
         plan["compiled"] = True
     return plan
 

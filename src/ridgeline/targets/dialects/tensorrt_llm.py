@@ -123,7 +123,7 @@ def read(files: Files) -> Imported:
 def read_engine(reader: OptionReader, replicas: int = 1) -> JsonObject:
     """What a TensorRT-LLM engine is told."""
     ranks = reader.degree("tensor_parallel_size")
-    together = reader.switch("enable_attention_dp", default=False)
+    together = reader.switch("enable_attention_dp")
     plan: JsonObject = {"tp": 1 if together else ranks, "pp": reader.degree("pipeline_parallel_size"), "engine": ID}
     ep = reader.degree("moe_expert_parallel_size")
     plan |= {"ep": ep} if ep > 1 else {}
@@ -137,7 +137,7 @@ def read_engine(reader: OptionReader, replicas: int = 1) -> JsonObject:
     plan |= {"serving": serving, "dp": (ranks if together else 1) * replicas}
     if "cuda_graph_config" in reader and reader.take("cuda_graph_config") is None:
         plan["graph"] = "none"
-    if reader.switch("torch_compile_config.enable_fullgraph", default=False):
+    if reader.switch("torch_compile_config.enable_fullgraph"):
         plan["compiled"] = True
     drafts = {word: name for name, word in DRAFTS.items()}.get(str(reader.take("speculative_config.decoding_type")))
     if drafts is not None:

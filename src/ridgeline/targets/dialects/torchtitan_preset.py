@@ -11,10 +11,9 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.torchtitan.read import is_registry
 from ridgeline.targets.dialects.torchtitan.read import read as read_titan
-from ridgeline.targets.dialects.torchtitan.write import flavor_of, pieces
+from ridgeline.targets.dialects.torchtitan.write import flavor_of, per_op_recompute, pieces
 from ridgeline.targets.launchers.launch import NodeCommand, account_run, export_run
-from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, habits, lose
-from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
+from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, habits
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
 from ridgeline.targets.vendors import growing_segments
@@ -101,20 +100,10 @@ def _preset_pieces(piece: Piece) -> Iterator[Piece]:
 
 
 def _recompute(scenario: Scenario) -> Iterator[Piece]:
-    """One way for all layers; per-op recompute keeps attention and every second product."""
-    cover = same_everywhere(scenario)
-    yield from fallback_losses(scenario, cover, "one way for all layers")
-    kind = cover.kind
-    if kind == "selective" and not set(cover.parts) <= {"alternate", "attention", "norm", "activation"}:
-        kind = "full"
-        why = "per-op recompute keeps some of these parts: written as full"
-        yield from lose(why, "plan.recompute.kind", "plan.recompute.parts")
-    yield Say("activation_checkpoint", RECOMPUTE[kind], "plan.recompute.kind", "plan.recompute.layers")
-    if kind == "selective" and set(cover.parts) == {"alternate"}:
-        yield Say("activation_checkpoint", RECOMPUTE[kind], "plan.recompute.parts")
-    else:
-        why = "per-op recompute keeps attention and every second product: parts = alternate"
-        yield Lose("plan.recompute.parts", why if kind == "selective" else f"written as {kind}, which has no parts")
+    kind, lost = per_op_recompute(scenario)
+    paths_carried = (f"plan.recompute.{key}" for key in ("kind", "layers", "parts"))
+    yield Say("activation_checkpoint", RECOMPUTE[kind], *paths_carried)
+    yield from lost
 
 
 def _experts(scenario: Scenario) -> Iterator[Piece]:

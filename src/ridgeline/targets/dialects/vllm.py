@@ -166,7 +166,7 @@ def read(files: Files) -> Imported:
 def read_engine(reader: OptionReader) -> JsonObject:
     """What a vLLM engine is told: mesh, formats, knobs."""
     plan: JsonObject = {"tp": reader.degree("tensor-parallel-size"), "pp": reader.degree("pipeline-parallel-size")}
-    if reader.switch("enable-expert-parallel", default=False):
+    if reader.switch("enable-expert-parallel"):
         plan["ep"] = plan["tp"] * reader.degree("data-parallel-size")
     backends = {"deepep": "deepep", "allgather": "all-to-all", "naive": "all-to-all"}
     backend = str(reader.take("all2all-backend", default=""))
@@ -203,7 +203,7 @@ def parse_count(value: object) -> object:
 
 
 def _read_graphs(reader: OptionReader) -> JsonObject:
-    if reader.switch("enforce-eager", default=False):
+    if reader.switch("enforce-eager"):
         return {"graph": "none", "compiled": False}
     graph_plan: JsonObject = {}
     overall = reader.take("optimization-level")

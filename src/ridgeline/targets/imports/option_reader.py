@@ -24,7 +24,7 @@ from ridgeline.models.load import MODELS
 from ridgeline.targets.imports.run_files import SCRIPTS
 from ridgeline.targets.imports.shell_eval import SHELLS, scripts_among
 from ridgeline.targets.options import DocumentedOptions
-from ridgeline.targets.target import Files, Unread
+from ridgeline.targets.target import Files, Unread, written_words
 
 OPEN = ("auto", "null", "none", "")  # words that leave a number to the software
 REFERENCE = re.compile(r"\$\{(oc\.env:|oc\.select:)?([\w.]{1,120})(?:,([^{}]{0,120}))?\}")
@@ -73,10 +73,22 @@ def tables(files: Files, *suffixes: str) -> Iterator[Table]:
             yield _table(path, text)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _table(path: Path, text: str) -> Table:
     """A file parsed once, however many targets look at it; nobody changes what it holds."""
     return parse_table(path, text)
+
+
+def table_of(name: str, text: str | None) -> JsonObject | None:
+    """What a file beside those of a run holds; None where it is not here or cannot be parsed.
+
+    >>> table_of("a.json", '{"x": 1}'), table_of("a.json", "{"), table_of("a.json", None)
+    ({'x': 1}, None, None)
+    """
+    try:
+        return None if text is None else _table(Path(name), text).data
+    except InputError:
+        return None
 
 
 Asked = ParamSpec("Asked")
@@ -192,8 +204,8 @@ class OptionReader:
             return default
         return float(value)
 
-    def switch(self, *names: str, default: bool) -> bool:
-        """True or false; null and words such as "auto" count as not given."""
+    def switch(self, *names: str, default: bool = False) -> bool:
+        """True or false, off unless told otherwise; null and words such as "auto" count as not given."""
         value = self.take(*names)
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"
@@ -269,6 +281,25 @@ def assigned_by(files: Files, wanted: str = "") -> Iterator[JsonObject]:
     yield from (options for *_, options in sorted(ranked_options, key=lambda ranked: ranked[:2]))
 
 
+def split_options(words: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Options of a command without their dashes, each with the words up to the next.
+
+    >>> list(split_options(["run", "--a", "1", "2", "--b=3", "--c"]))
+    [('a', ['1', '2']), ('b', ['3']), ('c', [])]
+    """
+    name, values = "", list[str]()
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            if name:
+                yield name, values
+            name, equals, value = word[2:].partition("=")
+            values = [value] if equals else []
+        else:
+            values.append(word)
+    if name:
+        yield name, values
+
+
 def starts_script(command: Sequence[str]) -> bool:
     """Whether a command starts another script with a shell.
 
@@ -322,11 +353,7 @@ def _scalar(text: str) -> bool | int | float | str | None:
 
 def model_in(files: Files) -> str | None:
     """The catalog model that a file written by Ridgeline names at its top."""
-    for text in files.values():
-        match = re.search(r"^\W{0,4}model: ([\w.:-]{1,128})\s*$", text, re.MULTILINE)
-        if match and "Written by Ridgeline" in text and match.group(1) in MODELS:
-            return match.group(1)
-    return None
+    return next((id for id in written_words(files, r"^\W{0,4}model: ([\w.:-]{1,128})\s*$") if id in MODELS), None)
 
 
 def pick(settings: JsonMapping) -> JsonObject:

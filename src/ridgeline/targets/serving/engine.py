@@ -32,7 +32,7 @@ from ridgeline.targets.imports.option_reader import (
 )
 from ridgeline.targets.launchers.launch import nodes_of
 from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, admit_options, gather, habits
-from ridgeline.targets.options import DocumentedOptions, options
+from ridgeline.targets.options import LONG_FORMATS, DocumentedOptions, options
 from ridgeline.targets.serving.scripts import ServerLaunch, commands_of, load_pieces, read_load, replicas_in
 from ridgeline.targets.tables import names as table_names
 from ridgeline.targets.tables import tables as engine_tables
@@ -250,7 +250,6 @@ def none_found(files: Files, program: str) -> InputError:
     return InputError(Problem(path="", given=given_text, expected=f"a script or command line that runs {program}"))
 
 
-DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 COMPUTE, WEIGHTS, ACTIVATIONS = (f"plan.precision.{name}" for name in ("compute", "weights", "activations"))
 SCALING, KV = "plan.precision.scaling", "plan.precision.kv"
 
@@ -260,7 +259,7 @@ class EngineWords:
     """The words of one engine, read both ways.
 
     title        what people call it
-    dtype        its option for the format of activations, with the words of `DTYPES`
+    dtype        its option for the format of activations, with the words of `LONG_FORMATS`
     kv_dtype     its option for the format of the KV cache, with the words of `kv_dtypes`
     also_dtypes  further words for formats of activations that are read
     online       (compute, weights, what shares a scale) -> the method that narrows weights while they are loaded
@@ -306,15 +305,15 @@ class EngineWords:
         """
         precision = scenario.plan.precision
         compute, weights, activations = precision.compute.id, precision.weights.id, precision.activations.id
-        wide = activations if activations in DTYPES else "bf16"
+        wide = activations if activations in LONG_FORMATS else "bf16"
         method = self.online.get((compute, weights, precision.scaling))
         paths: tuple[str, ...] = (COMPUTE, WEIGHTS, SCALING)
         if method is None:
             method, paths = self.online.get((compute, weights, None)), paths[:2]
-        yield Say(self.dtype, DTYPES[wide], *([ACTIVATIONS] if activations == wide else []))
+        yield Say(self.dtype, LONG_FORMATS[wide], *([ACTIVATIONS] if activations == wide else []))
         is_narrowed = method is not None and (not self.from_16_bits or wide != "fp32")
         if compute == weights == wide:
-            yield Say(self.dtype, DTYPES[wide], COMPUTE, WEIGHTS)
+            yield Say(self.dtype, LONG_FORMATS[wide], COMPUTE, WEIGHTS)
         elif is_narrowed:
             yield Say("--quantization", method, *paths)
         else:
@@ -329,7 +328,7 @@ class EngineWords:
 
     def read_formats(self, reader: OptionReader) -> JsonObject:
         """The formats of products, weights and activations; the cache as wide as these."""
-        words = {word: name for name, word in DTYPES.items()} | dict(self.also_dtypes) | {"auto": "bf16"}
+        words = {word: name for name, word in LONG_FORMATS.items()} | dict(self.also_dtypes) | {"auto": "bf16"}
         wide = reader.word("dtype", among=words, default="bf16")
         formats: JsonObject = {"compute": wide, "weights": wide, "activations": wide, "kv": wide}
         method = reader.take("quantization") if self.stored else None

@@ -6,15 +6,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.errors import InputError, Problem
-from ridgeline.core.files import Table, parse_table
+from ridgeline.core.errors import Problem
+from ridgeline.core.files import Table
 from ridgeline.core.table import given_text
 from ridgeline.targets.dialects.deepspeed import read_zero
 from ridgeline.targets.imports.model_names import UNKNOWN, named_by_beginning, named_exactly, with_depth
-from ridgeline.targets.imports.option_reader import OptionReader, pick
+from ridgeline.targets.imports.option_reader import OptionReader, pick, table_of
 from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.tables import names, word_lists
 from ridgeline.targets.tables import words as table_words
@@ -50,12 +50,9 @@ def named_table(files: Files, name: object) -> JsonObject | None:
         return None
     path = PurePosixPath(name)
     text = files.get(path.name) or checkout_of(files).named(name)
-    if text is None or path.suffix not in (".json", ".yaml", ".yml", ".conf"):
+    if path.suffix not in (".json", ".yaml", ".yml", ".conf"):
         return None
-    try:
-        return parse_table(Path(path.name.removesuffix(".conf") + ".json" * (path.suffix == ".conf")), text).data
-    except InputError:
-        return None
+    return table_of(path.name.removesuffix(".conf") + ".json" * (path.suffix == ".conf"), text)
 
 
 def zero_file(files: Files, name: object, notes: list[Unread]) -> JsonObject:
@@ -121,7 +118,7 @@ def read_run(
     """What the options say, in the words of the target."""
     model = model_of(reader, words["model"], named)
     zero = "deepspeed.zero_optimization.stage" in reader or any(key.startswith("deepspeed.") for key in reader.options)
-    is_compiled = reader.switch(words["compiled"], default=False)
+    is_compiled = reader.switch(words["compiled"])
     engine = "deepspeed" if zero else "torch-compile" if is_compiled else "torch-eager"
     plan: JsonObject = {"engine": engine, "compiled": is_compiled}
     sharding = _zero(reader, words) if zero else _fsdp(reader, words)
@@ -139,7 +136,7 @@ def read_run(
         if default:
             reader.assumptions.append(f"seq = {default}: the files do not say it")
         seq = default
-    packed = reader.switch(words["packed"].split()[0], default=False)
+    packed = reader.switch(words["packed"].split()[0])
     work = {"kind": "train", "seq": seq, "packed": packed, "optimizer": optimizer, **_lora(reader, words, task)}
     reader.take(words["attention"])
     for name in words["packed"].split():
@@ -241,7 +238,7 @@ def _zero(reader: OptionReader, words: Mapping[str, str]) -> JsonObject:
     plan["cp"] = reader.degree(*split, "deepspeed.sequence_parallel_size")
     if plan["tp"] > 1:
         plan["sequence_parallel"] = False
-        plan["overlap"]["tp"] = reader.switch("deepspeed.tensor_parallel.tp_overlap_comm", default=False)
+        plan["overlap"]["tp"] = reader.switch("deepspeed.tensor_parallel.tp_overlap_comm")
     if plan["cp"] > 1:  # DeepSpeed exchanges heads for sequence; a trainer without words for that has a ring of its own
         plan["cp_kind"] = "all-to-all" if "sp" in words or "deepspeed.sequence_parallel_size" in reader else "ring"
     return plan | {"offload": offload}
@@ -254,12 +251,12 @@ def _memory(reader: OptionReader, words: Mapping[str, str], plan: JsonMapping) -
     if isinstance(stated_values, str) and stated_values.startswith("offload"):
         on = True
     recomputes = (not on) if off else on
-    recomputes = any(reader.switch(option, default=False) for option in CHECKPOINTING) or recomputes
+    recomputes = any(reader.switch(option) for option in CHECKPOINTING) or recomputes
     offload = dict(plan.get("offload", {}))
     away = reader.take(words["offload_activations"]) if "offload_activations" in words else False
     if (away and str(away).lower() != "false") or str(stated_values).lower().startswith("offload"):
         offload["activations"] = 1.0
-    if "offload" in words and reader.switch(words["offload"], default=False):
+    if "offload" in words and reader.switch(words["offload"]):
         offload["optimizer"] = 1.0
     return {"recompute": "full" if recomputes else "none", "offload": offload}
 
@@ -274,8 +271,8 @@ def _formats(reader: OptionReader, words: Mapping[str, str], wide: bool, zero: b
     if str(model_given).lower() in ("bf16", "fp16", "fp8"):
         stored_format = "fp16" if str(model_given).lower() == "fp16" else "bf16"
     format_kept = SHORT.get(str(reader.take(words["dtype"])).lower()) if "dtype" in words else None
-    pure = "pure" in words and reader.switch(words["pure"], default=False)
-    half = "half" in words and reader.switch(words["half"], default=False)
+    pure = "pure" in words and reader.switch(words["pure"])
+    half = "half" in words and reader.switch(words["half"])
     pure = pure or half or (stored_format == "fp32" and format_kept in ("bf16", "fp16"))
     if pure:
         stored_format = "fp16" if half or format_kept == "fp16" else "bf16"
@@ -304,7 +301,7 @@ def _optimizer(reader: OptionReader, words: Mapping[str, str]) -> JsonObject:
     meaning = OPTIMIZERS.get(name)
     if "muon" in words and "=" in words["muon"]:
         option, _, value = words["muon"].partition("=")
-        if value == "true" and reader.switch(option, default=False):
+        if value == "true" and reader.switch(option):
             meaning = OPTIMIZERS["muon"]
     kind = str(reader.take("deepspeed.optimizer.type", default="")).lower()
     if kind in ("muon", "lion", "sgd", "adafactor"):

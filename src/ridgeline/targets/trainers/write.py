@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ridgeline.plan.scenario import Scenario, training
-from ridgeline.targets.decisions import decisions_of, has_experts
+from ridgeline.targets.decisions import decisions_of, divisor_below, has_experts
 from ridgeline.targets.dialects.deepspeed import OVERLAPPED, STAGES, offload_pieces, zero_offloads
 from ridgeline.targets.dialects.verl.names import LORA_NAMES, weights_of
 from ridgeline.targets.imports.option_reader import nest_options
 from ridgeline.targets.launchers.launch import NodeCommand, account_run, export_run, nodes_of
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, lose, media_of_the_data
-from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, media_of_the_data
+from ridgeline.targets.options import LONG_FORMATS
+from ridgeline.targets.recompute_fallback import checkpointing_pieces
 from ridgeline.targets.tables import values
 from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import growing_segments
@@ -31,7 +32,6 @@ TYPES: dict[Backend, str] = {"ddp": "MULTI_GPU", "fsdp2": "FSDP", "deepspeed": "
 Words = Mapping[str, str]
 OPTIMIZERS = {"adamw": "adamw_torch_fused", "sgd": "sgd", "adafactor": "adafactor", "lion": "lion_32bit"}
 FORMATS = ("bf16", "fp16", "fp32")
-LONG = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 MODULES = LORA_NAMES[False]
 OWN = "what runs it is PyTorch, eager or compiled, or DeepSpeed"
 ZERO = "deepspeed.json"
@@ -143,7 +143,7 @@ def _batch(scenario: Scenario, dp: int, lost: list[Lose]) -> tuple[int, int]:
     """Sequences of a microbatch and microbatches of a step, as near to the plan's as the ranks allow."""
     work, micro = training(scenario).workload, scenario.plan.microbatch
     sequences_each = max(1, work.sequences // dp)
-    size_found = next(size for size in range(min(micro, sequences_each), 0, -1) if sequences_each % size == 0)
+    size_found = divisor_below(sequences_each, micro)
     if size_found != micro:
         lost.append(Lose("plan.microbatch", f"written as {size_found}, for {dp} data-parallel ranks"))
     if sequences_each * dp != work.sequences:
@@ -217,13 +217,7 @@ def _lora(scenario: Scenario, words: Words) -> Iterator[Piece]:
 
 
 def _recompute(scenario: Scenario, words: Words) -> Iterator[Piece]:
-    cover = same_everywhere(scenario)
-    yield from fallback_losses(scenario, cover, "one way for all layers")
-    is_none = cover.kind == "none"
-    yield Say(words["recompute"], is_none if "recompute_off" in words else not is_none, "plan.recompute.kind")
-    if cover.kind == "selective":
-        why = "gradient checkpointing is full or none: written as full"
-        yield from lose(why, "plan.recompute.kind", "plan.recompute.parts")
+    yield from checkpointing_pieces(scenario, words["recompute"], switches_off="recompute_off" in words)
     yield Fixed("plan.recompute.layers", None, "all layers")
 
 
@@ -252,7 +246,7 @@ def _formats(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piec
     weight_format = "fp32" if wide else stored_format
     paths_carried = [f"plan.precision.{path}" for path in ("weights", "compute", "activations")]
     if "dtype" in words:
-        yield Say(words["dtype"], LONG["fp32" if is_mixed and work.lora is None else stored_format])
+        yield Say(words["dtype"], LONG_FORMATS["fp32" if is_mixed and work.lora is None else stored_format])
     for name in ("bf16", "fp16"):
         yield Say(words[name], is_mixed and stored_format == name, *paths_carried)
     if "mixed" in words:

@@ -19,8 +19,9 @@ from ridgeline.targets.imports import option_reader
 from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.imports.shell_eval import scripts_among
 from ridgeline.targets.option_table import imported_run, read_options
+from ridgeline.targets.options import LONG_FORMATS
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import Files, Imported, refusal
+from ridgeline.targets.target import Files, Imported, other_work, refusal, written_words
 
 TRAINS = r"pre_train\.train|MaxText[./]train|[./]train\.py|train_sft|sft_train|\$EXECUTABLE"
 OTHER_WORK = table_words("maxtext", "other_work")  # part of a program's name -> what it does instead of training
@@ -102,7 +103,7 @@ def _merge_arguments(files: Files) -> Table:
     stem = Path(str(yaml_tables[0].data.get("base_config", ""))[:200]).stem
     altered = next((means for sign, means in ALTERED.items() if re.search(rf"(^|_){sign}", stem)), None)
     if altered is not None:  # the file changes one which does not train a decoder alone
-        raise refusal(f"{altered} ({stem}.yml)", "training of a decoder", where=yaml_tables[0].source)
+        raise other_work(f"{altered} ({stem}.yml)", where=yaml_tables[0].source)
     run_words = {key: value for key, value in words.items() if key in MANY or key.endswith("_parallelism")}
     return Table(data={**yaml_tables[0].data, **run_words}, source=yaml_tables[0].source, lines=yaml_tables[0].lines)
 
@@ -119,23 +120,19 @@ def _refuse_other_work(files: Files) -> None:
     for program in programs:
         other_work_found = next((means for sign, means in OTHER_WORK.items() if sign in program), None)
         if other_work_found is not None:
-            raise refusal(f"{other_work_found} ({program[:80]})", "training of a decoder", where=next(iter(files)))
+            raise other_work(f"{other_work_found} ({program[:80]})", where=next(iter(files)))
 
 
 def _lora(reader: option_reader.OptionReader) -> JsonObject:
     rank = reader.size("lora.lora_rank")
-    if not reader.switch("lora.enable_lora", default=False):
+    if not reader.switch("lora.enable_lora"):
         return {}
     return {"task": "lora", "lora": {"rank": rank or LORA_RANK, "targets": ["qkv", "out", "up", "gate", "down"]}}
 
 
 def _second(files: Files) -> str:
     """The axis that Ridgeline gave the second device of a chip, where JAX counts two."""
-    for text in files.values():
-        match = re.search(r"^# devices: two for each chip, the second on axis (\w{1,20})$", text, re.MULTILINE)
-        if match and "Written by Ridgeline" in text:
-            return match.group(1)
-    return ""
+    return next(written_words(files, r"^# devices: two for each chip, the second on axis (\w{1,20})$"), "")
 
 
 def _mesh(reader: option_reader.OptionReader, second: str) -> JsonObject:
@@ -160,7 +157,7 @@ def _mesh(reader: option_reader.OptionReader, second: str) -> JsonObject:
     if cp > 1:
         kinds = {"all_gather": "ring", "ring": "ring", "ulysses": "all-to-all"}
         plan["cp_kind"] = reader.word("context_parallel_strategy", among=kinds, default="ring")
-    over_data = reader.switch("shard_optimizer_over_data", default=False)
+    over_data = reader.switch("shard_optimizer_over_data")
     fsdp, data = degrees["fsdp"], degrees["data"]
     plan["shard"] = "zero1" if over_data and fsdp == 1 else "none" if fsdp == 1 and cp * ep == 1 else "zero3"
     if fsdp is not None and data is not None:
@@ -232,7 +229,7 @@ def _memory(reader: option_reader.OptionReader, experts: bool) -> JsonObject:
     kind, parts = maxtext.POLICIES[name][0], list(maxtext.parts_of(name, experts))
     offload = {
         "activations": 1.0 if policy.endswith("_offloaded") else offload_share,
-        "optimizer": 1.0 if reader.switch("optimizer_memory_host_offload", default=False) else 0.0,
+        "optimizer": 1.0 if reader.switch("optimizer_memory_host_offload") else 0.0,
     }
     return {"recompute": {"kind": kind} | ({"parts": parts} if parts else {}), "offload": offload}
 
@@ -253,7 +250,7 @@ def _tensors(reader: option_reader.OptionReader) -> tuple[str, float]:
 
 
 def _formats(reader: option_reader.OptionReader) -> tuple[JsonObject, JsonObject]:
-    short = {word: name for name, word in maxtext.LONG.items()}
+    short = {LONG_FORMATS[name]: name for name in ("bf16", "fp32", "fp16")}
     used = reader.word("dtype", among=short, default="bf16")
     stored_format = reader.word("weight_dtype", among=short, default="fp32")
     gradients = read_options(maxtext.ID, "gradients", reader)["gradients"]

@@ -12,6 +12,7 @@ from typing import Any
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError
 from ridgeline.core.files import parse_table
+from ridgeline.targets import target
 from ridgeline.targets.imports.option_reader import model_in
 from ridgeline.targets.imports.run_files import SCRIPTS, RunFiles, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script, scripts_among
@@ -291,9 +292,8 @@ def other_work(found: Given) -> str:
         what = ""
     given_text = f"{what} ({found.program.split('/')[-1]})" if what and found.program else what
     given_text = given_text or f"{work_requested} (--{option})"
-    expected_text = "training of a decoder"
     todo = "name the model with --model" if work_requested == SEES else ""
-    raise refusal(given_text, expected_text, todo=todo, where=found.source)
+    raise target.other_work(given_text, todo=todo, where=found.source)
 
 
 def speaking(files: Files) -> Iterator[str]:

@@ -39,7 +39,7 @@ from ridgeline.targets.imports.python_values import (
 )
 from ridgeline.targets.imports.run_files import Checkout, checkout_of
 from ridgeline.targets.tables import names as table_names
-from ridgeline.targets.target import Files, Imported, refusal
+from ridgeline.targets.target import Files, Imported, other_work, refusal
 
 DEEPEST = 8  # objects inside each other
 MOST_FIELDS = 5000
@@ -266,7 +266,7 @@ def read(files: Files) -> Imported:
             recipe_fields = read_recipe(text, chosen, path, checkout_of(files))
             provider = str(recipe_fields.fields.get("model", ""))
             if NO_DECODER.search(provider):
-                raise refusal(f"a diffusion model ({provider[:60]})", "training of a decoder", where=path)
+                raise other_work(f"a diffusion model ({provider[:60]})", where=path)
             if unknown := {field: text[:80] for field, text in recipe_fields.unknown.items() if field in bridge.NEEDED}:
                 facts = {"expected": "a value that the file states", "where": path}  # and is not guessed
                 raise InputError(Problem(path=field, given=text, **facts) for field, text in unknown.items())

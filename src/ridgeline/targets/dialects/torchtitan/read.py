@@ -222,9 +222,9 @@ def read_job(table: Table, named: str | None, notes: tuple[str, ...] = ()) -> Im
     plan |= _stages(reader, spec.layers if spec else None, plan)
     plan |= _recompute(reader, spec, plan)
     precision, optimizer = _formats(reader)
-    if reader.switch("training.enable_cpu_offload", "experimental.enable_cpu_offload", default=False):
+    if reader.switch("training.enable_cpu_offload", "experimental.enable_cpu_offload"):
         plan["offload"] = ["optimizer"]
-    is_compiled, parts = reader.switch("compile.enable", "training.compile", default=False), reader.take(COMPONENTS)
+    is_compiled, parts = reader.switch("compile.enable", "training.compile"), reader.take(COMPONENTS)
     is_compiled = is_compiled and (not isinstance(parts, list) or "model" in parts)
     plan |= {"precision": precision, "compiled": is_compiled}
     batch, per_rank = _batch(reader, plan)
@@ -271,7 +271,7 @@ def _lora(reader: OptionReader) -> JsonObject:
 def _mesh(reader: OptionReader) -> JsonObject:
     plan = read_options(ID, "mesh", reader) | {"overlap": {}}
     if plan["tp"] > 1:
-        plan["overlap"]["tp"] = reader.switch("parallelism.enable_async_tensor_parallel", default=False)
+        plan["overlap"]["tp"] = reader.switch("parallelism.enable_async_tensor_parallel")
     reader.take("parallelism.enable_async_tensor_parallel")
     if not reader.switch("parallelism.enable_sequence_parallel", default=True) and plan["tp"] > 1:
         plan["sequence_parallel"] = False

@@ -10,6 +10,7 @@ from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import not_among
 from ridgeline.core.files import Table
 from ridgeline.models.load import MODELS, find_name
+from ridgeline.targets.decisions import divisor_below
 from ridgeline.targets.dialects.megatron.collect import world_of
 from ridgeline.targets.dialects.megatron.names import MODULES, RECIPES, placement_of
 from ridgeline.targets.dialects.verl.names import ACTOR, DDP, FSDP, ID, LAYER, LORA_NAMES, MEGATRON, MODEL, OPTIM
@@ -19,7 +20,7 @@ from ridgeline.targets.imports.model_names import UNKNOWN, named_by, with_depth
 from ridgeline.targets.imports.run_files import SCRIPTS, checkout_of
 from ridgeline.targets.option_table import imported_run, read_options
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import Files, Imported, refusal
+from ridgeline.targets.target import Files, Imported, other_work, refusal
 
 PROGRAM = re.compile(r"verl\.trainer\.(fsdp_)?sft_trainer|verl/trainer/(fsdp_)?sft_trainer")
 MOVED = table_words("verl", "moved")
@@ -75,15 +76,6 @@ def sft_workload(reader: option_reader.OptionReader, plan: JsonObject, files: Fi
     return {"kind": "train", "task": "finetune", "seq": seq, "global_batch": batch, "packed": is_packed}
 
 
-def divisor_below(whole: int, most: int) -> int:
-    """The largest part of at most `most` that divides a whole.
-
-    >>> divisor_below(160, 23), divisor_below(7, 3)
-    (20, 1)
-    """
-    return next(part for part in range(min(most, whole), 0, -1) if whole % part == 0)
-
-
 def megatron_plan(reader: option_reader.OptionReader) -> JsonObject:
     """Mesh, schedule, sharding, recompute and formats of an actor that Megatron trains."""
     plan = read_options(ID, "mesh", reader)
@@ -128,7 +120,7 @@ def megatron_placement(reader: option_reader.OptionReader, plan: JsonObject, lay
 
 
 def _memory(reader: option_reader.OptionReader, plan: JsonObject) -> JsonObject:
-    shards_weights = reader.switch(f"{MEGATRON}.use_megatron_fsdp", default=False)
+    shards_weights = reader.switch(f"{MEGATRON}.use_megatron_fsdp")
     split = reader.switch(f"{MEGATRON}.use_distributed_optimizer", default=True)
     memory_plan: JsonObject = {"shard": "zero3" if shards_weights else "zero1" if split else "none"}
     plan["overlap"] |= read_options(ID, "overlaps", reader)
@@ -142,9 +134,9 @@ def _memory(reader: option_reader.OptionReader, plan: JsonObject) -> JsonObject:
     if kind == "full" and method == "block":
         memory_plan["recompute"]["layers"] = layers
     way = f"{OPTIM}.override_optimizer_config"
-    if reader.switch(f"{way}.optimizer_cpu_offload", default=False):
+    if reader.switch(f"{way}.optimizer_cpu_offload"):
         memory_plan["offload"] = {"optimizer": reader.share(f"{way}.optimizer_offload_fraction", default=1.0)}
-        plan["overlap"]["offload"] = reader.switch(f"{way}.overlap_cpu_optimizer_d2h_h2d", default=False)
+        plan["overlap"]["offload"] = reader.switch(f"{way}.overlap_cpu_optimizer_d2h_h2d")
     return memory_plan
 
 
@@ -160,7 +152,7 @@ def _formats(reader: option_reader.OptionReader) -> JsonObject:
     short = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
     states = reader.word(f"{OPTIM}.exp_avg_dtype", among=short, default="fp32")
     reader.take(f"{OPTIM}.exp_avg_sq_dtype")
-    if not reader.switch(f"{OPTIM}.use_precision_aware_optimizer", default=False):
+    if not reader.switch(f"{OPTIM}.use_precision_aware_optimizer"):
         states = "fp32"
     optimizer = {"name": name, "states": states, "master": "fp32"}
     return {"precision": precision, "optimizer": optimizer, **read_options(ID, "attention", reader)}
@@ -222,7 +214,7 @@ def _refuse_other_work(files: Files) -> None:
     for name, text in files.items():
         program = re.search(r"verl\.trainer\.(main_generation\w*|main_eval\w*)", text) if name.endswith(".sh") else None
         if program and not re.search(r"main_ppo|sft_trainer|main_dapo|\.main_(?!gen|eval)\w+", text):
-            raise refusal(f"generation of text ({program.group(1)})", "training of a decoder", where=name)
+            raise other_work(f"generation of text ({program.group(1)})", where=name)
 
 
 def _chosen(reader: option_reader.OptionReader, files: Files) -> str | None:
@@ -320,7 +312,7 @@ def _model(reader: option_reader.OptionReader) -> str | None:
 
 def _without_further_tokens(reader: option_reader.OptionReader, model: str | None) -> str | JsonObject | None:
     """The model that is updated: blocks that predict further tokens are left out unless they are asked for."""
-    ahead = [reader.switch(f"{MODEL}.mtp.{name}", default=False) for name in ("enable", "enable_train")]
+    ahead = [reader.switch(f"{MODEL}.mtp.{name}") for name in ("enable", "enable_train")]
     updated_model = model if all(ahead) else with_depth(model, 0)
     if updated_model != model:
         reader.assumptions.append("mtp = 0: prediction of further tokens is not switched on")
@@ -340,7 +332,7 @@ def _workload(reader: option_reader.OptionReader, plan: JsonObject, megatron: bo
     over_all = reader.count(f"{ACTOR}.ppo_micro_batch_size")
     if micro is None and over_all is not None:  # of all ranks together
         micro = max(1, over_all // plan["dp"])
-    if reader.switch(f"{ACTOR}.use_dynamic_bsz", default=False):
+    if reader.switch(f"{ACTOR}.use_dynamic_bsz"):
         micro = divisor_below(share, max(1, tokens * plan["cp"] // seq))
         reader.assumptions.append(f"microbatch = {micro}: full sequences that {tokens} tokens hold, in equal parts")
     if micro is None:
@@ -380,8 +372,8 @@ def _fsdp(reader: option_reader.OptionReader) -> JsonObject:
     elif isinstance(size, int) and size > 1:
         plan["shard_degree"] = size
     full = reader.switch(f"{MODEL}.enable_gradient_checkpointing", default=True)
-    offloads_activations = reader.switch(f"{MODEL}.enable_activation_offload", default=False)
-    states = reader.switch(f"{FSDP}.offload_policy", default=False)
+    offloads_activations = reader.switch(f"{MODEL}.enable_activation_offload")
+    states = reader.switch(f"{FSDP}.offload_policy")
     plan["recompute"] = "full" if full else "none"
     plan["offload"] = {"activations": float(offloads_activations), "optimizer": float(states)}
     stored_format = reader.word(f"{FSDP}.dtype", among={"bfloat16": "bf16", "float16": "fp16"}, default="bf16")
@@ -396,6 +388,7 @@ def _fsdp(reader: option_reader.OptionReader) -> JsonObject:
 @option_reader.false_where_unreadable
 def recognises(files: Files) -> bool:
     """Options below actor_rollout_ref, in YAML or in a script; or a script of the supervised trainer."""
-    if is_sft(files) or option_reader.holds(files, lambda data: "actor_rollout_ref" in data, ".yml", ".yaml"):
+    yaml_tables = option_reader.tables(files, ".yml", ".yaml")
+    if is_sft(files) or any("actor_rollout_ref" in table.data for table in yaml_tables):
         return True
     return any(key.startswith("actor_rollout_ref.") for key in option_reader.assignments(files))

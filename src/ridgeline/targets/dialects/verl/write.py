@@ -16,10 +16,10 @@ from ridgeline.targets.dialects.megatron.write import FUSED, without_fused_norms
 from ridgeline.targets.dialects.verl import names as verl
 from ridgeline.targets.imports.option_reader import nest_options
 from ridgeline.targets.launchers import launch as launchers
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, lose, media_of_the_data
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, media_of_the_data
 from ridgeline.targets.option_table import say_options
-from ridgeline.targets.options import options
-from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere, same_in_stages
+from ridgeline.targets.options import LONG_FORMATS, options
+from ridgeline.targets.recompute_fallback import checkpointing_pieces, fallback_losses, same_in_stages
 from ridgeline.targets.tables import template
 from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import runs_on, vendor_of
@@ -113,7 +113,7 @@ def _recompute(scenario: Scenario) -> Iterator[Piece]:
 def _formats(scenario: Scenario) -> Iterator[Piece]:
     precision, decisions = scenario.plan.precision, decisions_of(scenario)
     stored_format = "fp16" if precision.weights.id == "fp16" else "bf16"
-    long = {"fp16": "float16", "bf16": "bfloat16"}[stored_format]
+    long = LONG_FORMATS[stored_format]
     for path in ("weights", "activations"):
         if getattr(precision, path).id == stored_format:
             yield Say(f"{verl.MEGATRON}.dtype", long, f"plan.precision.{path}")
@@ -265,12 +265,8 @@ def _write_shards(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _memory(scenario: Scenario) -> Iterator[Piece]:
-    recompute, offload = same_everywhere(scenario), scenario.plan.offload
-    yield from fallback_losses(scenario, recompute, "one way for all layers")
-    yield Say(f"{verl.MODEL}.enable_gradient_checkpointing", recompute.kind != "none", "plan.recompute.kind")
-    if recompute.kind == "selective":
-        why = "gradient checkpointing is full or none: written as full"
-        yield from lose(why, "plan.recompute.kind", "plan.recompute.parts")
+    offload = scenario.plan.offload
+    yield from checkpointing_pieces(scenario, f"{verl.MODEL}.enable_gradient_checkpointing")
     yield from habits(verl.ID, "memory")
     for option, name in (
         (f"{verl.MODEL}.enable_activation_offload", "activations"),
@@ -284,7 +280,7 @@ def _write_formats(scenario: Scenario) -> Iterator[Piece]:
     precision, work = scenario.plan.precision, training(scenario).workload
     stored_format = "fp16" if precision.weights.id == "fp16" else "bf16"
     without_master = work.optimizer.master is None
-    word = {"fp16": "float16", "bf16": "bfloat16"}[stored_format]
+    word = LONG_FORMATS[stored_format]
     yield Say(f"{verl.FSDP}.dtype", word, "plan.precision.weights")
     format_kept = without_master or work.optimizer.master == dtype("fp32")
     paths_carried = ("workload.optimizer.master",) if format_kept else ()
