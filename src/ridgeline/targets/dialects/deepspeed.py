@@ -272,15 +272,17 @@ def read(files: Files) -> Imported:
     """What a ds_config.json says; the model and the sequence length come from elsewhere."""
     expected_text = "one JSON file with DeepSpeed's keys, such as zero_optimization or train_batch_size"
     reader = OptionReader(only(files, _is_config, expected_text, ".json"))
-    precision = _read_formats(reader)
-    optimizer = _read_optimizer(reader, narrow=precision["name"] != "fp32")
+    optimizer = _read_optimizer(reader)
     mesh, zero = _read_mesh(reader), read_zero(reader)
     if not zero["offload"]["optimizer"] and reader.switch("zero_optimization.cpu_offload"):
         zero["offload"]["optimizer"] = 1.0
     reader.take("zero_optimization.offload_optimizer.pin_memory", "zero_allow_untested_optimizer")
     on_host = reader.switch("activation_checkpointing.cpu_checkpointing")
     zero["offload"]["activations"] = 1.0 if on_host else 0.0
-    plan = mesh | zero | {"overlap": mesh.pop("overlap", {}) | zero.pop("overlap", {}), "precision": precision}
+    plan = mesh | zero | {"overlap": mesh.pop("overlap", {}) | zero.pop("overlap", {})}
+    plan["precision"] = _read_formats(reader)
+    if plan["precision"]["name"] == "fp32" and optimizer["master"] == "fp32":
+        optimizer["master"] = "none"  # which are no copy of weights that are fp32 already
     batch = reader.count("train_batch_size")
     micro = reader.count("train_micro_batch_size_per_gpu")
     steps = reader.count("gradient_accumulation_steps")
@@ -352,7 +354,7 @@ def _read_formats(reader: OptionReader) -> JsonObject:
     return {"name": stored_format, "gradients": gradients}
 
 
-def _read_optimizer(reader: OptionReader, *, narrow: bool) -> JsonObject:
+def _read_optimizer(reader: OptionReader) -> JsonObject:
     names = {kind: name for name, kind in OPTIMIZERS.items()} | {"onebitadam": "adam", "zerooneadam": "adam"}
     like = dict.fromkeys(("lamb", "onebitlamb", "cpuadam", "fusedadam"), "adamw")
     name = reader.word("optimizer.type", among=names | like, default=None)
@@ -368,8 +370,7 @@ def _read_optimizer(reader: OptionReader, *, narrow: bool) -> JsonObject:
         name = "momentum"
     is_own = reader.switch("bf16.bf16_master_weights_and_grads")
     states = reader.switch("bf16.bf16_optimizer_states")
-    master = "bf16" if is_own else "fp32" if narrow else "none"
-    return {"name": name, "master": master, "states": "bf16" if states else "fp32"}
+    return {"name": name, "master": "bf16" if is_own else "fp32", "states": "bf16" if states else "fp32"}
 
 
 def _is_config(data: JsonObject) -> bool:

@@ -191,8 +191,8 @@ def bridge_words(said: JsonMapping, named: str | None, source: str) -> JsonObjec
     sparse = model in MODELS and has_experts(MODELS[model])
     needed_names = (*STATED, *(("expert_model_parallel_size",) if sparse else ()))
     if absent := [key for key in needed_names if type(said.get(key)) is not int]:
-        expected = "a value beside the recipe's name, which is not here"
-        raise InputError(Problem(path=key, given="nothing", expected=expected, where=source) for key in absent)
+        expected_text = "a value beside the recipe's name, which is not here"
+        raise InputError(Problem(path=key, given="nothing", expected=expected_text, where=source) for key in absent)
     full = {} if "recompute_granularity" in said or model not in RECOMPUTED else {"recompute-granularity": "full"}
     return {"model": model, **full, **dict(_options(said, source))}
 
@@ -352,8 +352,8 @@ def _read(source: PrimusRun, files: Files) -> Imported:
     if any(word in framework for word in IMAGES) or "diffusion" in str(module["model"]).lower():
         raise other_work(f"a model of images or video (framework {framework[:40]})", where=source.name)
     if framework not in FRAMEWORKS:
-        expected = f"framework {', '.join(FRAMEWORKS)}"
-        raise refusal(f"framework {framework[:40]}", expected, path="modules", where=source.name)
+        expected_text = f"framework {', '.join(FRAMEWORKS)}"
+        raise refusal(f"framework {framework[:40]}", expected_text, path="modules", where=source.name)
     stated_options: JsonObject = {}
     notes: list[str] = []
     model = str(_read_value(module["model"], place))
@@ -362,8 +362,8 @@ def _read(source: PrimusRun, files: Files) -> Imported:
         if layer_table is None:
             notes.append(f"the file {name[:60]}, which is not here")
         stated_options = _over(stated_options, layer_table or {})
-    others = [key for key in stated_options if str(key).replace("_", "-") in OTHER_WORK]
-    stated_options = {key: value for key, value in stated_options.items() if key not in others}
+    other_keys = [key for key in stated_options if str(key).replace("_", "-") in OTHER_WORK]
+    stated_options = {key: value for key, value in stated_options.items() if key not in other_keys}
     inner = module.get("overrides")
     stated_options = _fill_environment(_over(stated_options, inner if isinstance(inner, Mapping) else {}), place)
     if framework == "torchtitan":

@@ -177,8 +177,8 @@ class OptionReader:
         todo = f"say it with --env {name}=..." if name else "say it with --env or --arg"
         if name.isdigit():
             todo = f"it is argument {name} of the script: say the arguments with --arg, in order"
-        given, expected = f"{value[:60]}, which is left open", "a value that the files state"
-        self.problems.append(Problem(path=option, given=given, expected=expected, todo=todo))
+        given, expected_text = f"{value[:60]}, which is left open", "a value that the files state"
+        self.problems.append(Problem(path=option, given=given, expected=expected_text, todo=todo))
         return instead
 
     def size(self, *names: str) -> int | None:

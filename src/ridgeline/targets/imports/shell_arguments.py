@@ -156,7 +156,7 @@ def _call_in(block: str, script: str, place: Checkout) -> tuple[tuple[str, ...],
 def missing_arguments(files: Files, wanted: Mapping[int, str], call: Call | None) -> InputError:
     """What a script has to be called with."""
     script = next(name for name in files if name.endswith(SCRIPTS))
-    expected = ", ".join(f"{number} {explanation}".strip() for number, explanation in wanted.items())
+    expected_text = ", ".join(f"{number} {explanation}".strip() for number, explanation in wanted.items())
     arguments = checkout_of(files).arguments
     todo = f"say them in order with --arg WORD, or the whole call: ridgeline import 'bash {script} WORD WORD ...'"
     if call is not None:
@@ -165,7 +165,7 @@ def missing_arguments(files: Files, wanted: Mapping[int, str], call: Call | None
         Problem(
             path="arguments",
             given=f"a script that takes words, called with {len(arguments) or 'none'}",
-            expected=expected[:1500],
+            expected=expected_text[:1500],
             todo=todo,
             where=script,
         )

@@ -518,9 +518,11 @@ class _Shell:
         self.recorded_sizes[0] += len(shown_words)
         self.recorded_sizes[1] += sum(map(len, shown_words))
         if self.recorded_sizes[0] > MOST_WORDS or self.recorded_sizes[1] > LONGEST_COMMANDS:
-            expected = f"at most {MOST_WORDS:,} words and {LONGEST_COMMANDS:,} characters of all commands"
+            expected_text = f"at most {MOST_WORDS:,} words and {LONGEST_COMMANDS:,} characters of all commands"
             todo = "shorten its loops, or import the command that starts the run"
-            raise InputError(Problem(path="", given="commands that grow without end", expected=expected, todo=todo))
+            raise InputError(
+                Problem(path="", given="commands that grow without end", expected=expected_text, todo=todo)
+            )
         self.script.commands.append(shown_words)
 
     def test(self, words: list[Token]) -> bool | None:

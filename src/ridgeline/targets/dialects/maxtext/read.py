@@ -144,9 +144,9 @@ def _mesh(reader: option_reader.OptionReader, second: str) -> JsonObject:
     has_copies = degrees["data"] is not None and degrees["data"] > 1
     for axis in ("tensor", "tensor_sequence", "context", "pipeline", "expert", *(("fsdp",) if has_copies else ())):
         if degrees[axis] is None:
-            given, todo = "-1, which takes what the others leave", "say the machine with --on"
-            path, expected = f"ici_{axis}_parallelism", "a degree, or a machine that tells it"
-            reader.problems.append(Problem(path=path, given=given, expected=expected, todo=todo))
+            given_text, todo = "-1, which takes what the others leave", "say the machine with --on"
+            path, expected_text = f"ici_{axis}_parallelism", "a degree, or a machine that tells it"
+            reader.problems.append(Problem(path=path, given=given_text, expected=expected_text, todo=todo))
     if degrees.get(second):
         degrees[second] = max(1, (degrees[second] or 1) // 2)
     sizes = {axis: degree or 1 for axis, degree in degrees.items()}

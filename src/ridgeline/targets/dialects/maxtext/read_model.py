@@ -187,8 +187,8 @@ def _open_axis(options: JsonMapping, place: str, usual: str) -> tuple[str, int]:
     """The one axis that takes what the others leave (nothing where there is none, or several), and their product."""
     degrees = {axis: options.get(f"{place}_{axis}_parallelism", -1 if axis == usual else 1) for axis in INNER}
     open_axes = [axis for axis, degree in degrees.items() if degree == -1]
-    others = math.prod(degree for degree in degrees.values() if type(degree) is int and degree > 0)
-    return open_axes[0] if len(open_axes) == 1 else "", others
+    product_of_others = math.prod(degree for degree in degrees.values() if type(degree) is int and degree > 0)
+    return open_axes[0] if len(open_axes) == 1 else "", product_of_others
 
 
 def filled_axes(table: Table, devices: int) -> Table:
@@ -196,13 +196,13 @@ def filled_axes(table: Table, devices: int) -> Table:
 
     That of fsdp stays open where nothing is copied: it is all that the others leave then.
     """
-    (axis, others), (_, outer) = _open_axis(table.data, "ici", "fsdp"), _open_axis(table.data, "dcn", "")
-    if axis in ("", "data") or not devices or devices % (others * outer):
+    (axis, product_of_others), (_, outer) = _open_axis(table.data, "ici", "fsdp"), _open_axis(table.data, "dcn", "")
+    if axis in ("", "data") or not devices or devices % (product_of_others * outer):
         return table
     copies = [table.data.get(f"{place}_data_parallelism", 1) for place in ("dcn", "ici")]
     if axis == "fsdp" and not any(type(degree) is int and degree > 1 for degree in copies):
         return table
-    return replace(table, data={**table.data, f"ici_{axis}_parallelism": devices // (others * outer)})
+    return replace(table, data={**table.data, f"ici_{axis}_parallelism": devices // (product_of_others * outer)})
 
 
 def filled_slices(table: Table, devices: int, slices: int) -> Table:
@@ -211,9 +211,9 @@ def filled_slices(table: Table, devices: int, slices: int) -> Table:
         return table
     stated_options = dict(table.data)
     for place, size, usual in (("dcn", slices, "data"), ("ici", devices // slices, "fsdp")):
-        axis, others = _open_axis(stated_options, place, usual)
-        if axis and size % others == 0:
-            stated_options[f"{place}_{axis}_parallelism"] = size // others
+        axis, product_of_others = _open_axis(stated_options, place, usual)
+        if axis and size % product_of_others == 0:
+            stated_options[f"{place}_{axis}_parallelism"] = size // product_of_others
     return replace(table, data=stated_options)
 
 

@@ -487,16 +487,16 @@ def policy_of(kind: str, parts: frozenset[str], experts: bool) -> str:
 def _formats(scenario: Scenario) -> Iterator[Piece]:
     """Weights rest in weight_dtype and are cast to dtype for every product: fp32 weights are the master copy."""
     precision, work = scenario.plan.precision, training(scenario).workload
-    stored, states = precision.weights.id, work.optimizer.states.id
-    without_master = stored != "fp32" and work.optimizer.master is None
+    weight_format, states = precision.weights.id, work.optimizer.states.id
+    without_master = weight_format != "fp32" and work.optimizer.master is None
     yield Say("dtype", LONG_FORMATS.get(precision.activations.id, "bfloat16"), "plan.precision.activations")
-    stored_format = LONG_FORMATS.get(stored, "bfloat16") if without_master else "float32"
+    stored_format = LONG_FORMATS.get(weight_format, "bfloat16") if without_master else "float32"
     yield Say("weight_dtype", stored_format, "plan.precision.weights", "workload.optimizer.master")
-    if precision.activations.id not in LONG_FORMATS or precision.activations.id != stored:
+    if precision.activations.id not in LONG_FORMATS or precision.activations.id != weight_format:
         why = "weights are used in the format of activations"
         yield from lose(why, "plan.precision.weights", "plan.precision.activations")
     master = work.optimizer.master.id if work.optimizer.master else "none"
-    if not without_master and master != ("none" if stored == "fp32" else "fp32"):
+    if not without_master and master != ("none" if weight_format == "fp32" else "fp32"):
         yield Lose("workload.optimizer.master", "the optimizer updates the weights as they rest: fp32, or none beside")
     format_kept = next((name for name, word in LONG_FORMATS.items() if word == stored_format), "fp32")
     yield Fixed("workload.optimizer.states", format_kept, "states have the format of weight_dtype")

@@ -138,8 +138,8 @@ def _options(made: Made, function: str, folder: str, source: str) -> JsonObject:
         for key, value in parts.parts.items() if isinstance(parts, Made) else ():
             name = f"{section}.{key}"
             if isinstance(value, Unknown) and name.startswith(NEEDED) and key not in LEFT:
-                expected = "a value that the file states"
-                wrong.append(Problem(path=name, given=str(value)[:80], expected=expected, where=source))
+                expected_text = "a value that the file states"
+                wrong.append(Problem(path=name, given=str(value)[:80], expected=expected_text, where=source))
             elif is_known(value) and not isinstance(value, Made):
                 options_found[name] = value
     if wrong:
@@ -202,11 +202,13 @@ def _model(spec: Any, function: str, folder: str) -> JsonObject:
 
 def read(files: Files) -> Imported:
     """What a job file says."""
-    expected = "one TOML file with [model], [training] and [parallelism], or a Python file of Trainer.Config functions"
+    expected_text = (
+        "one TOML file with [model], [training] and [parallelism], or a Python file of Trainer.Config functions"
+    )
     if is_registry(files):
         table, notes = job_of(files)
         return read_job(table, checkout_of(files).model, notes)
-    return read_job(only(files, _is_job, expected, ".toml"), checkout_of(files).model or model_in(files))
+    return read_job(only(files, _is_job, expected_text, ".toml"), checkout_of(files).model or model_in(files))
 
 
 def read_job(table: Table, named: str | None, notes: tuple[str, ...] = ()) -> Imported:
@@ -335,8 +337,8 @@ def _stages(reader: OptionReader, layers: int | None, plan: JsonObject) -> JsonO
     layers_held[0] -= first
     layers_held[-1] -= last
     if min(layers_held) < 0:
-        expected = f"no more stages than {layers} layers fill"
-        reader.bad("parallelism.pipeline_parallel_degree", plan["pp"], expected, None)
+        expected_text = f"no more stages than {layers} layers fill"
+        reader.bad("parallelism.pipeline_parallel_degree", plan["pp"], expected_text, None)
     return {"schedule": schedule} | ({"placement": layers_held} if len(set(layers_held)) > 1 else {})
 
 

@@ -258,18 +258,17 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
     without_master = stored_format == "bf16" and work.optimizer.master is None
     paths = ("plan.precision.weights", "plan.precision.activations")
     yield Say("training.mixed_precision_param", LONG_FORMATS[stored_format], *paths)
-    yield Say("training.dtype", "bfloat16" if without_master else "float32", "workload.optimizer.master")
+    dtype_paths = ("workload.optimizer.master", "workload.optimizer.states")
+    yield Say("training.dtype", "bfloat16" if without_master else "float32", *dtype_paths)
     yield Say("training.mixed_precision_reduce", "float32")
     yield Fixed("plan.precision.gradients", "fp32", "FSDP reduces in fp32")
     states, master = work.optimizer.states.id, work.optimizer.master
     if states != ("bf16" if without_master else "fp32"):
         yield Lose("workload.optimizer.states", "states have the format of training.dtype")
-    else:
-        yield Say("training.dtype", "bfloat16" if without_master else "float32", "workload.optimizer.states")
     if not without_master and (master.id if master else "none") != ("none" if stored_format == "fp32" else "fp32"):
         yield Lose("workload.optimizer.master", "the optimizer updates the sharded weights, which are fp32")
-    others = [path for path in paths if decisions_of(scenario)[path] != stored_format]
-    yield from lose("weights and activations are both bf16 or both fp32", *others)
+    other_paths = [path for path in paths if decisions_of(scenario)[path] != stored_format]
+    yield from lose("weights and activations are both bf16 or both fp32", *other_paths)
     compute, decisions = scenario.plan.precision.compute.id, decisions_of(scenario)
     scaling = decisions.get("plan.precision.scaling")
     kind = next((kind for kind, means in CONVERTERS.items() if means == (compute, scaling)), None)

@@ -16,7 +16,7 @@ from ridgeline.targets.dialects.megatron.write import FUSED, without_fused_norms
 from ridgeline.targets.dialects.verl import names as verl
 from ridgeline.targets.imports.option_reader import nest_options
 from ridgeline.targets.launchers import launch as launchers
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, media_of_the_data
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, lose, media_of_the_data
 from ridgeline.targets.option_table import say_options
 from ridgeline.targets.options import LONG_FORMATS, options
 from ridgeline.targets.recompute_fallback import checkpointing_pieces, fallback_losses, same_in_stages
@@ -114,12 +114,10 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
     precision, decisions = scenario.plan.precision, decisions_of(scenario)
     stored_format = "fp16" if precision.weights.id == "fp16" else "bf16"
     long = LONG_FORMATS[stored_format]
-    for path in ("weights", "activations"):
-        if getattr(precision, path).id == stored_format:
-            yield Say(f"{verl.MEGATRON}.dtype", long, f"plan.precision.{path}")
-        else:
-            yield Lose(f"plan.precision.{path}", "the actor's weights and activations are bf16 or fp16")
-    yield Say(f"{verl.MEGATRON}.dtype", long)
+    paths = {f"plan.precision.{name}": getattr(precision, name).id for name in ("weights", "activations")}
+    yield Say(f"{verl.MEGATRON}.dtype", long, *paths)
+    other_paths = (path for path, id in paths.items() if id != stored_format)
+    yield from lose("the actor's weights and activations are bf16 or fp16", *other_paths)
     recipe = RECIPES.get((precision.compute.id, decisions.get("plan.precision.scaling", "")))
     if recipe:
         yield Say(f"{verl.LAYER}.fp8", "e4m3", "plan.precision.compute")
@@ -281,15 +279,13 @@ def _write_formats(scenario: Scenario) -> Iterator[Piece]:
     stored_format = "fp16" if precision.weights.id == "fp16" else "bf16"
     without_master = work.optimizer.master is None
     word = LONG_FORMATS[stored_format]
-    yield Say(f"{verl.FSDP}.dtype", word, "plan.precision.weights")
+    names = ("compute", "weights", "activations")
+    yield Say(f"{verl.FSDP}.dtype", word, *(f"plan.precision.{name}" for name in names))
+    other_paths = (f"plan.precision.{name}" for name in names if getattr(precision, name).id != stored_format)
+    yield from lose("the FSDP backend computes in bf16 or fp16", *other_paths)
     format_kept = without_master or work.optimizer.master == dtype("fp32")
     paths_carried = ("workload.optimizer.master",) if format_kept else ()
     yield Say(f"{verl.FSDP}.model_dtype", stored_format if without_master else "fp32", *paths_carried)
-    for path in ("compute", "weights", "activations"):
-        if getattr(precision, path).id == stored_format:
-            yield Say(f"{verl.FSDP}.dtype", word, f"plan.precision.{path}")
-        else:
-            yield Lose(f"plan.precision.{path}", "the FSDP backend computes in bf16 or fp16")
     yield from habits(verl.ID, "write_formats")
     yield Fixed("workload.optimizer.master", "none" if without_master else "fp32", "sharded weights are fp32 or 16-bit")
     state_format = stored_format if without_master else "fp32"
