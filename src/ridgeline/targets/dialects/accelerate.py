@@ -259,12 +259,12 @@ def _model_from_scratch(reader: OptionReader, files: Files) -> JsonMapping | str
         return None
     config = named_table(files, reader.options.get("train.config_name"))
     if config is not None and "model_type" in config:
-        reader.take("train.config_name")
+        reader.skip("train.config_name")
         return config
     kind = str(reader.options.get("train.model_type"))
     if kind not in GPT2:
         return None
-    reader.take("train.model_type")
+    reader.skip("train.model_type")
     changes = str(reader.take("train.config_overrides", default=""))
     stated_options = {name: int(value) for name, value in re.findall(r"(n_\w+|vocab_size)=(\d{1,7})", changes)}
     sizes = [name for name in (*GPT2[kind], "n_inner") if f"train.{name}" in reader]

@@ -99,7 +99,6 @@ def _pipeline(scenario: Scenario) -> Iterator[Piece]:
         yield from fallback_losses(scenario, cover, "one interval for all layers")
         yield Say("pipeline.activation_checkpoint_interval", 1, "plan.recompute.kind", "plan.recompute.layers")
         return
-    yield Fixed("plan.recompute.kind", "none", "layers are recomputed where the model's code calls checkpoint()")
     if plan.recompute.kind != "none":
         yield from lose(CODE, *(f"plan.recompute.{key}" for key in KEYS), yours=True)
 
@@ -144,7 +143,6 @@ def _mesh(scenario: Scenario) -> Iterator[Piece]:
     if mesh.tp > 1:
         yield Say("tensor_parallel.autotp_size", mesh.tp, "plan.tp")
         yield Say("tensor_parallel.tp_overlap_comm", decisions_of(scenario)["plan.overlap.tp"], "plan.overlap.tp")
-        yield Fixed("plan.sequence_parallel", False, "AutoTP splits matrices only")
     yield from habits(ID, "mesh")
     shared, why = sequence_ranks(scenario)
     if why:
@@ -152,7 +150,6 @@ def _mesh(scenario: Scenario) -> Iterator[Piece]:
     if shared > 1:
         yield Say(CP, shared, "plan.cp")
         yield Say("data_parallel_size", mesh.dp)  # both make the groups
-        yield Fixed("plan.cp_kind", "all-to-all", "Ulysses exchanges heads for sequence")
 
 
 def _experts(scenario: Scenario) -> Iterator[Piece]:
@@ -265,7 +262,6 @@ def _optimizer(scenario: Scenario) -> Iterator[Piece]:
             yield Say("bf16.bf16_optimizer_states", True, "workload.optimizer.states")
     expected_format = "none" if stored_format == "fp32" else "fp32"
     yield Fixed("workload.optimizer.master", expected_format, "16-bit weights get a copy in fp32, fp32 weights none")
-    yield Fixed("workload.optimizer.states", "fp32", "states are kept in fp32")
 
 
 def read(files: Files) -> Imported:
@@ -349,7 +345,7 @@ def _read_formats(reader: OptionReader) -> JsonObject:
         stored_format = "bf16"
         reader.assumptions.append("precision = bf16: the file leaves it to the script")
     format_kept = reader.word("communication_data_type", "data_types.grad_accum_dtype", among=FORMATS, default=None)
-    reader.take("data_types.grad_accum_dtype")
+    reader.skip("data_types.grad_accum_dtype")
     gradients = format_kept or stored_format
     return {"name": stored_format, "gradients": gradients}
 

@@ -173,7 +173,6 @@ def formats(scenario: Scenario) -> Iterator[Piece]:
         yield Fixed(f"plan.precision.{path}", stored_format, why)
         if getattr(precision, path).id != stored_format:
             yield Lose(f"plan.precision.{path}", f"one format for all: written as {stored_format}")
-    yield Lose("plan.precision.scaling", "narrow formats are not written")
     wide = kind == "mixed_precision" and is_sharded
     gradient_format = "fp32" if wide or stored_format == "fp32" else "bf16"
     yield Fixed("plan.precision.gradients", gradient_format, "fp32 beside zero1 only")
@@ -370,7 +369,7 @@ def plan_of(reader: OptionReader, mesh: Mapping[str, int], spec: ModelSpec | Non
     plan["shard"] = "zero1" if reader.switch(f"{MESH}.zero1", default=True) else "none"
     plan["recompute"] = _recompute(reader, mesh["cp"] > 1)
     fused = [reader.switch(f"model.fusions.{name}") for name in ("flash_attention", "ring_attention")]
-    reader.take("model.fusions.softmax"), reader.take("model.transpose_nki_inputs")
+    reader.skip("model.fusions.softmax", "model.transpose_nki_inputs")
     plan["attention"] = "flash" if any(fused) or mesh["cp"] > 1 else "unfused"
     plan["precision"] = _formats(reader, plan["shard"] == "zero1")[0]
     return plan
@@ -436,7 +435,7 @@ def workload_of(reader: OptionReader) -> JsonObject:
     optimizer = {"name": reader.word("model.optim.name", among=names, default="adamw")}
     optimizer |= _formats(reader, is_sharded)[1]
     sizes = read_options(ID, "batch", reader)
-    reader.take("data.seq_length")
+    reader.skip("data.seq_length")
     workload: JsonObject = {"kind": "train", "seq": sizes.get("seq"), "global_batch": sizes.get("global_batch")}
     workload["optimizer"] = optimizer
     tuning_switches = [name for name in reader.options if name.startswith("model_alignment_strategy")]
@@ -507,8 +506,8 @@ def _mesh(reader: OptionReader, ranks: int, spec: ModelSpec | None, table: Table
         if isinstance(mixer, Attention) and not shares_evenly(mixer, wide):
             expected_text = f"a divisor of {mixer.heads} heads that shares {mixer.kv_heads} of keys evenly"
             raise refusal(str(wide), expected_text, path=TP, where=table.source)
-    reader.take(f"{MESH}.kv_replicator"), reader.take("model.qkv_linear"), reader.take("model.fuse_qkv")
-    reader.take("trainer.lnc"), reader.take("trainer.devices"), reader.take("trainer.num_nodes")
+    reader.skip(f"{MESH}.kv_replicator", "model.qkv_linear", "model.fuse_qkv")
+    reader.skip("trainer.lnc", "trainer.devices", "trainer.num_nodes")
     degrees = read_options(ID, "axes", reader) | read_options(ID, "experts", reader)
     return {"tp": wide // ranks, **degrees, "chunks": reader.degree(CHUNKS)}
 
@@ -516,8 +515,8 @@ def _mesh(reader: OptionReader, ranks: int, spec: ModelSpec | None, table: Table
 def _model(files: Files, reader: OptionReader, table: Table) -> str | JsonMapping | None:
     """The model: that of the caller, of the config.json beside, of the dimensions, or of the name."""
     source = str(reader.take("model_source", default="megatron"))
-    for name in ("model_config", "num_layers", "hidden_size", "max_position_embeddings"):
-        reader.take(f"model.{name}")
+    keys = ("model_config", "num_layers", "hidden_size", "max_position_embeddings")
+    reader.skip(*(f"model.{key}" for key in keys))
     model_name = checkout_of(files).model or model_in(files)
     if model_name is not None:
         return model_name
@@ -555,6 +554,5 @@ def _spelled_model(reader: OptionReader, table: Table) -> str | JsonMapping | No
     model = read_model(inner_reader, named_by_path(table.source))
     inner_reader.unread({})  # raises what could not be used
     reader.assumptions += inner_reader.assumptions
-    for key in names(ID, "spelled"):
-        reader.take(f"model.{key}")
+    reader.skip(*(f"model.{key}" for key in names(ID, "spelled")))
     return model

@@ -10,7 +10,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serving_plan import Speculation
 from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.imports.option_reader import OptionReader
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
+from ridgeline.targets.ledger import Lose, Piece, Say
 from ridgeline.targets.options import options
 from ridgeline.targets.serving.engine import (
     EngineSplit,
@@ -58,7 +58,6 @@ def mesh(scenario: Scenario, one: EngineSplit) -> Iterator[Piece]:
     if one.dp > 1:
         yield Say("--dp-size", one.dp, "plan.serving.data_parallel_size", "plan.tp")
         yield Say("--enable-dp-attention", True, "plan.serving.data_parallel_size")
-    yield Fixed("plan.serving.data_parallel_size", 1, "one rank of data")
     if not has_experts(scenario.model):
         return
     yield Say("--ep-size", one.ep, "plan.ep")
@@ -143,8 +142,7 @@ def read_engine(reader: OptionReader, replicas: int = 1) -> JsonObject:
     drafts = reader.take("speculative-algorithm")
     if drafts is not None:
         tokens = reader.count("speculative-num-steps") or (reader.count("speculative-num-draft-tokens") or 2) - 1
-        reader.take("speculative-num-draft-tokens")
-        reader.take("speculative-eagle-topk")
+        reader.skip("speculative-num-draft-tokens", "speculative-eagle-topk")
         kind = "ngram" if str(drafts).upper() == "NGRAM" else "mtp"
         plan["speculation"] = {"draft": kind, "draft_tokens": max(1, tokens)}
     plan |= {"serving": serving, "dp": dp * replicas}

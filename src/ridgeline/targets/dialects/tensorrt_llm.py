@@ -73,7 +73,6 @@ def _mesh(scenario: Scenario, one: EngineSplit) -> Iterator[Piece]:
         yield Say("enable_attention_dp", True)
         why = f"attention DP goes over all ranks: written with {one.tp * one.dp} of them, tp 1"
         yield from lose(why, "plan.serving.data_parallel_size", "plan.tp")
-    yield Fixed("plan.serving.data_parallel_size", 1, "one rank of data")
     if has_experts(scenario.model):
         yield Say("moe_expert_parallel_size", one.ep, "plan.ep")
         yield Lose("plan.etp", "ranks that expert parallelism leaves split the experts")

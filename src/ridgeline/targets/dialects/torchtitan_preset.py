@@ -138,7 +138,6 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
     else:
         yield Lose("plan.precision.scaling", "float8 scales by row, mxfp8 by block")
     yield Fixed("plan.precision.compute", stored_format, "products are bf16 or fp32, or float8 and mxfp8 by converters")
-    yield Fixed("workload.optimizer.name", "adamw", "default_adamw is written; others want groups of parameters")
 
 
 def module(scenario: Scenario, said: JsonMapping, name: str) -> str:

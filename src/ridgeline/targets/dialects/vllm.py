@@ -75,7 +75,6 @@ def mesh(scenario: Scenario, one: EngineSplit) -> Iterator[Piece]:
         if not has_experts(scenario.model):
             why = "ranks of a model without experts do not wait for each other: they are replicas"
             yield from lose(why, "plan.serving.data_parallel_size", "plan.serving.replicas")
-    yield Fixed("plan.serving.data_parallel_size", 1, "one rank of data")
     if not has_experts(scenario.model):
         return
     group = one.tp * one.dp

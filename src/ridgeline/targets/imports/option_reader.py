@@ -152,6 +152,10 @@ class OptionReader:
                 return self.options[name]
         return default
 
+    def skip(self, *names: str) -> None:
+        """Pass over options that say nothing beside those that were read."""
+        self.taken |= set(names) & self.options.keys()
+
     def count(self, *names: str, default: int | None = None) -> int | None:
         """A whole number of at least 1; "auto", null and a variable left open count as not given."""
         value = self.take(*names)

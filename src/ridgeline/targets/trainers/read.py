@@ -138,9 +138,7 @@ def read_run(
         seq = default
     packed = reader.switch(words["packed"].split()[0])
     work = {"kind": "train", "seq": seq, "packed": packed, "optimizer": optimizer, **_lora(reader, words, task)}
-    reader.take(words["attention"])
-    for name in words["packed"].split():
-        reader.take(name)
+    reader.skip(words["attention"], *words["packed"].split())
     _refuse_degrees(reader)
     return Imported(
         target=target,
@@ -174,8 +172,7 @@ def _batch(reader: OptionReader, words: Mapping[str, str]) -> tuple[int, int]:
     sizes = ("deepspeed.train_micro_batch_size_per_gpu", "deepspeed.gradient_accumulation_steps")
     zero_sizes = [None if reader.take(name) == "auto" else reader.count(name) for name in sizes]
     micro, steps = reader.count(words["micro"]) or zero_sizes[0], reader.count(words["steps"]) or zero_sizes[1]
-    reader.take("deepspeed.train_batch_size")
-    reader.take("accelerate.deepspeed_config.gradient_accumulation_steps")
+    reader.skip("deepspeed.train_batch_size", "accelerate.deepspeed_config.gradient_accumulation_steps")
     default = int(words.get("micro_default", "8"))
     if micro is None:
         reader.assumptions.append(f"microbatch = {default}: the files do not say it")
@@ -283,7 +280,7 @@ def _formats(reader: OptionReader, words: Mapping[str, str], wide: bool, zero: b
         gradients = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
         options = ("deepspeed.communication_data_type", "deepspeed.data_types.grad_accum_dtype")
         reduced = reader.word(*options, among=gradients, default=None)
-        reader.take("deepspeed.data_types.grad_accum_dtype")
+        reader.skip("deepspeed.data_types.grad_accum_dtype")
         optimizer["master"] = "none" if stored_format == "fp32" else "fp32"
         return {"name": stored_format, "gradients": reduced or stored_format}, optimizer
     if pure or stored_format == "fp32":

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ridgeline.plan.scenario import Scenario, training
-from ridgeline.targets.decisions import decisions_of, divisor_below, has_experts
+from ridgeline.targets.decisions import decisions_of, divisor_below
 from ridgeline.targets.dialects.deepspeed import OVERLAPPED, STAGES, offload_pieces, zero_offloads
 from ridgeline.targets.dialects.verl.names import LORA_NAMES, weights_of
 from ridgeline.targets.imports.option_reader import nest_options
@@ -160,8 +160,6 @@ def common(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]
     for part in (_pieces_batch, _offload, _formats, _switches):
         yield from part(scenario, run, words)
     yield from habits("trainers", "experts")
-    if has_experts(scenario.model):
-        yield Fixed("plan.moe_dispatch", "all-to-all", "every rank holds all experts")
     yield from _zero(scenario, run, words) if run.backend == "deepspeed" else _sharding_pieces(run, words)
 
 
@@ -218,7 +216,6 @@ def _lora(scenario: Scenario, words: Words) -> Iterator[Piece]:
 
 def _recompute(scenario: Scenario, words: Words) -> Iterator[Piece]:
     yield from checkpointing_pieces(scenario, words["recompute"], switches_off="recompute_off" in words)
-    yield Fixed("plan.recompute.layers", None, "all layers")
 
 
 def _offload(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
@@ -257,7 +254,6 @@ def _formats(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piec
         if getattr(precision, path).id != (weight_format if path == "weights" else stored_format):
             why = f"kept in {weight_format}" if path == "weights" else f"products are multiplied in {stored_format}"
             yield Lose(f"plan.precision.{path}", why)
-    yield Lose("plan.precision.scaling", "narrow formats are not written")
     if run.backend == "deepspeed":
         return
     why = "gradients have the format that weights are kept in" if run.backend == "ddp" else "FSDP2 reduces in it"
@@ -320,7 +316,6 @@ def _zero(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
             yield Lose("plan.overlap.param-gather", "overlap_comm switches reduction and gathering together")
     if run.cp > 1:
         yield Say(words["sp"], run.cp, "plan.cp")
-        yield Fixed("plan.cp_kind", "all-to-all", "Ulysses exchanges heads for sequence")
     if run.tp > 1:
         yield Say("deepspeed.tensor_parallel.autotp_size", run.tp, "plan.tp")
         overlaps_tp = bool(decisions.get("plan.overlap.tp"))
@@ -339,7 +334,6 @@ def _zero(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
         yield Say("deepspeed.data_types.grad_accum_dtype", gradients, "plan.precision.gradients")
     master = "none" if stored_format == "fp32" else "fp32"
     yield Fixed("workload.optimizer.master", master, "16-bit weights get a copy in fp32, fp32 weights none")
-    yield Fixed("workload.optimizer.states", "fp32", "states are kept in fp32")
 
 
 def trainer_export(id: str, scenario: Scenario, pieces: Iterable[Piece], command: NodeCommand) -> Export:

@@ -254,7 +254,7 @@ def _formats(reader: option_reader.OptionReader) -> tuple[JsonObject, JsonObject
     used = reader.word("dtype", among=short, default="bf16")
     stored_format = reader.word("weight_dtype", among=short, default="fp32")
     gradients = read_options(maxtext.ID, "gradients", reader)["gradients"]
-    reader.take("mu_dtype")
+    reader.skip("mu_dtype")
     narrow = reader.word("quantization", among=maxtext.QUANTIZED, default=None)
     precision = dict.fromkeys(("compute", "weights", "activations", "kv"), used) | {"gradients": gradients}
     if narrow is not None:

@@ -104,9 +104,7 @@ def _file_named(reader: OptionReader) -> str:
     stem = Path(reader.table.source).stem
     is_known = stem in ALSO_NAMED or stem in MODELS_NAMED.values()
     if is_known:
-        for option in list(reader.options):
-            if option.startswith("base_") or option in DESCRIBES:
-                reader.take(option)
+        reader.skip(*DESCRIBES, *(option for option in reader.options if option.startswith("base_")))
     return stem if is_known else "default"
 
 

@@ -179,7 +179,6 @@ def mesh(scenario: Scenario) -> Iterator[Piece]:
     if axes.cp > 1:
         yield from exchange(scenario, parts["context"][0])
     yield Fixed("plan.etp", axes.tp if has_experts(scenario.model) else 1, "the tensor axis splits experts too")
-    yield Fixed("plan.moe_dispatch", "all-to-all", "tokens are exchanged with ragged all-to-all")
 
 
 def axis_degrees(scenario: Scenario) -> dict[str, tuple[int, int]]:

@@ -60,8 +60,7 @@ def decoding(reader: OptionReader) -> tuple[JsonObject, int]:
     """The [workload] table of a decode step at the longest context, and the sequences of each data-parallel replica."""
     context = reader.count(*LONGEST) or 2048
     batch = reader.count(*MOST, default=1) or 1
-    for name in (*LONGEST, *MOST, *WRITTEN, "global-batch-size"):
-        reader.take(name)
+    reader.skip(*LONGEST, *MOST, *WRITTEN, "global-batch-size")
     step = f"the decode step of {batch} sequences that each hold {context} tokens"
     reader.assumptions.append(f"a run that generates text: {step}")
     return {"kind": "decode", "context": context}, batch
@@ -87,7 +86,7 @@ def read_workload(reader: OptionReader) -> JsonObject:
     optimizer["name"] = kind
     if reader.switch("use-precision-aware-optimizer"):
         states = reader.word("exp-avg-dtype", among=FORMATS, default="fp32")
-        reader.take("exp-avg-sq-dtype")
+        reader.skip("exp-avg-sq-dtype")
         optimizer |= {"states": states} if states != "fp32" else {}
         master = reader.word("main-params-dtype", among=FORMATS, default="fp32")
         optimizer |= {"master": master} if master != "fp32" else {}
@@ -101,7 +100,7 @@ def read_workload(reader: OptionReader) -> JsonObject:
         reader.assumptions.append("global_batch: that behind the ramp-up of the batch")
     last = re.search(r"\d\S*:(\d{1,7})\W*$", str(reader.options.get("step-batch-size-schedule", "")))
     if last is not None:  # "0:384 200B:768": from so many tokens on
-        reader.take("step-batch-size-schedule")
+        reader.skip("step-batch-size-schedule")
         count_read["global_batch"] = int(last.group(1))
         reader.assumptions.append("global_batch: the last of the batch's schedule")
     count_read["optimizer"] = optimizer if optimizer != {"name": "adamw"} else None
@@ -157,7 +156,7 @@ def _pipeline(reader: OptionReader, layers: int, pp: int) -> JsonObject:
     schedule_name = next((name for option, name in zero.items() if reader.switch(option)), None)
     if schedule_name:
         schedule = {"schedule": schedule_name}
-        reader.take("enable-zero-bubble")
+        reader.skip("enable-zero-bubble")
         placement = _spread_layers(layers, pp, 2, (slots, ends)) if schedule_name == "zbv" else placement
     return schedule | ({"placement": list(placement)} if len(set(placement)) > 1 else {})
 
@@ -183,8 +182,7 @@ def _sharding(reader: OptionReader, seen: RunFacts, plan: JsonObject) -> JsonObj
     strategy = reader.word("data-parallel-sharding-strategy", among=SHARDS, default="none")
     if reader.switch("use-megatron-fsdp", "use-custom-fsdp"):
         shard = strategy
-        reader.take("no-gradient-accumulation-fusion"), reader.take("ckpt-format")
-        reader.take("init-model-with-meta-device")
+        reader.skip("no-gradient-accumulation-fusion", "ckpt-format", "init-model-with-meta-device")
     if reader.switch("use-torch-fsdp2"):
         shard = "zero2" if reader.switch("torch-fsdp2-no-reshard-after-forward") else "zero3"
     shard_plan: JsonObject = {"shard": shard}
@@ -208,7 +206,7 @@ def _memory(reader: OptionReader, layers: int) -> JsonObject:
         interval = reader.size("checkpoint-num-layers")
         if interval not in (None, 1):
             reader.assumptions.append(f"recompute: every layer's input is kept, not one of {interval}")
-    reader.take("deepspeed-activation-checkpointing")
+    reader.skip("deepspeed-activation-checkpointing")
     method = reader.take("recompute-method") or earlier
     count = reader.size("recompute-num-layers", "activations-checkpoint-num-layers")
     modules = reader.take("recompute-modules")
@@ -253,12 +251,12 @@ def _precision(reader: OptionReader) -> JsonObject:
     if reader.take("fp8-format", "fp8") is not None:
         formats_read["compute"] = "mxfp8" if recipe == "mxfp8" else "fp8-e4m3"
         formats_read["scaling"] = SCALES.get(recipe, "tensor")
-    reader.take("fp4-recipe")
+    reader.skip("fp4-recipe")
     if reader.take("fp4-format") is not None:
         formats_read |= {"compute": "nvfp4", "scaling": "block"}
     if reader.switch("fp8-param-gather", "fp4-param-gather"):
         formats_read["weights"] = formats_read["compute"]
-    reader.take("reuse-grad-buf-for-mxfp8-param-ag")
+    reader.skip("reuse-grad-buf-for-mxfp8-param-ag")
     return formats_read
 
 
@@ -283,13 +281,13 @@ def _switches(reader: OptionReader, seen: RunFacts, plan: JsonObject) -> JsonObj
     scope = reader.take("cuda-graph-modules", "cuda-graph-scope")
     graph = "full" if graph == "partial" and scope == "full_iteration" else graph
     if graph == "full":
-        reader.take("no-check-for-nan-in-loss-and-grad")
-    reader.take("te-rng-tracker")
+        reader.skip("no-check-for-nan-in-loss-and-grad")
+    reader.skip("te-rng-tracker")
     switch_plan |= {"graph": graph} if graph != "none" else {}
     if seen.experts:
         kind = reader.take("moe-token-dispatcher-type", default="allgather")
         backend = str(reader.take("moe-flex-dispatcher-backend", default="deepep"))
-        reader.take("moe-enable-deepep")
+        reader.skip("moe-enable-deepep")
         if kind == "allgather":
             reader.assumptions.append("moe_dispatch: all-to-all, where the script gathers all tokens")
         switch_plan |= {

@@ -59,7 +59,7 @@ def named_by_path(path: str) -> str:
 def vocabulary_of(reader: OptionReader) -> int | None:
     """Rows of the embedding where the options say them, by number or by a tokenizer that has one size."""
     stated_values = reader.count("padded-vocab-size", "pad-vocab-size-to") or reader.count("vocab-size")
-    reader.take("pad-vocab-size-to"), reader.take("vocab-size")
+    reader.skip("pad-vocab-size-to", "vocab-size")
     if stated_values is not None:
         return stated_values
     model = named_by_tokenizer(reader)
@@ -136,7 +136,7 @@ def _refuse_own_layers(reader: OptionReader) -> None:
     module = reader.options.get("spec")
     name = str(module[0] if isinstance(module, (list, tuple)) and module else module or "").split(" ")[0]
     if name.startswith(CORE) or not name or name.endswith("mamba_layer_specs"):
-        reader.take("spec")
+        reader.skip("spec")
         return
     given_text, expected_text = f"layers that {name[:80]} builds", "layers that the options spell"
     raise refusal(given_text, expected_text, path="--spec", todo="name the model with --model")
@@ -197,7 +197,7 @@ def read_model(reader: OptionReader, hint: str = "") -> str | JsonMapping:
     if layers > MOST_LAYERS:  # before they are spelled out
         raise refusal(f"{layers}", f"at most {MOST_LAYERS}", path="--num-layers", todo="is a digit too many?")
     if pattern:
-        reader.take("num-layers")
+        reader.skip("num-layers")
     hidden = _need(reader, "hidden-size")
     hint = hint or named_by_tokenizer(reader) or ""
     vocab = vocabulary_of(reader)
@@ -326,7 +326,7 @@ def _linear_layers(reader: OptionReader, layers: int) -> tuple[bool, ...]:
     interval = reader.take("linear-attention-freq")
     if interval is None or variant not in ("gated_delta_net", "gdn", ""):
         return (False,) * layers
-    reader.take("experimental-attention-variant")
+    reader.skip("experimental-attention-variant")
     return _layers_by_interval(interval, layers, last=False)
 
 
@@ -366,7 +366,7 @@ def _mixer(reader: OptionReader, hidden: int, biased: bool) -> JsonObject:
     positions = reader.word("position-embedding-type", among=words, default=default)
     positions = "rope" if rotary and positions == "learned" else positions
     if reader.switch("multi-latent-attention"):
-        reader.take("qk-layernorm"), reader.take("kv-channels")
+        reader.skip("qk-layernorm", "kv-channels")
         sizes_read = read_options(ID, "latent", reader)
         sparse = _indexer(reader)
         return {"kind": "mla", "heads": heads, "q_rank": reader.size("q-lora-rank") or 0, **sizes_read, **sparse}
@@ -390,7 +390,7 @@ def _indexer(reader: OptionReader) -> JsonObject:
     stated_values = any(row.option.removeprefix("--") in reader for row in option_rows(ID, "indexer"))
     if reader.options.get("experimental-attention-variant") != "dsa" and not stated_values:
         return {}
-    reader.take("experimental-attention-variant")
+    reader.skip("experimental-attention-variant")
     return {"indexer": read_options(ID, "indexer", reader)}
 
 
@@ -404,7 +404,7 @@ def _activation(reader: OptionReader) -> JsonObject:
         return {"activation": unit or "gelu"}
     if reader.switch("squared-relu"):
         return {"gated": False, "activation": "relu2"}
-    reader.take("openai-gelu"), reader.take("onnx-safe")
+    reader.skip("openai-gelu", "onnx-safe")
     return {"gated": False, "activation": "gelu"}
 
 
@@ -423,7 +423,7 @@ def _experts(reader: OptionReader, ffn: int, act: JsonMapping, biased: bool) -> 
     count = reader.size("num-experts") if not isinstance(expert_counts, list) else reader.take("num-experts")[0]
     if not count or count == 1:
         return {}
-    reader.take("moe-grouped-gemm")
+    reader.skip("moe-grouped-gemm")
     count_read: JsonObject = {"experts": count, "topk": reader.count("moe-router-topk", default=2)}
     if "moe-router-topk" not in reader:
         reader.assumptions.append("moe.topk = 2: Megatron-Core's default, where the files do not say it")

@@ -274,7 +274,7 @@ def _mesh(reader: OptionReader) -> JsonObject:
     plan = read_options(ID, "mesh", reader) | {"overlap": {}}
     if plan["tp"] > 1:
         plan["overlap"]["tp"] = reader.switch("parallelism.enable_async_tensor_parallel")
-    reader.take("parallelism.enable_async_tensor_parallel")
+    reader.skip("parallelism.enable_async_tensor_parallel")
     if not reader.switch("parallelism.enable_sequence_parallel", default=True) and plan["tp"] > 1:
         plan["sequence_parallel"] = False
     method = reader.take("parallelism.context_parallel_rotate_method", default="allgather")
@@ -307,8 +307,7 @@ def _pipeline(reader: OptionReader, plan: JsonObject) -> JsonObject:
     parts = reader.take("parallelism.module_fqns_per_model_part")
     overlap = reader.switch("parallelism.pipeline_parallel_expert_parallel_overlap", default=True)
     if plan["pp"] == 1:
-        reader.take("parallelism.pipeline_parallel_schedule")
-        reader.take("parallelism.pipeline_parallel_microbatch_size")
+        reader.skip(*(f"parallelism.pipeline_parallel_{name}" for name in ("schedule", "microbatch_size")))
         return {}
     name = reader.word("parallelism.pipeline_parallel_schedule", among=means, default="1f1b")
     chunks = 1 if name in ("1f1b", "gpipe") else 2
@@ -400,7 +399,7 @@ def _formats(reader: OptionReader) -> tuple[JsonObject, JsonObject]:
     long = {"bfloat16": "bf16", "float32": "fp32"}
     stored_format = reader.word("training.mixed_precision_param", among=long, default="bf16")
     format_kept = reader.word("training.dtype", among=long, default="fp32")
-    reader.take("training.mixed_precision_reduce")
+    reader.skip("training.mixed_precision_reduce")
     precision: JsonObject = {"name": stored_format, "gradients": "fp32"}
     converters = reader.take("model.converters", default=[])
     listed = converters.replace(" ", "").split(",") if isinstance(converters, str) else converters
@@ -418,7 +417,7 @@ def _formats(reader: OptionReader) -> tuple[JsonObject, JsonObject]:
             precision |= {"compute": means[0], "scaling": means[1]}
             precision |= {"weights": stored_format, "activations": stored_format, "kv": stored_format}
             precision.pop("name", None)
-            reader.take(f"quantize.grouped_mm.{family}.fqns")
+            reader.skip(f"quantize.grouped_mm.{family}.fqns")
     optimizer = read_options(ID, "formats", reader)
     pure_bf16 = format_kept == "bf16" and stored_format == "bf16"
     optimizer |= {"states": format_kept, "master": "none" if pure_bf16 or stored_format == "fp32" else "fp32"}

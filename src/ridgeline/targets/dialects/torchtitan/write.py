@@ -261,7 +261,6 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
     dtype_paths = ("workload.optimizer.master", "workload.optimizer.states")
     yield Say("training.dtype", "bfloat16" if without_master else "float32", *dtype_paths)
     yield Say("training.mixed_precision_reduce", "float32")
-    yield Fixed("plan.precision.gradients", "fp32", "FSDP reduces in fp32")
     states, master = work.optimizer.states.id, work.optimizer.master
     if states != ("bf16" if without_master else "fp32"):
         yield Lose("workload.optimizer.states", "states have the format of training.dtype")

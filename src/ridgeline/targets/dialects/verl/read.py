@@ -88,7 +88,7 @@ def megatron_plan(reader: option_reader.OptionReader) -> JsonObject:
         plan |= read_options(ID, "context", reader)
     ways = {"alltoall": "all-to-all", "allgather": "all-to-all", "flex": "deepep"}
     way = reader.word(f"{LAYER}.moe_token_dispatcher_type", among=ways, default=None)
-    reader.take(f"{LAYER}.moe_enable_deepep")
+    reader.skip(f"{LAYER}.moe_enable_deepep")
     plan |= option_reader.pick({"moe_dispatch": way})
     chunks = reader.degree(f"{MEGATRON}.virtual_pipeline_model_parallel_size")
     if plan["pp"] > 1:
@@ -151,7 +151,7 @@ def _formats(reader: option_reader.OptionReader) -> JsonObject:
     name = read_options(ID, "megatron_optimizer", reader)["name"]
     short = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
     states = reader.word(f"{OPTIM}.exp_avg_dtype", among=short, default="fp32")
-    reader.take(f"{OPTIM}.exp_avg_sq_dtype")
+    reader.skip(f"{OPTIM}.exp_avg_sq_dtype")
     if not reader.switch(f"{OPTIM}.use_precision_aware_optimizer"):
         states = "fp32"
     optimizer = {"name": name, "states": states, "master": "fp32"}
@@ -222,7 +222,7 @@ def _chosen(reader: option_reader.OptionReader, files: Files) -> str | None:
     model_name = checkout_of(files).model
     entry = find_name(model_name) if model_name else None
     if entry is not None:
-        reader.take(f"{MODEL}.path")
+        reader.skip(f"{MODEL}.path")
         return entry[0]
     usual = f"{MODEL}.path" in reader.taken  # of verl's own files
     model = _model(reader) or option_reader.model_in(files) or _by_file(reader, files)
@@ -255,7 +255,7 @@ def _read_sft(files: Files, table: Table) -> Imported:
     actor_options = {_actor_option(key, engine): value for key, value in options.items()} | {"strategy": engine}
     reader = option_reader.OptionReader(Table(data=actor_options, source=next(iter(files), table.source)))
     reader.taken |= {_actor_option(key, engine) for key in base_of(files).quiet}
-    reader.take("engine")
+    reader.skip("engine")
     strategy = _strategy(reader, "strategy", "")
     megatron = strategy == "megatron"
     plan = _plan(reader, megatron, strategy)
@@ -361,7 +361,7 @@ def _lora(reader: option_reader.OptionReader, megatron: bool) -> JsonObject:
 
 def _fsdp(reader: option_reader.OptionReader) -> JsonObject:
     cp = reader.degree(*(f"{place}.ulysses_sequence_parallel_size" for place in (ACTOR, FSDP)))
-    reader.take(f"{FSDP}.ulysses_sequence_parallel_size")
+    reader.skip(f"{FSDP}.ulysses_sequence_parallel_size")
     plan: JsonObject = {"tp": 1, "pp": 1, "cp": cp, "engine": "torch-eager"}
     if cp > 1:
         plan["cp_kind"] = "all-to-all"

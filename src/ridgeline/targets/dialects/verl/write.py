@@ -230,7 +230,6 @@ def rollout_ranks(scenario: Scenario) -> int:
 
 
 def _lora(work: Train, megatron: bool) -> Iterator[Piece]:
-    yield Fixed("workload.task", "finetune", "reinforcement learning starts from trained weights")
     if work.lora is None:
         return
     names = verl.LORA_NAMES[megatron]
@@ -258,8 +257,6 @@ def _write_shards(scenario: Scenario) -> Iterator[Piece]:
     yield Say(f"{verl.ACTOR}.ulysses_sequence_parallel_size", mesh.cp, "plan.cp", "plan.cp_kind")
     yield Say(f"{verl.FSDP}.ulysses_sequence_parallel_size", mesh.cp, "plan.cp")
     yield from habits(verl.ID, "write_shards")
-    if has_experts(scenario.model):
-        yield Fixed("plan.moe_dispatch", "all-to-all", "every rank holds all experts")
 
 
 def _memory(scenario: Scenario) -> Iterator[Piece]:
