@@ -135,7 +135,6 @@ def _batch(scenario: Scenario) -> Iterator[Piece]:
     yield Say("train_batch_size", sequences, "workload.global_batch", "plan.dp")
     yield Say("train_micro_batch_size_per_gpu", micro, "plan.microbatch")
     yield Say("gradient_accumulation_steps", steps, "plan.dp")
-    yield Fixed("system.chips", scenario.system.chips, "ranks that launch.sh starts")
 
 
 def _mesh(scenario: Scenario) -> Iterator[Piece]:

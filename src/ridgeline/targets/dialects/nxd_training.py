@@ -107,7 +107,6 @@ def axes(scenario: Scenario) -> Iterator[Piece]:
         yield Say("trainer.lnc", lnc)
     yield Say(TP, mesh.tp * ranks, "plan.tp")
     yield from say_options(ID, "axes", decisions_of(scenario))
-    yield Fixed("plan.dp", mesh.dp, "the ranks that the other axes leave")
     yield from habits(ID, "axes")
     parallel = bool(plan.sequence_parallel) or mesh.tp == 1
     yield Say(f"{MESH}.sequence_parallel", parallel, "plan.sequence_parallel")

@@ -94,8 +94,6 @@ def write(scenario: Scenario) -> Export:
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
     yield Fixed("plan.engine", "primus", "what runs it is Primus, with Megatron inside")
-    yield Fixed("system.chips", scenario.system.chips, "ranks that launch.sh starts")
-    yield Fixed("plan.dp", scenario.plan.mesh.dp, "the ranks that the other axes leave")
     if is_hybrid(scenario.model):
         yield Say(f"{OVERRIDES}num_layers", len(pattern(scenario, cuts=False).split("/")[0]))
         yield Say(f"{OVERRIDES}is_hybrid_model", True)

@@ -16,7 +16,7 @@ from ridgeline.hardware.system import System
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of
-from ridgeline.targets.ledger import Ledger, Piece, export_of, gather
+from ridgeline.targets.ledger import Fixed, Ledger, Piece, export_of, gather
 from ridgeline.targets.options import options
 from ridgeline.targets.registry import LAUNCHERS
 from ridgeline.targets.target import Export, Files, written_words
@@ -153,7 +153,9 @@ def system_in(texts: Mapping[str, str]) -> str | None:
 
 def account_run(id: str, scenario: Scenario, pieces: Iterable[Piece]) -> Ledger:
     """The account of a training run by what a target says of it; chips that the target does not run on are lost."""
-    return gather(decisions_of(scenario), (*runs_on(scenario, id), *pieces))
+    chips = Fixed("system.chips", scenario.system.chips, "ranks that launch.sh starts")
+    ranks = Fixed("plan.dp", scenario.plan.mesh.dp, "the ranks that the other axes leave")
+    return gather(decisions_of(scenario), (chips, ranks, *runs_on(scenario, id), *pieces))
 
 
 def export_run(

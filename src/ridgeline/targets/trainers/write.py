@@ -284,7 +284,6 @@ def _switches(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Pie
     if decisions_of(scenario)["plan.attention"] != "flash":
         yield Lose("plan.attention", "scaled_dot_product_attention picks a flash kernel")
     yield from habits("trainers", "switches")
-    yield Fixed("system.chips", scenario.system.chips, "ranks that launch.sh starts")
 
 
 def _sharding_pieces(run: TrainerRun, words: Words) -> Iterator[Piece]:
