@@ -154,6 +154,15 @@ def serving_decisions_of(scenario: Scenario) -> JsonMapping:
     return MappingProxyType(decisions)
 
 
+def divisor_below(whole: int, most: int) -> int:
+    """The largest part of at most `most` that divides a whole.
+
+    >>> divisor_below(160, 23), divisor_below(7, 3)
+    (20, 1)
+    """
+    return next(part for part in range(min(most, whole), 0, -1) if whole % part == 0)
+
+
 def replicas_of(scenario: Scenario) -> int:
     """Engines with a scheduler of their own: as the plan says, else as many as the chips make."""
     serving, mesh = scenario.plan.serving, scenario.plan.mesh

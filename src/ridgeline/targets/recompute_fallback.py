@@ -19,7 +19,7 @@ from typing import get_args, get_type_hints
 from ridgeline.models.spec import LatentAttention, Moe
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
-from ridgeline.targets.ledger import Lose
+from ridgeline.targets.ledger import Lose, Say, lose
 
 STRENGTH = ("none", "selective", "full")
 PARTS: tuple[str, ...] = get_args(get_args(get_type_hints(Recompute)["parts"])[0])
@@ -128,6 +128,16 @@ def price(scenario: Scenario, written: Recompute) -> str:
     if abs(change) < 5e-4:
         return f"{message}, which takes as long"
     return f"{message}, which makes the step {'longer' if change > 0 else 'shorter'} by {abs(change):.1%}"
+
+
+def checkpointing_pieces(scenario: Scenario, option: str, *, switches_off: bool = False) -> Iterator[Say | Lose]:
+    """Recompute of all layers or of none, by one switch (or one that `switches_off`)."""
+    cover = same_everywhere(scenario)
+    yield from fallback_losses(scenario, cover, "one way for all layers")
+    yield Say(option, (cover.kind == "none") == switches_off, "plan.recompute.kind")
+    if cover.kind == "selective":
+        why = "gradient checkpointing is full or none: written as full"
+        yield from lose(why, "plan.recompute.kind", "plan.recompute.parts")
 
 
 def fallback_losses(scenario: Scenario, written: Recompute, why: str) -> Iterator[Lose]:

@@ -9,7 +9,8 @@ A target `some-id` is the module `targets.dialects.some_id`, or the modules `rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
@@ -22,12 +23,24 @@ from ridgeline.targets.options import options
 
 NOTHING: JsonMapping = MappingProxyType({})
 DIALECTS = ("megatron-deepspeed", "nemo")  # read and not written: no options of their own are recorded
+DECODER = "training of a decoder"  # what the files of a run that is read have to do
 Files = Mapping[str, str]  # relative file name -> text
 
 
 def refusal(given: str, expected: str, *, path: str = "", todo: str = "", where: str = "") -> InputError:
     """The error of one problem."""
     return InputError(Problem(path=path, given=given, expected=expected, todo=todo, where=where))
+
+
+def written_words(files: Files, line: str) -> Iterator[str]:
+    """What a line of this form says at the top of files that Ridgeline wrote, once for each."""
+    texts = (text for text in files.values() if "Written by Ridgeline" in text)
+    return (match.group(1) for text in texts if (match := re.search(line, text, re.MULTILINE)))
+
+
+def other_work(given: str, *, todo: str = "", where: str = "", path: str = "") -> InputError:
+    """The refusal of a run that does something else, whatever it is called with."""
+    return refusal(given, DECODER, path=path, todo=todo, where=where)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,18 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario, training
+from ridgeline.targets import target
 from ridgeline.targets.dialects.megatron.collect import world_of
-from ridgeline.targets.imports.option_reader import OptionReader, model_in, tables, value_of
-from ridgeline.targets.imports.run_files import RunFiles, checkout_of
-from ridgeline.targets.imports.shell_eval import read_script
+from ridgeline.targets.imports.option_reader import (
+    OptionReader,
+    false_where_unreadable,
+    model_in,
+    tables,
+    value_of,
+)
+from ridgeline.targets.imports.run_files import SCRIPTS, RunFiles, checkout_of
+from ridgeline.targets.imports.shell_eval import scripts_among
 from ridgeline.targets.ledger import Piece, Say
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported, Unread, refusal
@@ -25,7 +31,6 @@ ID = "accelerate"
 WORDS = table_words("accelerate", "words")
 CAN = frozenset({("fsdp2", "cp"), ("deepspeed", "cp"), ("deepspeed", "tp")})
 NOTE = "# dataset_name in train.yaml is yours to choose. Words after the script's name are passed on to the trainer."
-SCRIPTS = (".sh", ".sbatch", ".slurm")
 ARGUMENTS = ("per_device_train_batch_size", "num_train_epochs", "model_name_or_path")
 STARTS = re.compile(r"accelerate launch|\btrl (sft|dpo|grpo)\b|--per_device_train_batch_size")
 LAUNCHERS = ("accelerate", "torchrun", "deepspeed", "python", "python3", "trl", "llamafactory-cli")
@@ -70,9 +75,8 @@ def _pieces(scenario: Scenario, run: trainers.TrainerRun) -> Iterator[Piece]:
 
 def _wrapped_commands(files: Files) -> Iterator[list[str]]:
     """Commands of scripts that start a trainer with arguments of transformers, with what wraps them."""
-    for name, text in files.items():
-        lines = read_script(text, checkout_of(files)).commands if name.endswith(SCRIPTS) else ()
-        yield from (command for command in lines if STARTS.search(" ".join(command)[:4000]))
+    for _, script in scripts_among(files):
+        yield from (command for command in script.commands if STARTS.search(" ".join(command)[:4000]))
 
 
 def commands(files: Files) -> Iterator[list[str]]:
@@ -208,19 +212,15 @@ def parts_of(files: Files) -> tuple[JsonObject, JsonObject, JsonObject]:
 
 def written(files: Files) -> Files:
     """The files, with those that scripts among them write on the way, by their last name."""
-    texts = {
-        PurePosixPath(path).name: text
-        for name, script in files.items()
-        if name.endswith(SCRIPTS)
-        for path, text in read_script(script, checkout_of(files)).texts.items()
-    }
+    scripts = scripts_among(files)
+    texts = {PurePosixPath(path).name: text for _, script in scripts for path, text in script.texts.items()}
     return RunFiles({**texts, **files}, checkout_of(files))
 
 
 def read(files: Files) -> Imported:
     """What the launch configuration and the Trainer's arguments say together."""
     if work := other_work(files):
-        raise refusal(work, "training of a decoder", where=next(iter(files)))
+        raise target.other_work(work, where=next(iter(files)))
     launch, train, zero = parts_of(files)
     files = written(files)
     if not launch and not train:
@@ -259,12 +259,12 @@ def _model_from_scratch(reader: OptionReader, files: Files) -> JsonMapping | str
         return None
     config = named_table(files, reader.options.get("train.config_name"))
     if config is not None and "model_type" in config:
-        reader.take("train.config_name")
+        reader.skip("train.config_name")
         return config
     kind = str(reader.options.get("train.model_type"))
     if kind not in GPT2:
         return None
-    reader.take("train.model_type")
+    reader.skip("train.model_type")
     changes = str(reader.take("train.config_overrides", default=""))
     stated_options = {name: int(value) for name, value in re.findall(r"(n_\w+|vocab_size)=(\d{1,7})", changes)}
     sizes = [name for name in (*GPT2[kind], "n_inner") if f"train.{name}" in reader]
@@ -353,11 +353,9 @@ def _is_trainer(data: JsonMapping) -> bool:
     return (plain or (ARGUMENTS[2] in data and any(key in data for key in TRAINS))) and "micro_batch_size" not in data
 
 
+@false_where_unreadable
 def recognises(files: Files) -> bool:
     """A configuration of accelerate, arguments of the Trainer, or a script that starts either."""
-    try:
-        configs = [table.data for table in tables(files, ".yaml", ".yml")]
-        is_trainer = any("distributed_type" in data or _is_trainer(data) for data in configs)
-        return is_trainer or (not other_software(files) and any(True for _ in commands(files)))
-    except InputError:
-        return False
+    configs = [table.data for table in tables(files, ".yaml", ".yml")]
+    is_trainer = any("distributed_type" in data or _is_trainer(data) for data in configs)
+    return is_trainer or (not other_software(files) and any(True for _ in commands(files)))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ridgeline.core.documents import JsonObject
 from ridgeline.models.spec import Mlp, ModelSpec
 from ridgeline.plan.scenario import Scenario, training
-from ridgeline.targets.decisions import decisions_of
+from ridgeline.targets.decisions import decisions_of, divisor_below
 from ridgeline.targets.dialects.maxtext.write import plain_block, plain_sizes
 from ridgeline.targets.dialects.verl.names import weights_of
 from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nest_options, only, pick
@@ -17,7 +17,7 @@ from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, lose, medi
 from ridgeline.targets.option_table import imported_run
 from ridgeline.targets.recompute_fallback import KEYS, fallback_losses, same_everywhere
 from ridgeline.targets.tables import template, words
-from ridgeline.targets.target import Export, Files, Imported, Unread
+from ridgeline.targets.target import Export, Files, Imported
 from ridgeline.targets.vendors import growing_segments, vendor_of
 
 ID = "deepspeed"
@@ -99,7 +99,6 @@ def _pipeline(scenario: Scenario) -> Iterator[Piece]:
         yield from fallback_losses(scenario, cover, "one interval for all layers")
         yield Say("pipeline.activation_checkpoint_interval", 1, "plan.recompute.kind", "plan.recompute.layers")
         return
-    yield Fixed("plan.recompute.kind", "none", "layers are recomputed where the model's code calls checkpoint()")
     if plan.recompute.kind != "none":
         yield from lose(CODE, *(f"plan.recompute.{key}" for key in KEYS), yours=True)
 
@@ -126,7 +125,7 @@ def _batch(scenario: Scenario) -> Iterator[Piece]:
     if why:
         yield Lose("plan.dp", f"{why}, and its ranks take data of their own")
         sequences_each = max(1, sequences // ranks)
-        micro = next(size for size in range(min(micro, sequences_each), 0, -1) if sequences_each % size == 0)
+        micro = divisor_below(sequences_each, micro)
         steps = sequences_each // micro
     if micro * steps * ranks != sequences:
         sequences = micro * steps * ranks
@@ -136,7 +135,6 @@ def _batch(scenario: Scenario) -> Iterator[Piece]:
     yield Say("train_batch_size", sequences, "workload.global_batch", "plan.dp")
     yield Say("train_micro_batch_size_per_gpu", micro, "plan.microbatch")
     yield Say("gradient_accumulation_steps", steps, "plan.dp")
-    yield Fixed("system.chips", scenario.system.chips, "ranks that launch.sh starts")
 
 
 def _mesh(scenario: Scenario) -> Iterator[Piece]:
@@ -144,7 +142,6 @@ def _mesh(scenario: Scenario) -> Iterator[Piece]:
     if mesh.tp > 1:
         yield Say("tensor_parallel.autotp_size", mesh.tp, "plan.tp")
         yield Say("tensor_parallel.tp_overlap_comm", decisions_of(scenario)["plan.overlap.tp"], "plan.overlap.tp")
-        yield Fixed("plan.sequence_parallel", False, "AutoTP splits matrices only")
     yield from habits(ID, "mesh")
     shared, why = sequence_ranks(scenario)
     if why:
@@ -152,7 +149,6 @@ def _mesh(scenario: Scenario) -> Iterator[Piece]:
     if shared > 1:
         yield Say(CP, shared, "plan.cp")
         yield Say("data_parallel_size", mesh.dp)  # both make the groups
-        yield Fixed("plan.cp_kind", "all-to-all", "Ulysses exchanges heads for sequence")
 
 
 def _experts(scenario: Scenario) -> Iterator[Piece]:
@@ -265,7 +261,6 @@ def _optimizer(scenario: Scenario) -> Iterator[Piece]:
             yield Say("bf16.bf16_optimizer_states", True, "workload.optimizer.states")
     expected_format = "none" if stored_format == "fp32" else "fp32"
     yield Fixed("workload.optimizer.master", expected_format, "16-bit weights get a copy in fp32, fp32 weights none")
-    yield Fixed("workload.optimizer.states", "fp32", "states are kept in fp32")
 
 
 def read(files: Files) -> Imported:
@@ -274,12 +269,15 @@ def read(files: Files) -> Imported:
     reader = OptionReader(only(files, _is_config, expected_text, ".json"))
     optimizer = _read_optimizer(reader)
     mesh, zero = _read_mesh(reader), read_zero(reader)
-    if not zero["offload"]["optimizer"] and reader.switch("zero_optimization.cpu_offload", default=False):
+    if not zero["offload"]["optimizer"] and reader.switch("zero_optimization.cpu_offload"):
         zero["offload"]["optimizer"] = 1.0
     reader.take("zero_optimization.offload_optimizer.pin_memory", "zero_allow_untested_optimizer")
-    on_host = reader.switch("activation_checkpointing.cpu_checkpointing", default=False)
+    on_host = reader.switch("activation_checkpointing.cpu_checkpointing")
     zero["offload"]["activations"] = 1.0 if on_host else 0.0
-    plan = mesh | zero | {"overlap": mesh.pop("overlap", {}) | zero.pop("overlap", {})} | _read_formats(reader)
+    plan = mesh | zero | {"overlap": mesh.pop("overlap", {}) | zero.pop("overlap", {})}
+    plan["precision"] = _read_formats(reader)
+    if plan["precision"]["name"] == "fp32" and optimizer["master"] == "fp32":
+        optimizer["master"] = "none"  # which are no copy of weights that are fp32 already
     batch = reader.count("train_batch_size")
     micro = reader.count("train_micro_batch_size_per_gpu")
     steps = reader.count("gradient_accumulation_steps")
@@ -290,7 +288,7 @@ def read(files: Files) -> Imported:
     plan |= pick({"microbatch": micro, "engine": "deepspeed"})
     if reader.count("pipeline.activation_checkpoint_interval") == 1 and plan["pp"] > 1:
         plan["recompute"] = "full"
-    if reader.switch("compile.deepcompile", default=False):
+    if reader.switch("compile.deepcompile"):
         plan["compiled"] = True
     if batch and micro and steps and batch % (micro * steps) == 0:
         plan["dp"] = batch // (micro * steps)
@@ -307,10 +305,10 @@ def _read_mesh(reader: OptionReader) -> JsonObject:
     reader.take("data_parallel_size", "seq_parallel_communication_data_type")
     if plan["tp"] > 1:
         plan |= {"sequence_parallel": False}
-        plan["overlap"] = {"tp": reader.switch("tensor_parallel.tp_overlap_comm", default=False)}
+        plan["overlap"] = {"tp": reader.switch("tensor_parallel.tp_overlap_comm")}
     if plan["cp"] > 1:
         plan["cp_kind"] = "all-to-all"
-    if reader.switch("expert_parallel.enabled", default=False):
+    if reader.switch("expert_parallel.enabled"):
         plan["ep"] = reader.degree("expert_parallel.autoep_size")
         plan["etp"] = reader.degree("expert_parallel.expert_tensor_parallel_size")
         dispatch = {"comm": "all-to-all", "deepep": "deepep"}
@@ -329,10 +327,10 @@ def read_zero(reader: OptionReader, prefix: str = "") -> JsonObject:
     if share:
         share = reader.share(f"{zero}.offload_optimizer.ratio", default=1.0)
     weights = reader.word(f"{zero}.offload_param.device", among=device, default=0.0)
-    if weights or (not prefix and reader.switch(f"{zero}.cpu_offload_params", default=False)):
+    if weights or (not prefix and reader.switch(f"{zero}.cpu_offload_params")):
         why = f"{'' if prefix else 'changes the step: '}weights in host memory are not priced"
         option = f"{zero}.offload_param.device" if prefix else f"{zero}.offload_param"
-        reader.notes.append(Unread(option=option, value="cpu", why=why, matters=True))
+        reader.note(option, "cpu", why)
     overlaps = {"grad-reduce": overlap, "param-gather": overlap and shards_weights}
     return {"shard": shard, "overlap": overlaps, "offload": {"optimizer": share}}
 
@@ -340,15 +338,15 @@ def read_zero(reader: OptionReader, prefix: str = "") -> JsonObject:
 def _read_formats(reader: OptionReader) -> JsonObject:
     stored_format = "fp32"
     for name in ("bf16", "fp16"):
-        if reader.switch(f"{name}.enabled", "bfloat16.enabled" if name == "bf16" else f"{name}.enabled", default=False):
+        if reader.switch(f"{name}.enabled", "bfloat16.enabled" if name == "bf16" else f"{name}.enabled"):
             stored_format = name
     if stored_format == "fp32" and any(str(reader.take(f"{name}.enabled")) == "auto" for name in ("bf16", "fp16")):
         stored_format = "bf16"
         reader.assumptions.append("precision = bf16: the file leaves it to the script")
     format_kept = reader.word("communication_data_type", "data_types.grad_accum_dtype", among=FORMATS, default=None)
-    reader.take("data_types.grad_accum_dtype")
+    reader.skip("data_types.grad_accum_dtype")
     gradients = format_kept or stored_format
-    return {"precision": {"name": stored_format, "gradients": gradients}}
+    return {"name": stored_format, "gradients": gradients}
 
 
 def _read_optimizer(reader: OptionReader) -> JsonObject:
@@ -365,12 +363,9 @@ def _read_optimizer(reader: OptionReader) -> JsonObject:
         name = "adamw"  # DeepSpeed's Adam decays weights as AdamW does unless told otherwise
     if name == "sgd" and reader.take("optimizer.params.momentum", default=0):
         name = "momentum"
-    narrow = any(reader.switch(f"{key}.enabled", default=False) for key in ("bf16", "fp16", "bfloat16"))
-    narrow = narrow or any(str(reader.take(f"{key}.enabled")) == "auto" for key in ("bf16", "fp16"))
-    is_own = reader.switch("bf16.bf16_master_weights_and_grads", default=False)
-    states = reader.switch("bf16.bf16_optimizer_states", default=False)
-    master = "bf16" if is_own else "fp32" if narrow else "none"
-    return {"name": name, "master": master, "states": "bf16" if states else "fp32"}
+    is_own = reader.switch("bf16.bf16_master_weights_and_grads")
+    states = reader.switch("bf16.bf16_optimizer_states")
+    return {"name": name, "master": "bf16" if is_own else "fp32", "states": "bf16" if states else "fp32"}
 
 
 def _is_config(data: JsonObject) -> bool:

@@ -12,7 +12,14 @@ from ridgeline.core.errors import InputError, not_among
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import serving_decisions_of
 from ridgeline.targets.dialects import sglang, tensorrt_llm, vllm
-from ridgeline.targets.imports.option_reader import OptionReader, flatten, nest_options, read_arguments, tables
+from ridgeline.targets.imports.option_reader import (
+    OptionReader,
+    false_where_unreadable,
+    flatten,
+    nest_options,
+    read_arguments,
+    tables,
+)
 from ridgeline.targets.launchers.launch import ON_NODE, comment, header, nodes_of
 from ridgeline.targets.ledger import Lose, Piece, Say, admit_options, export_of, gather, lose
 from ridgeline.targets.options import options
@@ -27,7 +34,15 @@ from ridgeline.targets.serving.engine import (
     reader_of,
     replica_of,
 )
-from ridgeline.targets.serving.scripts import BENCH, ServerLaunch, bench_script, commands_of, launch_script, replicas_in
+from ridgeline.targets.serving.scripts import (
+    BENCH,
+    ServerLaunch,
+    bench_script,
+    commands_of,
+    launch_script,
+    replicas_in,
+    words_of,
+)
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
 from ridgeline.targets.yaml_text import yaml_text
@@ -171,14 +186,7 @@ def _component(name: str, kind: str, replicas: int, container: JsonObject) -> Js
 
 
 def _flat(arguments: JsonMapping) -> list[str]:
-    flat_words: list[str] = []
-    for option, value in arguments.items():
-        if isinstance(value, bool):
-            flat_words.append(option if value else f"--no-{option[2:]}")
-        else:
-            values = value if isinstance(value, tuple) else (value,)
-            flat_words += [option, *(f"{part:g}" if isinstance(part, float) else str(part) for part in values)]
-    return flat_words
+    return [word for option, value in arguments.items() for word in words_of(option, value)]
 
 
 def read(files: Files) -> Imported:
@@ -251,10 +259,8 @@ def _script_parts(files: Files) -> list[tuple[str, list[str], int]]:
     return parts_found
 
 
+@false_where_unreadable
 def recognises(files: Files) -> bool:
     """A deployment of Dynamo, or a script that starts a worker of it."""
-    try:
-        parts = _deployment_parts(files) or _script_parts(files)
-    except InputError:
-        return False
+    parts = _deployment_parts(files) or _script_parts(files)
     return any(module in (FRONTEND, *MODULES.values()) for module, _, _ in parts)

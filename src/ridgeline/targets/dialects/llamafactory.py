@@ -12,7 +12,7 @@ from ridgeline.targets.imports.option_reader import holds, model_in, only, table
 from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.ledger import Lose, Piece, Say
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import Export, Files, Imported, Unread, refusal
+from ridgeline.targets.target import Export, Files, Imported, Unread, other_work, refusal
 from ridgeline.targets.trainers import write as trainers
 from ridgeline.targets.trainers.read import TrainedTask, named_table, read_run, reader_of_files, zero_file
 
@@ -76,12 +76,8 @@ def read(files: Files) -> Imported:
         raise refusal(given_text, "FSDP or DeepSpeed", path=megatron[0], todo=todo, where=config_table.source)
     other_keys = [key for key in ELSEWHERE if key in train and not train.get("do_train")]
     if other_keys:
-        raise refusal(
-            f"a file that {ELSEWHERE[other_keys[0]]}",
-            "training of a decoder",
-            path=other_keys[0],
-            where=config_table.source,
-        )
+        given_text = f"a file that {ELSEWHERE[other_keys[0]]}"
+        raise other_work(given_text, path=other_keys[0], where=config_table.source)
     notes: list[Unread] = []
     stage = str(train.pop("stage", "sft"))[:40]
     if stage in OTHERS:

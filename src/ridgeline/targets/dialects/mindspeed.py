@@ -22,6 +22,7 @@ from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.megatron import write as plan_words
 from ridgeline.targets.dialects.megatron.collect import collect, speaking
+from ridgeline.targets.dialects.megatron.names import ID as MEGATRON
 from ridgeline.targets.dialects.megatron.names import MODULES, flags_of, layout_of, pattern_of
 from ridgeline.targets.dialects.megatron.read import settings_of, with_model
 from ridgeline.targets.dialects.megatron.write import MODEL, arrays, precision, said_by, with_arguments
@@ -91,8 +92,7 @@ def pipeline(scenario: Scenario) -> Iterator[Piece]:
     if name == "1f1b":
         if len(set(placement)) > 1:
             yield Say("--num-layer-list", ",".join(map(str, placement)), "plan.placement")
-        yield Fixed("plan.schedule.name", "1f1b", "without virtual stages")
-        yield Fixed("plan.schedule.chunks", 1, "without virtual stages")
+        yield from habits(MEGATRON, "stages")
         yield Fixed("plan.placement", placement, "an even split is the default")
         return
     empty, why = empty_layers(scenario), ""
@@ -140,13 +140,10 @@ def optimizer(scenario: Scenario) -> Iterator[Piece]:
     work = training(scenario).workload
     for piece in plan_words.optimizer(scenario):
         about = getattr(piece, "path", "") or " ".join(getattr(piece, "paths", ()))
-        if "states" not in about and "master" not in about:
+        if "states" not in about and (isinstance(piece, Fixed) or "master" not in about):
             yield piece
     if work.optimizer.states.id == "bf16":
         yield Say("--o2-optimizer", True, "workload.optimizer.states")
-    yield Fixed("workload.optimizer.states", "fp32", "fp32, or bf16 on request")
-    master = "none" if scenario.plan.precision.weights.id == "fp32" else "fp32"
-    yield Fixed("workload.optimizer.master", master, "fp32, and no copy of weights that are fp32 already")
 
 
 def sharding(scenario: Scenario) -> Iterator[Piece]:
@@ -193,7 +190,6 @@ def offload(scenario: Scenario) -> Iterator[Piece]:
     yield from habits(ID, "offload")
     if share.optimizer == 1.0 and scenario.plan.sharding.shard != "none":
         yield Say("--swap-optimizer", True, "plan.offload.optimizer")
-        yield Fixed("plan.overlap.offload", False, "states are swapped before and after the update")
     elif share.optimizer:
         yield Lose("plan.offload.optimizer", "all states, with the distributed optimizer")
 

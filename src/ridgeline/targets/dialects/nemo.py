@@ -16,7 +16,7 @@ from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.tables import names as table_names
 from ridgeline.targets.tables import values
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import Files, Imported, refusal
+from ridgeline.targets.target import Files, Imported, other_work, refusal
 
 # keys whose value is Megatron's option of that name
 SAME = (
@@ -175,7 +175,7 @@ def _refuse_other_work(model: JsonMapping, said: JsonMapping, source: str) -> No
     names = [str(said.get(key) or "").lower()[:200] for key in ("run.name", "name", "run.model_train_name")]
     work_kinds += [means for sign, means in NAMED.items() if any(re.search(sign, name) for name in names)]
     if work_kinds:
-        raise refusal(work_kinds[0], "training of a decoder", where=source)
+        raise other_work(work_kinds[0], where=source)
 
 
 def _refuse_unknown(model: JsonMapping, said: JsonMapping, source: str) -> None:

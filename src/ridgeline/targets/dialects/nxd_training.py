@@ -38,7 +38,7 @@ from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, lose
 from ridgeline.targets.option_table import imported_run, read_options, say_options
 from ridgeline.targets.recompute_fallback import fallback_losses, nearest
 from ridgeline.targets.tables import names, values, words
-from ridgeline.targets.target import Export, Files, Imported, Unread, refusal
+from ridgeline.targets.target import Export, Files, Imported, other_work, refusal
 from ridgeline.targets.yaml_text import yaml_text
 
 ID = "nxd-training"
@@ -107,7 +107,6 @@ def axes(scenario: Scenario) -> Iterator[Piece]:
         yield Say("trainer.lnc", lnc)
     yield Say(TP, mesh.tp * ranks, "plan.tp")
     yield from say_options(ID, "axes", decisions_of(scenario))
-    yield Fixed("plan.dp", mesh.dp, "the ranks that the other axes leave")
     yield from habits(ID, "axes")
     parallel = bool(plan.sequence_parallel) or mesh.tp == 1
     yield Say(f"{MESH}.sequence_parallel", parallel, "plan.sequence_parallel")
@@ -173,7 +172,6 @@ def formats(scenario: Scenario) -> Iterator[Piece]:
         yield Fixed(f"plan.precision.{path}", stored_format, why)
         if getattr(precision, path).id != stored_format:
             yield Lose(f"plan.precision.{path}", f"one format for all: written as {stored_format}")
-    yield Lose("plan.precision.scaling", "narrow formats are not written")
     wide = kind == "mixed_precision" and is_sharded
     gradient_format = "fp32" if wide or stored_format == "fp32" else "bf16"
     yield Fixed("plan.precision.gradients", gradient_format, "fp32 beside zero1 only")
@@ -359,18 +357,18 @@ def plan_of(reader: OptionReader, mesh: Mapping[str, int], spec: ModelSpec | Non
     if spec is not None and has_experts(spec):
         plan |= {"ep": mesh["ep"], "etp": mesh["tp"]}
     plan |= read_options(ID, "micro", reader)
-    parallel = reader.switch(f"{MESH}.sequence_parallel", default=False)
+    parallel = reader.switch(f"{MESH}.sequence_parallel")
     if mesh["tp"] > 1:
         plan["sequence_parallel"] = parallel
     elif not parallel:
         why = "ranks of one chip hold the sequence twice: read as if they shared it"
-        reader.notes.append(Unread(option=f"{MESH}.sequence_parallel", value="false", why=why, matters=True))
+        reader.note(f"{MESH}.sequence_parallel", "false", why)
     if mesh["pp"] > 1:
         plan |= _stages(reader, mesh, spec.layers if spec is not None else 0)
     plan["shard"] = "zero1" if reader.switch(f"{MESH}.zero1", default=True) else "none"
     plan["recompute"] = _recompute(reader, mesh["cp"] > 1)
-    fused = [reader.switch(f"model.fusions.{name}", default=False) for name in ("flash_attention", "ring_attention")]
-    reader.take("model.fusions.softmax"), reader.take("model.transpose_nki_inputs")
+    fused = [reader.switch(f"model.fusions.{name}") for name in ("flash_attention", "ring_attention")]
+    reader.skip("model.fusions.softmax", "model.transpose_nki_inputs")
     plan["attention"] = "flash" if any(fused) or mesh["cp"] > 1 else "unfused"
     plan["precision"] = _formats(reader, plan["shard"] == "zero1")[0]
     return plan
@@ -409,8 +407,8 @@ def _recompute(reader: OptionReader, ring: bool) -> JsonObject:
         reader.assumptions.append("CoreAttention is not recomputed: a fused kernel takes its place")
     strange = [name for name in names if name not in MODULE_PARTS and name != "MoE"]
     if strange:
-        why, option = "not a module whose recompute is priced", "model.activations_checkpoint_recompute"
-        reader.notes.append(Unread(option=option, value=", ".join(strange)[:80], why=why, matters=True))
+        option = "model.activations_checkpoint_recompute"
+        reader.note(option, ", ".join(strange)[:80], "not a module whose recompute is priced")
     return {"kind": "selective", "parts": sorted(parts)} if parts else {"kind": "none"}
 
 
@@ -418,8 +416,8 @@ def _formats(reader: OptionReader, sharded: bool) -> tuple[JsonObject, JsonObjec
     kind = reader.word("precision.type", among={name: name for name in FORMATS}, default="mixed_precision")
     master = wide = kind in ("mixed_precision", "mixed_precisionSR", "autocast")
     if kind == "manual":
-        master = reader.switch("precision.master_weights", default=False)
-        wide = reader.switch("precision.fp32_grad_acc", default=False)
+        master = reader.switch("precision.master_weights")
+        wide = reader.switch("precision.fp32_grad_acc")
     if kind == "fp32":
         return {"name": "fp32"}, {"master": "none", "states": "fp32"}
     master, wide = master and sharded, wide and sharded
@@ -436,11 +434,11 @@ def workload_of(reader: OptionReader) -> JsonObject:
     optimizer = {"name": reader.word("model.optim.name", among=names, default="adamw")}
     optimizer |= _formats(reader, is_sharded)[1]
     sizes = read_options(ID, "batch", reader)
-    reader.take("data.seq_length")
+    reader.skip("data.seq_length")
     workload: JsonObject = {"kind": "train", "seq": sizes.get("seq"), "global_batch": sizes.get("global_batch")}
     workload["optimizer"] = optimizer
     tuning_switches = [name for name in reader.options if name.startswith("model_alignment_strategy")]
-    if tuning_switches or reader.switch("data.use_sft_style_data_module", default=False):
+    if tuning_switches or reader.switch("data.use_sft_style_data_module"):
         workload["packed"] = reader.switch("model_alignment_strategy.sft.packing", "data.packing", default=True)
         workload["task"] = "finetune"
     rank = reader.count(f"{PEFT}.lora_rank")
@@ -468,7 +466,7 @@ def read(files: Files) -> Imported:
     reader = OptionReader(Table(data=resolve_references(dict(flatten(table.data))), source=table.source))
     for kind in ("dpo", "orpo"):
         if any(name.startswith(f"model_alignment_strategy.{kind}.") for name in reader.options):
-            raise refusal(f"preference pairs ({kind.upper()})", "training of a decoder", where=table.source)
+            raise other_work(f"preference pairs ({kind.upper()})", where=table.source)
     nodes, devices = reader.count("trainer.num_nodes") or 1, reader.count("trainer.devices") or 2 * CHIPS
     ranks = _ranks_of_chip(files, devices, reader.take("trainer.lnc"))
     model = _model(files, reader, table)
@@ -507,8 +505,8 @@ def _mesh(reader: OptionReader, ranks: int, spec: ModelSpec | None, table: Table
         if isinstance(mixer, Attention) and not shares_evenly(mixer, wide):
             expected_text = f"a divisor of {mixer.heads} heads that shares {mixer.kv_heads} of keys evenly"
             raise refusal(str(wide), expected_text, path=TP, where=table.source)
-    reader.take(f"{MESH}.kv_replicator"), reader.take("model.qkv_linear"), reader.take("model.fuse_qkv")
-    reader.take("trainer.lnc"), reader.take("trainer.devices"), reader.take("trainer.num_nodes")
+    reader.skip(f"{MESH}.kv_replicator", "model.qkv_linear", "model.fuse_qkv")
+    reader.skip("trainer.lnc", "trainer.devices", "trainer.num_nodes")
     degrees = read_options(ID, "axes", reader) | read_options(ID, "experts", reader)
     return {"tp": wide // ranks, **degrees, "chunks": reader.degree(CHUNKS)}
 
@@ -516,8 +514,8 @@ def _mesh(reader: OptionReader, ranks: int, spec: ModelSpec | None, table: Table
 def _model(files: Files, reader: OptionReader, table: Table) -> str | JsonMapping | None:
     """The model: that of the caller, of the config.json beside, of the dimensions, or of the name."""
     source = str(reader.take("model_source", default="megatron"))
-    for name in ("model_config", "num_layers", "hidden_size", "max_position_embeddings"):
-        reader.take(f"model.{name}")
+    keys = ("model_config", "num_layers", "hidden_size", "max_position_embeddings")
+    reader.skip(*(f"model.{key}" for key in keys))
     model_name = checkout_of(files).model or model_in(files)
     if model_name is not None:
         return model_name
@@ -555,6 +553,5 @@ def _spelled_model(reader: OptionReader, table: Table) -> str | JsonMapping | No
     model = read_model(inner_reader, named_by_path(table.source))
     inner_reader.unread({})  # raises what could not be used
     reader.assumptions += inner_reader.assumptions
-    for key in names(ID, "spelled"):
-        reader.take(f"model.{key}")
+    reader.skip(*(f"model.{key}" for key in names(ID, "spelled")))
     return model

@@ -25,14 +25,14 @@ from ridgeline.targets.dialects.megatron.write_model import OPTION as PATTERN
 from ridgeline.targets.dialects.megatron.write_model import is_hybrid, needs_segments, pattern
 from ridgeline.targets.dialects.megatron_bridge.write import FIELDS, LORA, RECIPES
 from ridgeline.targets.dialects.torchtitan.read import read_job
-from ridgeline.targets.imports.option_reader import tables
-from ridgeline.targets.imports.run_files import Checkout, checkout_of
+from ridgeline.targets.imports.option_reader import false_where_unreadable, split_options, table_of, tables
+from ridgeline.targets.imports.run_files import SCRIPTS, Checkout, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.launchers.launch import NodeCommand, account_run, export_run, nodes_of, system_in
 from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, admit_options, lose
 from ridgeline.targets.options import options
 from ridgeline.targets.tables import names, values, words
-from ridgeline.targets.target import Export, Files, Imported, refusal
+from ridgeline.targets.target import Export, Files, Imported, other_work, refusal
 from ridgeline.targets.yaml_text import yaml_text
 
 ID = "primus"
@@ -54,7 +54,6 @@ COMMON = values(ID, "common")
 ATTENTION = ("linear_qkv", "linear_proj")  # what adapters of its recipes for models with experts stand beside
 BRIDGE_RANK = 8  # of the adapters of its recipes
 RECOMPUTED = ("qwen3-32b",)  # models whose recipes recompute all layers unless they are told otherwise
-SCRIPTS = (".sh", ".sbatch", ".slurm")
 YAML = (".yaml", ".yml")
 DEFAULTS = "pre_trainer.yaml"
 WORDS: JsonMapping = {"true": True, "false": False, "none": None, "null": None}
@@ -95,8 +94,6 @@ def write(scenario: Scenario) -> Export:
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
     yield Fixed("plan.engine", "primus", "what runs it is Primus, with Megatron inside")
-    yield Fixed("system.chips", scenario.system.chips, "ranks that launch.sh starts")
-    yield Fixed("plan.dp", scenario.plan.mesh.dp, "the ranks that the other axes leave")
     if is_hybrid(scenario.model):
         yield Say(f"{OVERRIDES}num_layers", len(pattern(scenario, cuts=False).split("/")[0]))
         yield Say(f"{OVERRIDES}is_hybrid_model", True)
@@ -192,8 +189,8 @@ def bridge_words(said: JsonMapping, named: str | None, source: str) -> JsonObjec
     sparse = model in MODELS and has_experts(MODELS[model])
     needed_names = (*STATED, *(("expert_model_parallel_size",) if sparse else ()))
     if absent := [key for key in needed_names if type(said.get(key)) is not int]:
-        expected = "a value beside the recipe's name, which is not here"
-        raise InputError(Problem(path=key, given="nothing", expected=expected, where=source) for key in absent)
+        expected_text = "a value beside the recipe's name, which is not here"
+        raise InputError(Problem(path=key, given="nothing", expected=expected_text, where=source) for key in absent)
     full = {} if "recompute_granularity" in said or model not in RECOMPUTED else {"recompute-granularity": "full"}
     return {"model": model, **full, **dict(_options(said, source))}
 
@@ -294,9 +291,10 @@ def _scripts(files: Files) -> Iterator[PrimusRun]:
         place = checkout_of(files)
         script = read_script(text, place)
         for command in script.commands:
-            words = _source_options(command)
+            words = {name: _value(values[0]) if values else True for name, values in split_options(command)}
             path = words.pop("config", None)
-            module = _experiment(place, str(path)) if isinstance(path, str) and path.endswith(YAML) else None
+            is_experiment = isinstance(path, str) and path.endswith(YAML)
+            module = module_of(table_of(str(path), place.named(str(path))) or {}) if is_experiment else None
             if module is not None:
                 inner = module.get("overrides")
                 stated_options = {**(inner if isinstance(inner, Mapping) else {}), **words}
@@ -307,30 +305,6 @@ def _scripts(files: Files) -> Iterator[PrimusRun]:
                     module={**module, "overrides": stated_options}, name=name, place=filled_table, notes=notes
                 )
                 return
-
-
-def _experiment(place: Checkout, path: str) -> JsonMapping | None:
-    text = place.named(path)
-    if text is None:
-        return None
-    try:
-        return module_of(parse_table(Path(path), text).data)
-    except InputError:
-        return None
-
-
-def _source_options(command: list[str]) -> JsonObject:
-    source_options: JsonObject = {}
-    name = ""
-    for word in command:
-        if word.startswith("--") and len(word) > 2:
-            name, equals, value = word[2:].partition("=")
-            source_options[name] = _value(value) if equals else True
-            name = "" if equals else name
-        elif name:
-            source_options[name] = _value(word)
-            name = ""
-    return source_options
 
 
 def _value(word: str) -> object:
@@ -351,12 +325,10 @@ def _model_files(files: Files) -> Iterator[PrimusRun]:
         yield PrimusRun(module=module, name=table.source, place=checkout_of(files), notes=(note,))
 
 
+@false_where_unreadable
 def recognises(files: Files) -> bool:
     """A YAML file of modules that name a framework and a model, a script that starts one, or a model file of Primus."""
-    try:
-        return any(True for _ in sources(files))
-    except InputError:
-        return False
+    return any(True for _ in sources(files))
 
 
 def read(files: Files) -> Imported:
@@ -376,11 +348,10 @@ def _read(source: PrimusRun, files: Files) -> Imported:
     module, place = source.module, source.place
     framework = str(_read_value(module["framework"], place))
     if any(word in framework for word in IMAGES) or "diffusion" in str(module["model"]).lower():
-        given = f"a model of images or video (framework {framework[:40]})"
-        raise refusal(given, "training of a decoder", where=source.name)
+        raise other_work(f"a model of images or video (framework {framework[:40]})", where=source.name)
     if framework not in FRAMEWORKS:
-        expected = f"framework {', '.join(FRAMEWORKS)}"
-        raise refusal(f"framework {framework[:40]}", expected, path="modules", where=source.name)
+        expected_text = f"framework {', '.join(FRAMEWORKS)}"
+        raise refusal(f"framework {framework[:40]}", expected_text, path="modules", where=source.name)
     stated_options: JsonObject = {}
     notes: list[str] = []
     model = str(_read_value(module["model"], place))
@@ -389,8 +360,8 @@ def _read(source: PrimusRun, files: Files) -> Imported:
         if layer_table is None:
             notes.append(f"the file {name[:60]}, which is not here")
         stated_options = _over(stated_options, layer_table or {})
-    others = [key for key in stated_options if str(key).replace("_", "-") in OTHER_WORK]
-    stated_options = {key: value for key, value in stated_options.items() if key not in others}
+    other_keys = [key for key in stated_options if str(key).replace("_", "-") in OTHER_WORK]
+    stated_options = {key: value for key, value in stated_options.items() if key not in other_keys}
     inner = module.get("overrides")
     stated_options = _fill_environment(_over(stated_options, inner if isinstance(inner, Mapping) else {}), place)
     if framework == "torchtitan":

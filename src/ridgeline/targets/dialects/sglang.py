@@ -10,7 +10,8 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serving_plan import Speculation
 from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.imports.option_reader import OptionReader
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
+from ridgeline.targets.ledger import Lose, Piece, Say
+from ridgeline.targets.option_table import option_rows, say_options
 from ridgeline.targets.options import options
 from ridgeline.targets.serving.engine import (
     EngineSplit,
@@ -31,7 +32,6 @@ from ridgeline.targets.target import Export, Files, Imported
 ID = "sglang"
 
 ENGINE = engine_words(ID, "SGLang")
-DISPATCH = {"all-to-all": "none", "deepep": "deepep"}
 ROUTERS = {"round-robin": "round_robin"}
 RENDEZVOUS = '--nnodes {nodes} --node-rank "$NODE_RANK" --dist-init-addr "$MASTER_ADDR:$MASTER_PORT"'
 ROUTED = ("-m", "sglang_router.launch_server")  # replicas behind a router of their own
@@ -58,16 +58,11 @@ def mesh(scenario: Scenario, one: EngineSplit) -> Iterator[Piece]:
     if one.dp > 1:
         yield Say("--dp-size", one.dp, "plan.serving.data_parallel_size", "plan.tp")
         yield Say("--enable-dp-attention", True, "plan.serving.data_parallel_size")
-    yield Fixed("plan.serving.data_parallel_size", 1, "one rank of data")
     if not has_experts(scenario.model):
         return
     yield Say("--ep-size", one.ep, "plan.ep")
     yield Lose("plan.etp", "ranks that expert parallelism leaves split the experts")
-    way = scenario.plan.switches.moe_dispatch
-    if way is not None and way in DISPATCH:
-        yield Say("--moe-a2a-backend", DISPATCH[way], "plan.moe_dispatch")
-    else:
-        yield Lose("plan.moe_dispatch", "tokens are exchanged by collectives, or with DeepEP")
+    yield from say_options(ID, "exchange", {"plan.moe_dispatch": scenario.plan.switches.moe_dispatch})
 
 
 def _speculation(drafts: Speculation) -> Iterator[Piece]:
@@ -124,11 +119,12 @@ def read(files: Files) -> Imported:
 def read_engine(reader: OptionReader, replicas: int = 1) -> JsonObject:
     """What an SGLang engine is told: mesh, formats, knobs, and replicas behind its own controller."""
     ranks, dp = reader.degree("tp-size"), reader.degree("dp-size")
-    together = reader.switch("enable-dp-attention", default=False)
+    together = reader.switch("enable-dp-attention")
     plan: JsonObject = {"tp": max(1, ranks // dp) if together else ranks, "pp": reader.degree("pp-size")}
     ep = reader.degree("ep-size")
     plan |= {"ep": ep} if ep > 1 else {}
-    way = {word: name for name, word in DISPATCH.items()}.get(str(reader.take("moe-a2a-backend", default="")))
+    ways = {word: name for name, word in option_rows(ID, "exchange")[0].words.items()}
+    way = ways.get(str(reader.take("moe-a2a-backend", default="")))
     plan |= {"moe_dispatch": way} if way and ep > 1 else {}
     formats = ENGINE.read_formats(reader)
     formats["kv"] = ENGINE.read_cache_format(reader, formats["activations"])
@@ -143,14 +139,13 @@ def read_engine(reader: OptionReader, replicas: int = 1) -> JsonObject:
     drafts = reader.take("speculative-algorithm")
     if drafts is not None:
         tokens = reader.count("speculative-num-steps") or (reader.count("speculative-num-draft-tokens") or 2) - 1
-        reader.take("speculative-num-draft-tokens")
-        reader.take("speculative-eagle-topk")
+        reader.skip("speculative-num-draft-tokens", "speculative-eagle-topk")
         kind = "ngram" if str(drafts).upper() == "NGRAM" else "mtp"
         plan["speculation"] = {"draft": kind, "draft_tokens": max(1, tokens)}
     plan |= {"serving": serving, "dp": dp * replicas}
-    if reader.switch("disable-cuda-graph", default=False):
+    if reader.switch("disable-cuda-graph"):
         plan["graph"] = "none"
-    if reader.switch("enable-torch-compile", default=False):
+    if reader.switch("enable-torch-compile"):
         plan["compiled"] = True
     return plan
 

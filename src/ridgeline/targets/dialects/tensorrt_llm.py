@@ -73,7 +73,6 @@ def _mesh(scenario: Scenario, one: EngineSplit) -> Iterator[Piece]:
         yield Say("enable_attention_dp", True)
         why = f"attention DP goes over all ranks: written with {one.tp * one.dp} of them, tp 1"
         yield from lose(why, "plan.serving.data_parallel_size", "plan.tp")
-    yield Fixed("plan.serving.data_parallel_size", 1, "one rank of data")
     if has_experts(scenario.model):
         yield Say("moe_expert_parallel_size", one.ep, "plan.ep")
         yield Lose("plan.etp", "ranks that expert parallelism leaves split the experts")
@@ -123,7 +122,7 @@ def read(files: Files) -> Imported:
 def read_engine(reader: OptionReader, replicas: int = 1) -> JsonObject:
     """What a TensorRT-LLM engine is told."""
     ranks = reader.degree("tensor_parallel_size")
-    together = reader.switch("enable_attention_dp", default=False)
+    together = reader.switch("enable_attention_dp")
     plan: JsonObject = {"tp": 1 if together else ranks, "pp": reader.degree("pipeline_parallel_size"), "engine": ID}
     ep = reader.degree("moe_expert_parallel_size")
     plan |= {"ep": ep} if ep > 1 else {}
@@ -137,7 +136,7 @@ def read_engine(reader: OptionReader, replicas: int = 1) -> JsonObject:
     plan |= {"serving": serving, "dp": (ranks if together else 1) * replicas}
     if "cuda_graph_config" in reader and reader.take("cuda_graph_config") is None:
         plan["graph"] = "none"
-    if reader.switch("torch_compile_config.enable_fullgraph", default=False):
+    if reader.switch("torch_compile_config.enable_fullgraph"):
         plan["compiled"] = True
     drafts = {word: name for name, word in DRAFTS.items()}.get(str(reader.take("speculative_config.decoding_type")))
     if drafts is not None:

@@ -9,13 +9,11 @@ from pprint import pformat
 from ridgeline.core.documents import JsonMapping
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import decisions_of, has_experts
-from ridgeline.targets.dialects.torchtitan.read import functions as functions
 from ridgeline.targets.dialects.torchtitan.read import is_registry
 from ridgeline.targets.dialects.torchtitan.read import read as read_titan
-from ridgeline.targets.dialects.torchtitan.write import flavor_of, pieces
+from ridgeline.targets.dialects.torchtitan.write import flavor_of, per_op_recompute, pieces
 from ridgeline.targets.launchers.launch import NodeCommand, account_run, export_run
-from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, habits, lose
-from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
+from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, habits
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
 from ridgeline.targets.vendors import growing_segments
@@ -102,20 +100,10 @@ def _preset_pieces(piece: Piece) -> Iterator[Piece]:
 
 
 def _recompute(scenario: Scenario) -> Iterator[Piece]:
-    """One way for all layers; per-op recompute keeps attention and every second product."""
-    cover = same_everywhere(scenario)
-    yield from fallback_losses(scenario, cover, "one way for all layers")
-    kind = cover.kind
-    if kind == "selective" and not set(cover.parts) <= {"alternate", "attention", "norm", "activation"}:
-        kind = "full"
-        why = "per-op recompute keeps some of these parts: written as full"
-        yield from lose(why, "plan.recompute.kind", "plan.recompute.parts")
-    yield Say("activation_checkpoint", RECOMPUTE[kind], "plan.recompute.kind", "plan.recompute.layers")
-    if kind == "selective" and set(cover.parts) == {"alternate"}:
-        yield Say("activation_checkpoint", RECOMPUTE[kind], "plan.recompute.parts")
-    else:
-        why = "per-op recompute keeps attention and every second product: parts = alternate"
-        yield Lose("plan.recompute.parts", why if kind == "selective" else f"written as {kind}, which has no parts")
+    kind, lost = per_op_recompute(scenario)
+    paths_carried = (f"plan.recompute.{key}" for key in ("kind", "layers", "parts"))
+    yield Say("activation_checkpoint", RECOMPUTE[kind], *paths_carried)
+    yield from lost
 
 
 def _experts(scenario: Scenario) -> Iterator[Piece]:
@@ -150,7 +138,6 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
     else:
         yield Lose("plan.precision.scaling", "float8 scales by row, mxfp8 by block")
     yield Fixed("plan.precision.compute", stored_format, "products are bf16 or fp32, or float8 and mxfp8 by converters")
-    yield Fixed("workload.optimizer.name", "adamw", "default_adamw is written; others want groups of parameters")
 
 
 def module(scenario: Scenario, said: JsonMapping, name: str) -> str:

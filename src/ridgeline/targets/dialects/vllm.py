@@ -7,11 +7,18 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.errors import InputError
 from ridgeline.models.load import MODELS
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts
-from ridgeline.targets.imports.option_reader import Arguments, OptionReader, flatten, read_arguments, tables
+from ridgeline.targets.imports.option_reader import (
+    Arguments,
+    OptionReader,
+    false_where_unreadable,
+    flatten,
+    holds,
+    read_arguments,
+    tables,
+)
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, lose
 from ridgeline.targets.options import options
 from ridgeline.targets.serving.engine import (
@@ -68,7 +75,6 @@ def mesh(scenario: Scenario, one: EngineSplit) -> Iterator[Piece]:
         if not has_experts(scenario.model):
             why = "ranks of a model without experts do not wait for each other: they are replicas"
             yield from lose(why, "plan.serving.data_parallel_size", "plan.serving.replicas")
-    yield Fixed("plan.serving.data_parallel_size", 1, "one rank of data")
     if not has_experts(scenario.model):
         return
     group = one.tp * one.dp
@@ -159,7 +165,7 @@ def read(files: Files) -> Imported:
 def read_engine(reader: OptionReader) -> JsonObject:
     """What a vLLM engine is told: mesh, formats, knobs."""
     plan: JsonObject = {"tp": reader.degree("tensor-parallel-size"), "pp": reader.degree("pipeline-parallel-size")}
-    if reader.switch("enable-expert-parallel", default=False):
+    if reader.switch("enable-expert-parallel"):
         plan["ep"] = plan["tp"] * reader.degree("data-parallel-size")
     backends = {"deepep": "deepep", "allgather": "all-to-all", "naive": "all-to-all"}
     backend = str(reader.take("all2all-backend", default=""))
@@ -196,7 +202,7 @@ def parse_count(value: object) -> object:
 
 
 def _read_graphs(reader: OptionReader) -> JsonObject:
-    if reader.switch("enforce-eager", default=False):
+    if reader.switch("enforce-eager"):
         return {"graph": "none", "compiled": False}
     graph_plan: JsonObject = {}
     overall = reader.take("optimization-level")
@@ -236,12 +242,9 @@ def _is_config(data: JsonMapping) -> bool:
     return bool(keys & {"tensor-parallel-size", "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization"})
 
 
+@false_where_unreadable
 def recognises(files: Files) -> bool:
     """A command that runs `vllm serve`, or a YAML file of its options."""
-    try:
-        if commands_of(files, *PROGRAMS):
-            return True
-        has_config = any(_is_config(table.data) for table in tables(files, ".yaml", ".yml"))
-        return has_config and not commands_of(files, ("-m", "dynamo.vllm"))
-    except InputError:
-        return False
+    if commands_of(files, *PROGRAMS):
+        return True
+    return holds(files, _is_config, ".yaml", ".yml") and not commands_of(files, ("-m", "dynamo.vllm"))

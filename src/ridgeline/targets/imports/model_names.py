@@ -12,19 +12,43 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 
-from ridgeline.core.documents import JsonMapping
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError
 from ridgeline.models.load import MODELS, find_name
 from ridgeline.models.load import model as load_model
 from ridgeline.models.spec import ModelSpec
 
 LONGEST = 200
+UNKNOWN = "no catalog entry is it"
 SIZE = re.compile(r"(\d{1,4}x)?\d{1,4}(\.\d{1,2})?[bm]|a\d{1,3}(\.\d{1,2})?b", re.IGNORECASE)
 # words that make another model of what they stand beside
 OTHERS = frozenset(
     {"distill", "distilled", "vl", "omni", "audio", "vision", "draft", "reward", "rm", "critic", "embedding", "pro"}
 )
 _DEFAULT = re.compile(r"\$\{oc\.env:\w{1,80},([^{}]{1,200})\}|\$\{\w{1,80}:-?([^{}]{1,200})\}")
+
+
+def named_exactly(*names: str) -> str | None:
+    """The catalog id that the first of these names means with nothing changed in it.
+
+    >>> named_exactly("", "meta-llama/Llama-3.1-8B"), named_exactly("some-model")
+    ('llama3.1-8b', None)
+    """
+    entries = (find_name(name) for name in names if name)
+    return next((entry[0] for entry in entries if entry is not None and not entry[1]), None)
+
+
+def with_depth(model: str | JsonObject | None, depth: int) -> str | JsonObject | None:
+    """A model of the catalog, or a table that starts from one, with so many blocks that predict further tokens.
+
+    >>> with_depth("deepseek-v3", 0), with_depth("llama3-8b", 0)
+    ({'base': 'deepseek-v3', 'mtp': 0}, 'llama3-8b')
+    """
+    table = {"base": model} if isinstance(model, str) else dict(model or {})
+    if table.get("base") not in MODELS:
+        return model
+    ahead = MODELS[table["base"]].mtp
+    return model if depth == (ahead.depth if ahead else 0) else {**table, "mtp": depth}
 
 
 def named_by(path: str) -> tuple[str, str] | None:
@@ -38,16 +62,9 @@ def named_by(path: str) -> tuple[str, str] | None:
     default = _DEFAULT.fullmatch(path)
     text = (default.group(1) or default.group(2) if default else path)[:LONGEST].strip("\"' ").rstrip("/")
     parts = [part for part in reversed(text.split("/")) if part and part not in (".", "..")]
-    for name in (text, *parts):
-        entry = find_name(name)
-        if entry and not entry[1]:
-            return entry[0], ""
-    for part in parts:
-        for span in _spans(part):
-            entry = find_name(span)
-            if entry and not entry[1]:
-                return entry[0], span
-    return None
+    exact = named_exactly(text, *parts)
+    spans = (span for part in parts for span in _spans(part))
+    return (exact, "") if exact is not None else _named_by_span(spans)
 
 
 def named_by_beginning(name: str) -> tuple[str, str] | None:
@@ -59,11 +76,11 @@ def named_by_beginning(name: str) -> tuple[str, str] | None:
     True
     """
     last = name[:LONGEST].rstrip("/").rpartition("/")[2]
-    for span in _spans(last):
-        entry = find_name(span) if last.startswith(span) else None
-        if entry and not entry[1]:
-            return entry[0], span
-    return None
+    return _named_by_span(span for span in _spans(last) if last.startswith(span))
+
+
+def _named_by_span(spans: Iterable[str]) -> tuple[str, str] | None:
+    return next(((id, span) for span in spans if (id := named_exactly(span)) is not None), None)
 
 
 def _spans(part: str) -> Iterator[str]:

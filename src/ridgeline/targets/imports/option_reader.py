@@ -11,20 +11,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, wraps
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, Table, parse_table
 from ridgeline.core.table import BIGGEST, given_text
 from ridgeline.models.load import MODELS
-from ridgeline.targets.imports.run_files import checkout_of
-from ridgeline.targets.imports.shell_eval import SHELLS, read_script
+from ridgeline.targets.imports.run_files import SCRIPTS
+from ridgeline.targets.imports.shell_eval import SHELLS, scripts_among
 from ridgeline.targets.options import DocumentedOptions
-from ridgeline.targets.target import Files, Unread
+from ridgeline.targets.target import Files, Unread, written_words
 
 OPEN = ("auto", "null", "none", "")  # words that leave a number to the software
 REFERENCE = re.compile(r"\$\{(oc\.env:|oc\.select:)?([\w.]{1,120})(?:,([^{}]{0,120}))?\}")
@@ -73,22 +73,48 @@ def tables(files: Files, *suffixes: str) -> Iterator[Table]:
             yield _table(path, text)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _table(path: Path, text: str) -> Table:
     """A file parsed once, however many targets look at it; nobody changes what it holds."""
     return parse_table(path, text)
 
 
+def table_of(name: str, text: str | None) -> JsonObject | None:
+    """What a file beside those of a run holds; None where it is not here or cannot be parsed.
+
+    >>> table_of("a.json", '{"x": 1}'), table_of("a.json", "{"), table_of("a.json", None)
+    ({'x': 1}, None, None)
+    """
+    try:
+        return None if text is None else _table(Path(name), text).data
+    except InputError:
+        return None
+
+
+Asked = ParamSpec("Asked")
+
+
+def false_where_unreadable(signs: Callable[Asked, bool]) -> Callable[Asked, bool]:
+    """A test of files that does not hold for those that cannot be parsed or followed."""
+
+    @wraps(signs)
+    def test(*args: Asked.args, **words: Asked.kwargs) -> bool:
+        try:
+            return signs(*args, **words)
+        except InputError:
+            return False
+
+    return test
+
+
+@false_where_unreadable
 def holds(files: Files, wanted: Callable[[JsonObject], bool], *suffixes: str) -> bool:
-    """Whether a file of these suffixes is wanted; files that cannot be parsed are nobody's.
+    """Whether a file of these suffixes is wanted.
 
     >>> holds({"a.json": '{"x": 1}'}, lambda data: "x" in data, ".json"), holds({"a.json": "{"}, bool, ".json")
     (True, False)
     """
-    try:
-        return any(wanted(table.data) for table in tables(files, *suffixes))
-    except InputError:
-        return False
+    return any(wanted(table.data) for table in tables(files, *suffixes))
 
 
 def only(files: Files, wanted: Callable[[JsonObject], bool], expected: str, *suffixes: str) -> Table:
@@ -126,6 +152,10 @@ class OptionReader:
                 return self.options[name]
         return default
 
+    def skip(self, *names: str) -> None:
+        """Pass over options that say nothing beside those that were read."""
+        self.taken |= set(names) & self.options.keys()
+
     def count(self, *names: str, default: int | None = None) -> int | None:
         """A whole number of at least 1; "auto", null and a variable left open count as not given."""
         value = self.take(*names)
@@ -151,8 +181,8 @@ class OptionReader:
         todo = f"say it with --env {name}=..." if name else "say it with --env or --arg"
         if name.isdigit():
             todo = f"it is argument {name} of the script: say the arguments with --arg, in order"
-        given, expected = f"{value[:60]}, which is left open", "a value that the files state"
-        self.problems.append(Problem(path=option, given=given, expected=expected, todo=todo))
+        given, expected_text = f"{value[:60]}, which is left open", "a value that the files state"
+        self.problems.append(Problem(path=option, given=given, expected=expected_text, todo=todo))
         return instead
 
     def size(self, *names: str) -> int | None:
@@ -178,8 +208,8 @@ class OptionReader:
             return default
         return float(value)
 
-    def switch(self, *names: str, default: bool) -> bool:
-        """True or false; null and words such as "auto" count as not given."""
+    def switch(self, *names: str, default: bool = False) -> bool:
+        """True or false, off unless told otherwise; null and words such as "auto" count as not given."""
         value = self.take(*names)
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"
@@ -201,6 +231,10 @@ class OptionReader:
         """Note a value that cannot be used, and go on with another."""
         self.problems.append(Problem(path=option, given=given_text(value), expected=expected))
         return instead
+
+    def note(self, option: str, value: str, why: str, *, matters: bool = True) -> None:
+        """Tell of an option that is read otherwise than its file means it, or not at all."""
+        self.notes.append(Unread(option=option, value=value, why=why, matters=matters))
 
     def unread(self, apart: Mapping[str, str]) -> tuple[Unread, ...]:
         """Every option that was not taken; `apart` says why by pattern, for those that decide nothing here.
@@ -241,10 +275,8 @@ def assigned_by(files: Files, wanted: str = "") -> Iterator[JsonObject]:
     Those of a command that only starts another script come last: what that script does with them was followed.
     """
     ranked_options: list[tuple[bool, bool, JsonObject]] = []
-    for name, text in files.items():
-        if not name.endswith((".sh", ".sbatch", ".slurm")):
-            continue
-        for command in read_script(text, checkout_of(files)).commands:
+    for _, script in scripts_among(files):
+        for command in script.commands:
             pairs = (re.fullmatch(r"\+{0,2}([A-Za-z_][\w.@]*)=(.*)", word, re.DOTALL) for word in command[1:])
             options = {pair.group(1): _scalar(pair.group(2)) for pair in pairs if pair}
             if options:
@@ -253,15 +285,32 @@ def assigned_by(files: Files, wanted: str = "") -> Iterator[JsonObject]:
     yield from (options for *_, options in sorted(ranked_options, key=lambda ranked: ranked[:2]))
 
 
+def split_options(words: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Options of a command without their dashes, each with the words up to the next.
+
+    >>> list(split_options(["run", "--a", "1", "2", "--b=3", "--c"]))
+    [('a', ['1', '2']), ('b', ['3']), ('c', [])]
+    """
+    name, values = "", list[str]()
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            if name:
+                yield name, values
+            name, equals, value = word[2:].partition("=")
+            values = [value] if equals else []
+        else:
+            values.append(word)
+    if name:
+        yield name, values
+
+
 def starts_script(command: Sequence[str]) -> bool:
     """Whether a command starts another script with a shell.
 
     >>> starts_script(["exec", "bash", "./other.sh", "a.b=1"]), starts_script(["python3", "main.py", "a.b=1"])
     (True, False)
     """
-    return any(
-        word in SHELLS and script.endswith((".sh", ".slurm", ".sbatch")) for word, script in pairwise(command[:5])
-    )
+    return any(word in SHELLS and script.endswith(SCRIPTS) for word, script in pairwise(command[:5]))
 
 
 def interpolate_references(options: JsonMapping, environment: Mapping[str, str]) -> JsonObject:
@@ -287,11 +336,8 @@ def interpolate_references(options: JsonMapping, environment: Mapping[str, str])
 
 def left_out(files: Files) -> list[str]:
     """What was left out of shell scripts because only running them would tell, as assumptions."""
-    notes: dict[str, None] = {}
-    for name, text in files.items():
-        if name.endswith((".sh", ".sbatch", ".slurm")):
-            notes |= dict.fromkeys(f"left out: {note}" for note in read_script(text, checkout_of(files)).notes)
-    return list(notes)[:MOST_NOTES]
+    notes = dict.fromkeys(note for _, script in scripts_among(files) for note in script.notes)
+    return [f"left out: {note}" for note in notes][:MOST_NOTES]
 
 
 def _scalar(text: str) -> bool | int | float | str | None:
@@ -311,11 +357,7 @@ def _scalar(text: str) -> bool | int | float | str | None:
 
 def model_in(files: Files) -> str | None:
     """The catalog model that a file written by Ridgeline names at its top."""
-    for text in files.values():
-        match = re.search(r"^\W{0,4}model: ([\w.:-]{1,128})\s*$", text, re.MULTILINE)
-        if match and "Written by Ridgeline" in text and match.group(1) in MODELS:
-            return match.group(1)
-    return None
+    return next((id for id in written_words(files, r"^\W{0,4}model: ([\w.:-]{1,128})\s*$") if id in MODELS), None)
 
 
 def pick(settings: JsonMapping) -> JsonObject:

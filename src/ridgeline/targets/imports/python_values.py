@@ -11,15 +11,12 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError
 from ridgeline.targets.imports.reading_budget import ReadingBudget
 from ridgeline.targets.imports.run_files import Checkout
-
-if TYPE_CHECKING:
-    pass
 
 MISSING: Any = object()  # no value at all, where None is one
 

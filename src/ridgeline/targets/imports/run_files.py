@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +24,7 @@ from ridgeline.targets.target import Files
 if TYPE_CHECKING:
     from ridgeline.targets.imports.shell_expand import Script
 
+SCRIPTS = (".sh", ".sbatch", ".slurm")
 BIGGEST_TEXT = 1024 * 1024  # bytes of one configuration file
 MOST_NEARBY = 200  # files that one configuration may refer to
 TOPS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "LICENSE")
@@ -155,13 +155,3 @@ def _is_wheel(folder: Path) -> bool:
         return any(entry.name.endswith(".dist-info") for entry in islice(folder.iterdir(), MOST_BESIDE))
     except OSError:
         return False
-
-
-def functions_in(files: Files, target: str) -> list[str]:
-    """Names of the functions of a Python file that each configure a run of the target."""
-    name = f"ridgeline.targets.dialects.{target.replace('-', '_')}"
-    module = import_module(f"{name}.read" if hasattr(import_module(name), "__path__") else name)
-    try:
-        return list(module.functions(files)) if hasattr(module, "functions") else []
-    except (InputError, RecursionError):
-        return []

@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.targets.imports.run_files import Checkout, RunFiles, checkout_of
+from ridgeline.targets.imports.run_files import SCRIPTS, Checkout, RunFiles, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.imports.shell_expand import display_word
 from ridgeline.targets.target import Files
 
-SCRIPTS = (".sh", ".sbatch", ".slurm")
 STARTERS = frozenset({"bash", "sh", "zsh", "source", ".", "sbatch", "srun", "exec", "nohup", "sudo", "env"})
 TEXTS = (".md", ".rst", ".txt")
 MOST_TEXTS = 6
@@ -157,7 +156,7 @@ def _call_in(block: str, script: str, place: Checkout) -> tuple[tuple[str, ...],
 def missing_arguments(files: Files, wanted: Mapping[int, str], call: Call | None) -> InputError:
     """What a script has to be called with."""
     script = next(name for name in files if name.endswith(SCRIPTS))
-    expected = ", ".join(f"{number} {explanation}".strip() for number, explanation in wanted.items())
+    expected_text = ", ".join(f"{number} {explanation}".strip() for number, explanation in wanted.items())
     arguments = checkout_of(files).arguments
     todo = f"say them in order with --arg WORD, or the whole call: ridgeline import 'bash {script} WORD WORD ...'"
     if call is not None:
@@ -166,7 +165,7 @@ def missing_arguments(files: Files, wanted: Mapping[int, str], call: Call | None
         Problem(
             path="arguments",
             given=f"a script that takes words, called with {len(arguments) or 'none'}",
-            expected=expected[:1500],
+            expected=expected_text[:1500],
             todo=todo,
             where=script,
         )

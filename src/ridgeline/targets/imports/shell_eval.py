@@ -8,14 +8,14 @@ what only running would tell is left open, and both are named in `notes`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice, takewhile
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets.imports.reading_budget import ReadingBudget
-from ridgeline.targets.imports.run_files import Checkout
+from ridgeline.targets.imports.run_files import SCRIPTS, Checkout, checkout_of
 from ridgeline.targets.imports.shell_conditions import (
     ASSIGN,
     OURS,
@@ -59,8 +59,7 @@ from ridgeline.targets.imports.shell_syntax import (
     parse,
     tokens,
 )
-
-__all__ = ["Script", "read_script"]
+from ridgeline.targets.target import Files
 
 STATEMENT_WORK = 60  # of following a statement
 LONGEST_COMMANDS = 2_000_000  # characters of all commands
@@ -89,6 +88,11 @@ def read_script(text: str, checkout: Checkout | None = None) -> Script:
     if isinstance(script, InputError):
         raise script
     return script
+
+
+def scripts_among(files: Files) -> Iterator[tuple[str, Script]]:
+    """Every shell script among the files with its name, followed."""
+    return ((name, read_script(text, checkout_of(files))) for name, text in files.items() if name.endswith(SCRIPTS))
 
 
 def _follow_script(text: str, place: Checkout) -> Script:
@@ -490,7 +494,7 @@ class _Shell:
             inner_words = words[at + 1 + len(flags) :]
             if any("c" in flag for flag in flags if not flag.startswith("--")) and inner_words:
                 self.run_text(inner_words[0], depth + 4)
-            elif inner_words and inner_words[0].endswith((".sh", ".slurm", ".sbatch")):
+            elif inner_words and inner_words[0].endswith(SCRIPTS):
                 text = self.texts.nearby(inner_words[0])
                 if text is not None:
                     self.budget.spend_items(2 * len(self.script.variables))
@@ -514,9 +518,11 @@ class _Shell:
         self.recorded_sizes[0] += len(shown_words)
         self.recorded_sizes[1] += sum(map(len, shown_words))
         if self.recorded_sizes[0] > MOST_WORDS or self.recorded_sizes[1] > LONGEST_COMMANDS:
-            expected = f"at most {MOST_WORDS:,} words and {LONGEST_COMMANDS:,} characters of all commands"
+            expected_text = f"at most {MOST_WORDS:,} words and {LONGEST_COMMANDS:,} characters of all commands"
             todo = "shorten its loops, or import the command that starts the run"
-            raise InputError(Problem(path="", given="commands that grow without end", expected=expected, todo=todo))
+            raise InputError(
+                Problem(path="", given="commands that grow without end", expected=expected_text, todo=todo)
+            )
         self.script.commands.append(shown_words)
 
     def test(self, words: list[Token]) -> bool | None:

@@ -425,8 +425,8 @@ def expand_range(word: str) -> Iterable[str]:
 def bound_values(values: list[str]) -> list[str]:
     """The values, unless a script that doubles a variable again and again has made them too long."""
     if len(values) > MOST_WORDS or sum(map(len, values)) > LONGEST:
-        expected = f"at most {LONGEST} characters in a variable"
-        raise InputError(Problem(path="", given="a variable that grows without end", expected=expected))
+        expected_text = f"at most {LONGEST} characters in a variable"
+        raise InputError(Problem(path="", given="a variable that grows without end", expected=expected_text))
     return values
 
 

@@ -345,8 +345,8 @@ class _Reader:
     def statements(self, stops: frozenset[str], depth: int) -> Block:
         """Statements up to a keyword that ends them, a closing sign, or the end."""
         if depth > DEEPEST:
-            expected = f"at most {DEEPEST} levels"
-            raise InputError(Problem(path="", given="statements nested without end", expected=expected))
+            expected_text = f"at most {DEEPEST} levels"
+            raise InputError(Problem(path="", given="statements nested without end", expected=expected_text))
         block: list[Statement] = []
         while True:
             self.blank()

@@ -16,10 +16,10 @@ from ridgeline.hardware.system import System
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of
-from ridgeline.targets.ledger import Ledger, Piece, export_of, gather
+from ridgeline.targets.ledger import Fixed, Ledger, Piece, export_of, gather
 from ridgeline.targets.options import options
 from ridgeline.targets.registry import LAUNCHERS
-from ridgeline.targets.target import Export, Files
+from ridgeline.targets.target import Export, Files, written_words
 from ridgeline.targets.vendors import runs_on, vendor_of
 from ridgeline.version import __version__
 
@@ -148,16 +148,14 @@ def comment(lines: Iterable[str], sign: str = "#") -> str:
 
 def system_in(texts: Mapping[str, str]) -> str | None:
     """The system that a file written by Ridgeline names."""
-    for text in texts.values():
-        match = re.search(r"^\W{0,4}system: ([\w.:-]{1,128})\s*$", text, re.MULTILINE)
-        if match and "Written by Ridgeline" in text:
-            return match.group(1)
-    return None
+    return next(written_words(texts, r"^\W{0,4}system: ([\w.:-]{1,128})\s*$"), None)
 
 
 def account_run(id: str, scenario: Scenario, pieces: Iterable[Piece]) -> Ledger:
     """The account of a training run by what a target says of it; chips that the target does not run on are lost."""
-    return gather(decisions_of(scenario), (*runs_on(scenario, id), *pieces))
+    chips = Fixed("system.chips", scenario.system.chips, "ranks that launch.sh starts")
+    ranks = Fixed("plan.dp", scenario.plan.mesh.dp, "the ranks that the other axes leave")
+    return gather(decisions_of(scenario), (chips, ranks, *runs_on(scenario, id), *pieces))
 
 
 def export_run(

@@ -22,6 +22,7 @@ from ridgeline.core.errors import Problem, not_among
 from ridgeline.core.files import read_table
 
 FOLDER = Path(__file__).parent
+LONG_FORMATS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}  # PyTorch's words, and JAX's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,15 +16,23 @@ from functools import cache
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
-from ridgeline.models.load import find_name
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.serving_plan import KNOBS
 from ridgeline.targets.decisions import replicas_of, serving_decisions_of
 from ridgeline.targets.dialects.verl.names import weights_of
-from ridgeline.targets.imports.option_reader import Arguments, OptionReader, model_in, read_arguments, tables
+from ridgeline.targets.imports.model_names import UNKNOWN, named_exactly
+from ridgeline.targets.imports.option_reader import (
+    Arguments,
+    OptionReader,
+    false_where_unreadable,
+    holds,
+    model_in,
+    read_arguments,
+    tables,
+)
 from ridgeline.targets.launchers.launch import nodes_of
 from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, admit_options, gather, habits
-from ridgeline.targets.options import DocumentedOptions, options
+from ridgeline.targets.options import LONG_FORMATS, DocumentedOptions, options
 from ridgeline.targets.serving.scripts import ServerLaunch, commands_of, load_pieces, read_load, replicas_in
 from ridgeline.targets.tables import names as table_names
 from ridgeline.targets.tables import tables as engine_tables
@@ -173,14 +181,11 @@ def first_server(
     raise none_found(files, " ".join(programs[0]).removeprefix("-m "))
 
 
+@false_where_unreadable
 def has_server(files: Files, programs: tuple[tuple[str, ...], ...], keys: frozenset[str]) -> bool:
     """Whether a command starts one of the programs, or a YAML file has one of the keys."""
-    try:
-        if commands_of(files, *programs):
-            return True
-        return any(keys & _dashed_keys(table.data) for table in tables(files, ".yaml", ".yml"))
-    except InputError:
-        return False
+    commands = commands_of(files, *programs)
+    return bool(commands) or holds(files, lambda data: bool(keys & _dashed_keys(data)), ".yaml", ".yml")
 
 
 def _dashed_keys(data: JsonMapping) -> set[str]:
@@ -207,13 +212,10 @@ def json_option(reader: OptionReader, name: str) -> JsonObject:
 
 def model_named(reader: OptionReader, files: Files, given: str) -> str | None:
     """The catalog model of a name or path; a file that Ridgeline wrote says it at its top."""
-    for name in (given[:200], given[:200].rstrip("/").rpartition("/")[2]):
-        entry = find_name(name) if name else None
-        if entry and not entry[1]:
-            return entry[0]
-    written = model_in(files)
+    exact = named_exactly(given[:200], given[:200].rstrip("/").rpartition("/")[2])
+    written = exact or model_in(files)
     if written is None and given:
-        reader.notes.append(Unread(option="model", value=given[:60], why="no catalog entry is it"))
+        reader.note("model", given[:60], UNKNOWN, matters=False)
     return written
 
 
@@ -248,7 +250,6 @@ def none_found(files: Files, program: str) -> InputError:
     return InputError(Problem(path="", given=given_text, expected=f"a script or command line that runs {program}"))
 
 
-DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 COMPUTE, WEIGHTS, ACTIVATIONS = (f"plan.precision.{name}" for name in ("compute", "weights", "activations"))
 SCALING, KV = "plan.precision.scaling", "plan.precision.kv"
 
@@ -258,7 +259,7 @@ class EngineWords:
     """The words of one engine, read both ways.
 
     title        what people call it
-    dtype        its option for the format of activations, with the words of `DTYPES`
+    dtype        its option for the format of activations, with the words of `LONG_FORMATS`
     kv_dtype     its option for the format of the KV cache, with the words of `kv_dtypes`
     also_dtypes  further words for formats of activations that are read
     online       (compute, weights, what shares a scale) -> the method that narrows weights while they are loaded
@@ -304,15 +305,15 @@ class EngineWords:
         """
         precision = scenario.plan.precision
         compute, weights, activations = precision.compute.id, precision.weights.id, precision.activations.id
-        wide = activations if activations in DTYPES else "bf16"
+        wide = activations if activations in LONG_FORMATS else "bf16"
         method = self.online.get((compute, weights, precision.scaling))
         paths: tuple[str, ...] = (COMPUTE, WEIGHTS, SCALING)
         if method is None:
             method, paths = self.online.get((compute, weights, None)), paths[:2]
-        yield Say(self.dtype, DTYPES[wide], *([ACTIVATIONS] if activations == wide else []))
+        yield Say(self.dtype, LONG_FORMATS[wide], *([ACTIVATIONS] if activations == wide else []))
         is_narrowed = method is not None and (not self.from_16_bits or wide != "fp32")
         if compute == weights == wide:
-            yield Say(self.dtype, DTYPES[wide], COMPUTE, WEIGHTS)
+            yield Say(self.dtype, LONG_FORMATS[wide], COMPUTE, WEIGHTS)
         elif is_narrowed:
             yield Say("--quantization", method, *paths)
         else:
@@ -327,7 +328,7 @@ class EngineWords:
 
     def read_formats(self, reader: OptionReader) -> JsonObject:
         """The formats of products, weights and activations; the cache as wide as these."""
-        words = {word: name for name, word in DTYPES.items()} | dict(self.also_dtypes) | {"auto": "bf16"}
+        words = {word: name for name, word in LONG_FORMATS.items()} | dict(self.also_dtypes) | {"auto": "bf16"}
         wide = reader.word("dtype", among=words, default="bf16")
         formats: JsonObject = {"compute": wide, "weights": wide, "activations": wide, "kv": wide}
         method = reader.take("quantization") if self.stored else None

@@ -18,7 +18,8 @@ from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import ClosedLoop, Constant, Gamma, OnOff, Poisson, Serve, Sessions, TraceFile
 from ridgeline.targets.imports.run_files import checkout_of
-from ridgeline.targets.imports.shell_eval import Script, read_script
+from ridgeline.targets.imports.shell_eval import read_script
+from ridgeline.targets.imports.shell_expand import Script
 from ridgeline.targets.launchers.launch import ON_NODE, comment, header
 from ridgeline.targets.ledger import Ledger, Lose, Piece, Say, export_of
 from ridgeline.targets.options import options
@@ -51,20 +52,20 @@ class ServerLaunch:
 
 
 def words_of(option: str, value: object) -> list[str]:
-    """An option as quoted shell words; a switch that is off as its `--no-` form.
+    """An option as words of a command line; a switch that is off as its `--no-` form.
 
     >>> words_of("--x", True), words_of("--x", False), words_of("--y", ("a", "b c"))
-    (['--x'], ['--no-x'], ['--y', 'a', "'b c'"])
+    (['--x'], ['--no-x'], ['--y', 'a', 'b c'])
     """
     if isinstance(value, bool):
         return [option if value else f"--no-{option[2:]}"]
     values = value if isinstance(value, tuple) else (value,)
-    return [option, *(shlex.quote(f"{part:g}" if isinstance(part, float) else str(part)) for part in values)]
+    return [option, *(f"{part:g}" if isinstance(part, float) else str(part) for part in values)]
 
 
 def array(name: str, values: JsonMapping) -> str:
     """A shell array of options, one on each line."""
-    lines = [f"    {' '.join(words_of(option, value))}\n" for option, value in values.items()]
+    lines = [f"    {shlex.join(words_of(option, value))}\n" for option, value in values.items()]
     return f"{name}=(\n{''.join(lines)})\n"
 
 

@@ -6,16 +6,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.errors import InputError, Problem
-from ridgeline.core.files import Table, parse_table
+from ridgeline.core.errors import Problem
+from ridgeline.core.files import Table
 from ridgeline.core.table import given_text
-from ridgeline.models.load import MODELS, find_name
 from ridgeline.targets.dialects.deepspeed import read_zero
-from ridgeline.targets.imports.model_names import named_by_beginning
-from ridgeline.targets.imports.option_reader import OptionReader, pick
+from ridgeline.targets.imports.model_names import UNKNOWN, named_by_beginning, named_exactly, with_depth
+from ridgeline.targets.imports.option_reader import OptionReader, pick, table_of
 from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.tables import names, word_lists
 from ridgeline.targets.tables import words as table_words
@@ -51,12 +50,9 @@ def named_table(files: Files, name: object) -> JsonObject | None:
         return None
     path = PurePosixPath(name)
     text = files.get(path.name) or checkout_of(files).named(name)
-    if text is None or path.suffix not in (".json", ".yaml", ".yml", ".conf"):
+    if path.suffix not in (".json", ".yaml", ".yml", ".conf"):
         return None
-    try:
-        return parse_table(Path(path.name.removesuffix(".conf") + ".json" * (path.suffix == ".conf")), text).data
-    except InputError:
-        return None
+    return table_of(path.name.removesuffix(".conf") + ".json" * (path.suffix == ".conf"), text)
 
 
 def zero_file(files: Files, name: object, notes: list[Unread]) -> JsonObject:
@@ -80,30 +76,27 @@ def model_of(reader: OptionReader, option: str, named: str | None) -> str | None
         return named
     tower = reader.options.get("train.vision_tower")
     if tower:  # the run trains more than the text model that it names
-        why = f"with the tower {str(tower)[:60]} no catalog entry is it"
-        reader.notes.append(Unread(option="model", value=value[:100], why=why, matters=True))
+        reader.note("model", value[:100], f"with the tower {str(tower)[:60]} no catalog entry is it")
         return None
     if QUANTIZED.search(value):
-        why = "frozen weights in few bits are not priced: read as bf16"
-        reader.notes.append(Unread(option=option, value=value[:100], why=why, matters=True))
-    for name in (value[:200], value.rstrip("/").rpartition("/")[2][:200]):
-        entry = find_name(name)
-        if entry is not None and not entry[1]:
-            return entry[0]
+        reader.note(option, value[:100], "frozen weights in few bits are not priced: read as bf16")
+    exact = named_exactly(value[:200], value.rstrip("/").rpartition("/")[2][:200])
+    if exact is not None:
+        return exact
     part = named_by_beginning(value)
     if part is not None:
         reader.assumptions.append(f"model = {part[0]}: by {part[1]} in {value[:80]}")
         return part[0]
-    reader.notes.append(Unread(option="model", value=value[:100], why="no catalog entry is it", matters=True))
+    reader.note("model", value[:100], UNKNOWN)
     return None
 
 
 def without_further_tokens(reader: OptionReader, model: str | None) -> str | JsonObject | None:
     """The model as transformers builds it, without blocks that predict further tokens."""
-    if model is None or model not in MODELS or MODELS[model].mtp is None:
-        return model
-    reader.assumptions.append("mtp = 0: transformers leaves out blocks that predict further tokens")
-    return {"base": model, "mtp": 0}
+    trained_model = with_depth(model, 0)
+    if trained_model != model:
+        reader.assumptions.append("mtp = 0: transformers leaves out blocks that predict further tokens")
+    return trained_model
 
 
 def reader_of_files(parts: Mapping[str, JsonMapping], source: str) -> OptionReader:
@@ -125,7 +118,7 @@ def read_run(
     """What the options say, in the words of the target."""
     model = model_of(reader, words["model"], named)
     zero = "deepspeed.zero_optimization.stage" in reader or any(key.startswith("deepspeed.") for key in reader.options)
-    is_compiled = reader.switch(words["compiled"], default=False)
+    is_compiled = reader.switch(words["compiled"])
     engine = "deepspeed" if zero else "torch-compile" if is_compiled else "torch-eager"
     plan: JsonObject = {"engine": engine, "compiled": is_compiled}
     sharding = _zero(reader, words) if zero else _fsdp(reader, words)
@@ -143,11 +136,9 @@ def read_run(
         if default:
             reader.assumptions.append(f"seq = {default}: the files do not say it")
         seq = default
-    packed = reader.switch(words["packed"].split()[0], default=False)
+    packed = reader.switch(words["packed"].split()[0])
     work = {"kind": "train", "seq": seq, "packed": packed, "optimizer": optimizer, **_lora(reader, words, task)}
-    reader.take(words["attention"])
-    for name in words["packed"].split():
-        reader.take(name)
+    reader.skip(words["attention"], *words["packed"].split())
     _refuse_degrees(reader)
     return Imported(
         target=target,
@@ -181,8 +172,7 @@ def _batch(reader: OptionReader, words: Mapping[str, str]) -> tuple[int, int]:
     sizes = ("deepspeed.train_micro_batch_size_per_gpu", "deepspeed.gradient_accumulation_steps")
     zero_sizes = [None if reader.take(name) == "auto" else reader.count(name) for name in sizes]
     micro, steps = reader.count(words["micro"]) or zero_sizes[0], reader.count(words["steps"]) or zero_sizes[1]
-    reader.take("deepspeed.train_batch_size")
-    reader.take("accelerate.deepspeed_config.gradient_accumulation_steps")
+    reader.skip("deepspeed.train_batch_size", "accelerate.deepspeed_config.gradient_accumulation_steps")
     default = int(words.get("micro_default", "8"))
     if micro is None:
         reader.assumptions.append(f"microbatch = {default}: the files do not say it")
@@ -211,7 +201,7 @@ def _fsdp(reader: OptionReader, words: Mapping[str, str]) -> JsonObject:
     reshard = reader.take(words["reshard"], *words.get("reshard_also", "").split(), default=True)
     shard = SHARDED.get(str(reshard).lower())
     if shard is None:
-        reader.notes.append(Unread(option=words["reshard"], value=str(reshard)[:60], why="unknown", matters=True))
+        reader.note(words["reshard"], str(reshard)[:60], "unknown")
     shard = shard or "zero3"
     size = split if type(split) is int and split > 0 else None
     if not on:
@@ -245,7 +235,7 @@ def _zero(reader: OptionReader, words: Mapping[str, str]) -> JsonObject:
     plan["cp"] = reader.degree(*split, "deepspeed.sequence_parallel_size")
     if plan["tp"] > 1:
         plan["sequence_parallel"] = False
-        plan["overlap"]["tp"] = reader.switch("deepspeed.tensor_parallel.tp_overlap_comm", default=False)
+        plan["overlap"]["tp"] = reader.switch("deepspeed.tensor_parallel.tp_overlap_comm")
     if plan["cp"] > 1:  # DeepSpeed exchanges heads for sequence; a trainer without words for that has a ring of its own
         plan["cp_kind"] = "all-to-all" if "sp" in words or "deepspeed.sequence_parallel_size" in reader else "ring"
     return plan | {"offload": offload}
@@ -258,12 +248,12 @@ def _memory(reader: OptionReader, words: Mapping[str, str], plan: JsonMapping) -
     if isinstance(stated_values, str) and stated_values.startswith("offload"):
         on = True
     recomputes = (not on) if off else on
-    recomputes = any(reader.switch(option, default=False) for option in CHECKPOINTING) or recomputes
+    recomputes = any(reader.switch(option) for option in CHECKPOINTING) or recomputes
     offload = dict(plan.get("offload", {}))
     away = reader.take(words["offload_activations"]) if "offload_activations" in words else False
     if (away and str(away).lower() != "false") or str(stated_values).lower().startswith("offload"):
         offload["activations"] = 1.0
-    if "offload" in words and reader.switch(words["offload"], default=False):
+    if "offload" in words and reader.switch(words["offload"]):
         offload["optimizer"] = 1.0
     return {"recompute": "full" if recomputes else "none", "offload": offload}
 
@@ -278,8 +268,8 @@ def _formats(reader: OptionReader, words: Mapping[str, str], wide: bool, zero: b
     if str(model_given).lower() in ("bf16", "fp16", "fp8"):
         stored_format = "fp16" if str(model_given).lower() == "fp16" else "bf16"
     format_kept = SHORT.get(str(reader.take(words["dtype"])).lower()) if "dtype" in words else None
-    pure = "pure" in words and reader.switch(words["pure"], default=False)
-    half = "half" in words and reader.switch(words["half"], default=False)
+    pure = "pure" in words and reader.switch(words["pure"])
+    half = "half" in words and reader.switch(words["half"])
     pure = pure or half or (stored_format == "fp32" and format_kept in ("bf16", "fp16"))
     if pure:
         stored_format = "fp16" if half or format_kept == "fp16" else "bf16"
@@ -290,7 +280,7 @@ def _formats(reader: OptionReader, words: Mapping[str, str], wide: bool, zero: b
         gradients = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
         options = ("deepspeed.communication_data_type", "deepspeed.data_types.grad_accum_dtype")
         reduced = reader.word(*options, among=gradients, default=None)
-        reader.take("deepspeed.data_types.grad_accum_dtype")
+        reader.skip("deepspeed.data_types.grad_accum_dtype")
         optimizer["master"] = "none" if stored_format == "fp32" else "fp32"
         return {"name": stored_format, "gradients": reduced or stored_format}, optimizer
     if pure or stored_format == "fp32":
@@ -308,13 +298,13 @@ def _optimizer(reader: OptionReader, words: Mapping[str, str]) -> JsonObject:
     meaning = OPTIMIZERS.get(name)
     if "muon" in words and "=" in words["muon"]:
         option, _, value = words["muon"].partition("=")
-        if value == "true" and reader.switch(option, default=False):
+        if value == "true" and reader.switch(option):
             meaning = OPTIMIZERS["muon"]
     kind = str(reader.take("deepspeed.optimizer.type", default="")).lower()
     if kind in ("muon", "lion", "sgd", "adafactor"):
         meaning = (kind, "fp32")
     if meaning is None:
-        reader.notes.append(Unread(option=words["optimizer"], value=name[:60], why="read as adamw", matters=True))
+        reader.note(words["optimizer"], name[:60], "read as adamw")
     ours, states = meaning or ("adamw", "fp32")
     return {"name": ours, "states": states}
 
@@ -332,8 +322,7 @@ def _lora(reader: OptionReader, words: Mapping[str, str], task: TrainedTask) -> 
         targets = [target for target, parts in MODULES.items() if set(parts) & set(names)]
         strange = [name for name in names if not any(name in parts for parts in MODULES.values())]
         if strange:
-            why = "adapters on these are not priced"
-            reader.notes.append(Unread(option=words["adapters"], value=", ".join(strange)[:80], why=why, matters=True))
+            reader.note(words["adapters"], ", ".join(strange)[:80], "adapters on these are not priced")
     if value is None and not task.everywhere:
         targets = ["qkv"]
         reader.assumptions.append("adapters on q and v: the files do not say which")

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ridgeline.plan.scenario import Scenario, training
-from ridgeline.targets.decisions import decisions_of, has_experts
+from ridgeline.targets.decisions import decisions_of, divisor_below
 from ridgeline.targets.dialects.deepspeed import OVERLAPPED, STAGES, offload_pieces, zero_offloads
 from ridgeline.targets.dialects.verl.names import LORA_NAMES, weights_of
 from ridgeline.targets.imports.option_reader import nest_options
 from ridgeline.targets.launchers.launch import NodeCommand, account_run, export_run, nodes_of
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, lose, media_of_the_data
-from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, media_of_the_data
+from ridgeline.targets.options import LONG_FORMATS
+from ridgeline.targets.recompute_fallback import checkpointing_pieces
 from ridgeline.targets.tables import values
 from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import growing_segments
@@ -31,7 +32,6 @@ TYPES: dict[Backend, str] = {"ddp": "MULTI_GPU", "fsdp2": "FSDP", "deepspeed": "
 Words = Mapping[str, str]
 OPTIMIZERS = {"adamw": "adamw_torch_fused", "sgd": "sgd", "adafactor": "adafactor", "lion": "lion_32bit"}
 FORMATS = ("bf16", "fp16", "fp32")
-LONG = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 MODULES = LORA_NAMES[False]
 OWN = "what runs it is PyTorch, eager or compiled, or DeepSpeed"
 ZERO = "deepspeed.json"
@@ -143,7 +143,7 @@ def _batch(scenario: Scenario, dp: int, lost: list[Lose]) -> tuple[int, int]:
     """Sequences of a microbatch and microbatches of a step, as near to the plan's as the ranks allow."""
     work, micro = training(scenario).workload, scenario.plan.microbatch
     sequences_each = max(1, work.sequences // dp)
-    size_found = next(size for size in range(min(micro, sequences_each), 0, -1) if sequences_each % size == 0)
+    size_found = divisor_below(sequences_each, micro)
     if size_found != micro:
         lost.append(Lose("plan.microbatch", f"written as {size_found}, for {dp} data-parallel ranks"))
     if sequences_each * dp != work.sequences:
@@ -160,8 +160,6 @@ def common(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]
     for part in (_pieces_batch, _offload, _formats, _switches):
         yield from part(scenario, run, words)
     yield from habits("trainers", "experts")
-    if has_experts(scenario.model):
-        yield Fixed("plan.moe_dispatch", "all-to-all", "every rank holds all experts")
     yield from _zero(scenario, run, words) if run.backend == "deepspeed" else _sharding_pieces(run, words)
 
 
@@ -217,14 +215,7 @@ def _lora(scenario: Scenario, words: Words) -> Iterator[Piece]:
 
 
 def _recompute(scenario: Scenario, words: Words) -> Iterator[Piece]:
-    cover = same_everywhere(scenario)
-    yield from fallback_losses(scenario, cover, "one way for all layers")
-    is_none = cover.kind == "none"
-    yield Say(words["recompute"], is_none if "recompute_off" in words else not is_none, "plan.recompute.kind")
-    if cover.kind == "selective":
-        why = "gradient checkpointing is full or none: written as full"
-        yield from lose(why, "plan.recompute.kind", "plan.recompute.parts")
-    yield Fixed("plan.recompute.layers", None, "all layers")
+    yield from checkpointing_pieces(scenario, words["recompute"], switches_off="recompute_off" in words)
 
 
 def _offload(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
@@ -252,7 +243,7 @@ def _formats(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piec
     weight_format = "fp32" if wide else stored_format
     paths_carried = [f"plan.precision.{path}" for path in ("weights", "compute", "activations")]
     if "dtype" in words:
-        yield Say(words["dtype"], LONG["fp32" if is_mixed and work.lora is None else stored_format])
+        yield Say(words["dtype"], LONG_FORMATS["fp32" if is_mixed and work.lora is None else stored_format])
     for name in ("bf16", "fp16"):
         yield Say(words[name], is_mixed and stored_format == name, *paths_carried)
     if "mixed" in words:
@@ -263,7 +254,6 @@ def _formats(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piec
         if getattr(precision, path).id != (weight_format if path == "weights" else stored_format):
             why = f"kept in {weight_format}" if path == "weights" else f"products are multiplied in {stored_format}"
             yield Lose(f"plan.precision.{path}", why)
-    yield Lose("plan.precision.scaling", "narrow formats are not written")
     if run.backend == "deepspeed":
         return
     why = "gradients have the format that weights are kept in" if run.backend == "ddp" else "FSDP2 reduces in it"
@@ -294,7 +284,6 @@ def _switches(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Pie
     if decisions_of(scenario)["plan.attention"] != "flash":
         yield Lose("plan.attention", "scaled_dot_product_attention picks a flash kernel")
     yield from habits("trainers", "switches")
-    yield Fixed("system.chips", scenario.system.chips, "ranks that launch.sh starts")
 
 
 def _sharding_pieces(run: TrainerRun, words: Words) -> Iterator[Piece]:
@@ -326,7 +315,6 @@ def _zero(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
             yield Lose("plan.overlap.param-gather", "overlap_comm switches reduction and gathering together")
     if run.cp > 1:
         yield Say(words["sp"], run.cp, "plan.cp")
-        yield Fixed("plan.cp_kind", "all-to-all", "Ulysses exchanges heads for sequence")
     if run.tp > 1:
         yield Say("deepspeed.tensor_parallel.autotp_size", run.tp, "plan.tp")
         overlaps_tp = bool(decisions.get("plan.overlap.tp"))
@@ -345,7 +333,6 @@ def _zero(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
         yield Say("deepspeed.data_types.grad_accum_dtype", gradients, "plan.precision.gradients")
     master = "none" if stored_format == "fp32" else "fp32"
     yield Fixed("workload.optimizer.master", master, "16-bit weights get a copy in fp32, fp32 weights none")
-    yield Fixed("workload.optimizer.states", "fp32", "states are kept in fp32")
 
 
 def trainer_export(id: str, scenario: Scenario, pieces: Iterable[Piece], command: NodeCommand) -> Export:

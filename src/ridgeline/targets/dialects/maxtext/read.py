@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ridgeline.core.documents import JsonObject
-from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.errors import Problem
 from ridgeline.core.files import Table
 from ridgeline.models.dimensions import MOST_LAYERS
 from ridgeline.models.load import model as load_model
@@ -17,10 +17,11 @@ from ridgeline.targets.dialects.maxtext import read_model as run
 from ridgeline.targets.dialects.maxtext import write as maxtext
 from ridgeline.targets.imports import option_reader
 from ridgeline.targets.imports.run_files import checkout_of
-from ridgeline.targets.imports.shell_eval import read_script
+from ridgeline.targets.imports.shell_eval import scripts_among
 from ridgeline.targets.option_table import imported_run, read_options
+from ridgeline.targets.options import LONG_FORMATS
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import Files, Imported, refusal
+from ridgeline.targets.target import Files, Imported, other_work, refusal, written_words
 
 TRAINS = r"pre_train\.train|MaxText[./]train|[./]train\.py|train_sft|sft_train|\$EXECUTABLE"
 OTHER_WORK = table_words("maxtext", "other_work")  # part of a program's name -> what it does instead of training
@@ -51,8 +52,7 @@ def read(files: Files) -> Imported:
 
 def _tunes(files: Files, table: Table) -> bool:
     """Whether the run that is read starts from a trained model: supervised fine-tuning."""
-    texts = (text for name, text in files.items() if name.endswith((".sh", ".sbatch", ".slurm")))
-    commands = (" ".join(command[:12]) for text in texts for command in read_script(text, checkout_of(files)).commands)
+    commands = (" ".join(command[:12]) for _, script in scripts_among(files) for command in script.commands)
     first = next((command for command in commands if re.search(TRAINS, command)), "")
     base = Path(str(table.data.get("base_config"))[:200]).stem
     return bool(re.search(TUNES, first)) or table.data.get("use_sft") is True or base == "sft"
@@ -103,17 +103,16 @@ def _merge_arguments(files: Files) -> Table:
     stem = Path(str(yaml_tables[0].data.get("base_config", ""))[:200]).stem
     altered = next((means for sign, means in ALTERED.items() if re.search(rf"(^|_){sign}", stem)), None)
     if altered is not None:  # the file changes one which does not train a decoder alone
-        raise refusal(f"{altered} ({stem}.yml)", "training of a decoder", where=yaml_tables[0].source)
+        raise other_work(f"{altered} ({stem}.yml)", where=yaml_tables[0].source)
     run_words = {key: value for key, value in words.items() if key in MANY or key.endswith("_parallelism")}
     return Table(data={**yaml_tables[0].data, **run_words}, source=yaml_tables[0].source, lines=yaml_tables[0].lines)
 
 
 def _refuse_other_work(files: Files) -> None:
-    texts = (text for name, text in files.items() if name.endswith((".sh", ".sbatch", ".slurm")))
     programs = [
         " ".join(word for word in command[:8] if "=" not in word)
-        for text in texts
-        for command in read_script(text, checkout_of(files)).commands
+        for _, script in scripts_among(files)
+        for command in script.commands
         if any(word.split("=")[0] in MANY for word in command)
     ]
     if any(re.search(TRAINS, program) for program in programs):
@@ -121,23 +120,19 @@ def _refuse_other_work(files: Files) -> None:
     for program in programs:
         other_work_found = next((means for sign, means in OTHER_WORK.items() if sign in program), None)
         if other_work_found is not None:
-            raise refusal(f"{other_work_found} ({program[:80]})", "training of a decoder", where=next(iter(files)))
+            raise other_work(f"{other_work_found} ({program[:80]})", where=next(iter(files)))
 
 
 def _lora(reader: option_reader.OptionReader) -> JsonObject:
     rank = reader.size("lora.lora_rank")
-    if not reader.switch("lora.enable_lora", default=False):
+    if not reader.switch("lora.enable_lora"):
         return {}
     return {"task": "lora", "lora": {"rank": rank or LORA_RANK, "targets": ["qkv", "out", "up", "gate", "down"]}}
 
 
 def _second(files: Files) -> str:
     """The axis that Ridgeline gave the second device of a chip, where JAX counts two."""
-    for text in files.values():
-        match = re.search(r"^# devices: two for each chip, the second on axis (\w{1,20})$", text, re.MULTILINE)
-        if match and "Written by Ridgeline" in text:
-            return match.group(1)
-    return ""
+    return next(written_words(files, r"^# devices: two for each chip, the second on axis (\w{1,20})$"), "")
 
 
 def _mesh(reader: option_reader.OptionReader, second: str) -> JsonObject:
@@ -149,9 +144,9 @@ def _mesh(reader: option_reader.OptionReader, second: str) -> JsonObject:
     has_copies = degrees["data"] is not None and degrees["data"] > 1
     for axis in ("tensor", "tensor_sequence", "context", "pipeline", "expert", *(("fsdp",) if has_copies else ())):
         if degrees[axis] is None:
-            given, todo = "-1, which takes what the others leave", "say the machine with --on"
-            path, expected = f"ici_{axis}_parallelism", "a degree, or a machine that tells it"
-            reader.problems.append(Problem(path=path, given=given, expected=expected, todo=todo))
+            given_text, todo = "-1, which takes what the others leave", "say the machine with --on"
+            path, expected_text = f"ici_{axis}_parallelism", "a degree, or a machine that tells it"
+            reader.problems.append(Problem(path=path, given=given_text, expected=expected_text, todo=todo))
     if degrees.get(second):
         degrees[second] = max(1, (degrees[second] or 1) // 2)
     sizes = {axis: degree or 1 for axis, degree in degrees.items()}
@@ -162,7 +157,7 @@ def _mesh(reader: option_reader.OptionReader, second: str) -> JsonObject:
     if cp > 1:
         kinds = {"all_gather": "ring", "ring": "ring", "ulysses": "all-to-all"}
         plan["cp_kind"] = reader.word("context_parallel_strategy", among=kinds, default="ring")
-    over_data = reader.switch("shard_optimizer_over_data", default=False)
+    over_data = reader.switch("shard_optimizer_over_data")
     fsdp, data = degrees["fsdp"], degrees["data"]
     plan["shard"] = "zero1" if over_data and fsdp == 1 else "none" if fsdp == 1 and cp * ep == 1 else "zero3"
     if fsdp is not None and data is not None:
@@ -234,7 +229,7 @@ def _memory(reader: option_reader.OptionReader, experts: bool) -> JsonObject:
     kind, parts = maxtext.POLICIES[name][0], list(maxtext.parts_of(name, experts))
     offload = {
         "activations": 1.0 if policy.endswith("_offloaded") else offload_share,
-        "optimizer": 1.0 if reader.switch("optimizer_memory_host_offload", default=False) else 0.0,
+        "optimizer": 1.0 if reader.switch("optimizer_memory_host_offload") else 0.0,
     }
     return {"recompute": {"kind": kind} | ({"parts": parts} if parts else {}), "offload": offload}
 
@@ -255,11 +250,11 @@ def _tensors(reader: option_reader.OptionReader) -> tuple[str, float]:
 
 
 def _formats(reader: option_reader.OptionReader) -> tuple[JsonObject, JsonObject]:
-    short = {word: name for name, word in maxtext.LONG.items()}
+    short = {LONG_FORMATS[name]: name for name in ("bf16", "fp32", "fp16")}
     used = reader.word("dtype", among=short, default="bf16")
     stored_format = reader.word("weight_dtype", among=short, default="fp32")
     gradients = read_options(maxtext.ID, "gradients", reader)["gradients"]
-    reader.take("mu_dtype")
+    reader.skip("mu_dtype")
     narrow = reader.word("quantization", among=maxtext.QUANTIZED, default=None)
     precision = dict.fromkeys(("compute", "weights", "activations", "kv"), used) | {"gradients": gradients}
     if narrow is not None:
@@ -270,15 +265,12 @@ def _formats(reader: option_reader.OptionReader) -> tuple[JsonObject, JsonObject
     return precision, {"name": name, "states": stored_format, "master": master}
 
 
+@option_reader.false_where_unreadable
 def recognises(files: Files) -> bool:
     """A YAML file or a script with several of MaxText's keys, a model file of it, or a manifest that starts it."""
-    try:
-        files = run.spelled_out(run.expand_manifests(files))
-        keys_of_tables = [set(table.data) for table in option_reader.tables(files, ".yml", ".yaml")]
-        model_file = any({"base_emb_dim", "base_num_decoder_layers"} <= keys for keys in keys_of_tables)
-        if run.benchmark_of(files) is not None or model_file:
-            return True
-        keys = set().union(*keys_of_tables, option_reader.assignments(files))
-    except InputError:
-        return False
-    return len(MANY & keys) >= 2
+    files = run.spelled_out(run.expand_manifests(files))
+    keys_of_tables = [set(table.data) for table in option_reader.tables(files, ".yml", ".yaml")]
+    model_file = any({"base_emb_dim", "base_num_decoder_layers"} <= keys for keys in keys_of_tables)
+    if run.benchmark_of(files) is not None or model_file:
+        return True
+    return len(MANY & set().union(*keys_of_tables, option_reader.assignments(files))) >= 2

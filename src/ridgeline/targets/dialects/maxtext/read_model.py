@@ -15,13 +15,13 @@ from ridgeline.core.errors import InputError, not_among
 from ridgeline.core.files import Table, read_table
 from ridgeline.models.load import MODELS
 from ridgeline.targets.dialects.maxtext.write import ALSO_NAMED, ID, MODELS_NAMED
-from ridgeline.targets.imports.model_names import known_as
-from ridgeline.targets.imports.option_reader import OptionReader, tables
-from ridgeline.targets.imports.run_files import RunFiles, checkout_of
+from ridgeline.targets.imports.model_names import UNKNOWN, known_as, with_depth
+from ridgeline.targets.imports.option_reader import OptionReader, split_options, table_of
+from ridgeline.targets.imports.run_files import SCRIPTS, RunFiles, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.option_table import read_options
 from ridgeline.targets.tables import names as table_names
-from ridgeline.targets.target import Files, Unread
+from ridgeline.targets.target import Files
 
 PLAIN_BLOCKS = ("llama2", "mistral", "mixtral", "default", "qwen2", "qwen3", "qwen3_moe", "gpt3")
 # options of a model file beside its dimensions
@@ -34,7 +34,6 @@ COUNTED = {"v4": 2, "v5p": 2, "v5e": 1, "v5litepod": 1, "v6e": 1, "v5lite": 1}
 HALVES = ("tpu7x", "v7x")  # generations whose chips JAX counts as two devices
 INNER = table_names("maxtext", "inner")
 AXES = ("fsdp", "data", "tensor", "context", "expert")
-SCRIPTS = (".sh", ".sbatch", ".slurm")
 MARK = "# a benchmark of MaxText: "
 
 
@@ -46,7 +45,7 @@ def read_model(reader: OptionReader, named: str | None) -> str | JsonMapping | N
     if name != "default":
         id = next((id for id, word in MODELS_NAMED.items() if word == name), ALSO_NAMED.get(name))
         if id is None:
-            reader.notes.append(Unread(option="model_name", value=name[:60], why="no catalog entry is it"))
+            reader.note("model_name", name[:60], UNKNOWN, matters=False)
         return _ahead(reader, _with_layers(reader, id))
     scale = reader.degree("global_parameter_scale")
     if scale != 1:
@@ -83,9 +82,8 @@ def _with_layers(reader: OptionReader, id: str | None) -> str | JsonObject | Non
     spec = MODELS[id]
     stated_layers = reader.count("base_num_decoder_layers")
     if reader.options.get("base_emb_dim") not in (None, spec.hidden):
-        why = f"not the width of {id}, whose dims are taken"
         value = str(reader.options["base_emb_dim"])[:20]
-        reader.notes.append(Unread(option="base_emb_dim", value=value, why=why, matters=True))
+        reader.note("base_emb_dim", value, f"not the width of {id}, whose dims are taken")
     heads = {"base_num_query_heads": "heads", "base_num_kv_heads": "kv_heads"}
     for option, name in heads.items() if "base_emb_dim" in reader else ():
         head_counts = {getattr(block.mixer, name, None) for block in spec.blocks} - {None}
@@ -98,11 +96,7 @@ def _with_layers(reader: OptionReader, id: str | None) -> str | JsonObject | Non
 
 def _ahead(reader: OptionReader, model: str | JsonObject | None) -> str | JsonObject | None:
     """The model with as many layers of multi-token prediction as asked for: none, where nobody asks."""
-    depth = reader.size("mtp_num_layers") or 0
-    base = MODELS[model["base"] if isinstance(model, dict) else model] if model is not None else None
-    if base is None or depth == (base.mtp.depth if base.mtp else 0):
-        return model
-    return {**(model if isinstance(model, dict) else {"base": model}), "mtp": depth}
+    return with_depth(model, reader.size("mtp_num_layers") or 0)
 
 
 def _file_named(reader: OptionReader) -> str:
@@ -110,9 +104,7 @@ def _file_named(reader: OptionReader) -> str:
     stem = Path(reader.table.source).stem
     is_known = stem in ALSO_NAMED or stem in MODELS_NAMED.values()
     if is_known:
-        for option in list(reader.options):
-            if option.startswith("base_") or option in DESCRIBES:
-                reader.take(option)
+        reader.skip(*DESCRIBES, *(option for option in reader.options if option.startswith("base_")))
     return stem if is_known else "default"
 
 
@@ -123,20 +115,13 @@ def expand_manifests(files: Files) -> Files:
     texts = dict(files)
     for name, text in files.items():
         if name.endswith((".yaml", ".yml")) and re.search(r"^kind:\s*JobSet", text, re.MULTILINE):
-            command_line = next((line for line in _texts(_table(name, text), 0) if "base.yml" in line), None)
+            command_line = next((line for line in _texts(table_of(name, text), 0) if "base.yml" in line), None)
             if command_line is not None:
                 texts = {key: value for key, value in texts.items() if key != name}
                 line = next(line for line in command_line.splitlines() if "base.yml" in line).strip()
                 command = line.removeprefix("(").rstrip("; &").removesuffix(")")  # of a container's command
                 texts[f"{name}.jobset.sh"] = f"{command}\n{_requested_topology(text)}"
     return RunFiles(texts, checkout_of(files))
-
-
-def _table(name: str, text: str) -> JsonMapping:
-    try:
-        return next(iter(tables({name: text}))).data
-    except (InputError, StopIteration):
-        return {}
 
 
 def _requested_topology(text: str) -> str:
@@ -196,23 +181,26 @@ def chips_of(device: str) -> int | None:
     return int(size) // share_each if share_each is not None and size.isdigit() and int(size) >= share_each else None
 
 
+def _open_axis(options: JsonMapping, place: str, usual: str) -> tuple[str, int]:
+    """The one axis that takes what the others leave (nothing where there is none, or several), and their product."""
+    degrees = {axis: options.get(f"{place}_{axis}_parallelism", -1 if axis == usual else 1) for axis in INNER}
+    open_axes = [axis for axis, degree in degrees.items() if degree == -1]
+    product_of_others = math.prod(degree for degree in degrees.values() if type(degree) is int and degree > 0)
+    return open_axes[0] if len(open_axes) == 1 else "", product_of_others
+
+
 def filled_axes(table: Table, devices: int) -> Table:
     """The table with the one inner axis of -1 filled in from the number of devices.
 
     That of fsdp stays open where nothing is copied: it is all that the others leave then.
     """
-    names = {axis: f"ici_{axis}_parallelism" for axis in INNER}
-    degrees_given = {axis: table.data.get(name, -1 if axis == "fsdp" else 1) for axis, name in names.items()}
-    open_ = [axis for axis, degree in degrees_given.items() if degree == -1]
-    product_of_others = math.prod(degree for degree in degrees_given.values() if type(degree) is int and degree > 0)
-    slices = [table.data.get(f"dcn_{axis}_parallelism", 1) for axis in INNER]
-    outer = math.prod(degree for degree in slices if type(degree) is int and degree > 0)
-    if len(open_) != 1 or open_[0] == "data" or not devices or devices % (product_of_others * outer):
+    (axis, product_of_others), (_, outer) = _open_axis(table.data, "ici", "fsdp"), _open_axis(table.data, "dcn", "")
+    if axis in ("", "data") or not devices or devices % (product_of_others * outer):
         return table
     copies = [table.data.get(f"{place}_data_parallelism", 1) for place in ("dcn", "ici")]
-    if open_[0] == "fsdp" and not any(type(degree) is int and degree > 1 for degree in copies):
+    if axis == "fsdp" and not any(type(degree) is int and degree > 1 for degree in copies):
         return table
-    return replace(table, data={**table.data, names[open_[0]]: devices // (product_of_others * outer)})
+    return replace(table, data={**table.data, f"ici_{axis}_parallelism": devices // (product_of_others * outer)})
 
 
 def filled_slices(table: Table, devices: int, slices: int) -> Table:
@@ -221,12 +209,9 @@ def filled_slices(table: Table, devices: int, slices: int) -> Table:
         return table
     stated_options = dict(table.data)
     for place, size, usual in (("dcn", slices, "data"), ("ici", devices // slices, "fsdp")):
-        names = {axis: f"{place}_{axis}_parallelism" for axis in INNER}
-        degrees_given = {axis: stated_options.get(name, -1 if axis == usual else 1) for axis, name in names.items()}
-        open_ = [axis for axis, degree in degrees_given.items() if degree == -1]
-        product_of_others = math.prod(degree for degree in degrees_given.values() if type(degree) is int and degree > 0)
-        if len(open_) == 1 and product_of_others and size % product_of_others == 0:
-            stated_options[names[open_[0]]] = size // product_of_others
+        axis, product_of_others = _open_axis(stated_options, place, usual)
+        if axis and size % product_of_others == 0:
+            stated_options[f"{place}_{axis}_parallelism"] = size // product_of_others
     return replace(table, data=stated_options)
 
 
@@ -260,12 +245,7 @@ def benchmark_of(files: Files) -> dict[str, str] | None:
 
 
 def _options(command: list[str]) -> dict[str, str]:
-    options_found: dict[str, str] = {}
-    for at, word in enumerate(command):
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            options_found[name.replace("-", "_")] = value if equals else "".join(command[at + 1 : at + 2])
-    return options_found
+    return {name.replace("-", "_"): "".join(values[:1]) for name, values in split_options(command)}
 
 
 def spelled_out(files: Files) -> Files:

@@ -17,7 +17,7 @@ from ridgeline.targets.dialects.megatron.write_model import unknown_losses
 from ridgeline.targets.launchers.launch import ON_NODE, NodeCommand, account_run, comment, export_run, nodes_of, on_node
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, lose
 from ridgeline.targets.option_table import option_names, say_options
-from ridgeline.targets.options import options
+from ridgeline.targets.options import LONG_FORMATS, options
 from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
 from ridgeline.targets.tables import sizes as table_sizes
 from ridgeline.targets.tables import values, word_lists, word_pairs, words
@@ -48,7 +48,6 @@ WIDENED = ("mlpwi", "mlpwi_0", "mlpwi_1", "moe_mlpwi_0", "moe_mlpwi_1")  # what 
 CONTEXT = ("context", "attention_out")
 INPUT = "decoder_layer_input"
 OTHERS = ("query_wa_proj", "kv_wa_proj", "mla_q", "mla_kv", "moe_x_sorted", "moe_routing_maps")
-LONG = {"bf16": "bfloat16", "fp32": "float32", "fp16": "float16"}
 # (format, what shares a scale) -> quantization; Transformer Engine's on GPUs, qwix's on TPUs
 ON_GPU, ON_TPU = word_pairs(ID, "on_gpu"), word_pairs(ID, "on_tpu")
 BY_QWIX = ("fp8_full", "int8")
@@ -180,7 +179,6 @@ def mesh(scenario: Scenario) -> Iterator[Piece]:
     if axes.cp > 1:
         yield from exchange(scenario, parts["context"][0])
     yield Fixed("plan.etp", axes.tp if has_experts(scenario.model) else 1, "the tensor axis splits experts too")
-    yield Fixed("plan.moe_dispatch", "all-to-all", "tokens are exchanged with ragged all-to-all")
 
 
 def axis_degrees(scenario: Scenario) -> dict[str, tuple[int, int]]:
@@ -488,18 +486,18 @@ def policy_of(kind: str, parts: frozenset[str], experts: bool) -> str:
 def _formats(scenario: Scenario) -> Iterator[Piece]:
     """Weights rest in weight_dtype and are cast to dtype for every product: fp32 weights are the master copy."""
     precision, work = scenario.plan.precision, training(scenario).workload
-    stored, states = precision.weights.id, work.optimizer.states.id
-    without_master = stored != "fp32" and work.optimizer.master is None
-    yield Say("dtype", LONG.get(precision.activations.id, "bfloat16"), "plan.precision.activations")
-    stored_format = LONG.get(stored, "bfloat16") if without_master else "float32"
+    weight_format, states = precision.weights.id, work.optimizer.states.id
+    without_master = weight_format != "fp32" and work.optimizer.master is None
+    yield Say("dtype", LONG_FORMATS.get(precision.activations.id, "bfloat16"), "plan.precision.activations")
+    stored_format = LONG_FORMATS.get(weight_format, "bfloat16") if without_master else "float32"
     yield Say("weight_dtype", stored_format, "plan.precision.weights", "workload.optimizer.master")
-    if precision.activations.id not in LONG or precision.activations.id != stored:
+    if precision.activations.id not in LONG_FORMATS or precision.activations.id != weight_format:
         why = "weights are used in the format of activations"
         yield from lose(why, "plan.precision.weights", "plan.precision.activations")
     master = work.optimizer.master.id if work.optimizer.master else "none"
-    if not without_master and master != ("none" if stored == "fp32" else "fp32"):
+    if not without_master and master != ("none" if weight_format == "fp32" else "fp32"):
         yield Lose("workload.optimizer.master", "the optimizer updates the weights as they rest: fp32, or none beside")
-    format_kept = next((name for name, word in LONG.items() if word == stored_format), "fp32")
+    format_kept = next((name for name, word in LONG_FORMATS.items() if word == stored_format), "fp32")
     yield Fixed("workload.optimizer.states", format_kept, "states have the format of weight_dtype")
     if states == format_kept:
         yield Say("mu_dtype", stored_format, "workload.optimizer.states")

@@ -12,15 +12,15 @@ from typing import Any
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError
 from ridgeline.core.files import parse_table
+from ridgeline.targets import target
 from ridgeline.targets.imports.option_reader import model_in
-from ridgeline.targets.imports.run_files import RunFiles, checkout_of
-from ridgeline.targets.imports.shell_eval import Script, read_script
-from ridgeline.targets.imports.shell_expand import display_word, split_words
+from ridgeline.targets.imports.run_files import SCRIPTS, RunFiles, checkout_of
+from ridgeline.targets.imports.shell_eval import read_script, scripts_among
+from ridgeline.targets.imports.shell_expand import Script, display_word, split_words
 from ridgeline.targets.options import options
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, refusal
 
-SCRIPTS = (".sh", ".sbatch", ".slurm")
 TABLES = (".yaml", ".yml", ".json")
 BLOCKING = ("CUDA_LAUNCH_BLOCKING", "ASCEND_LAUNCH_BLOCKING")
 NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -103,8 +103,8 @@ def _collect(files: Files) -> Given:
 
 def _refuse_other_programs(files: Files) -> None:
     """Say what scripts start where that is known to be no training, whatever it is called with."""
-    for name, text in files.items():
-        for command in read_script(text, checkout_of(files)).commands if name.endswith(SCRIPTS) else ():
+    for name, script in scripts_among(files):
+        for command in script.commands:
             program = next((word for word in command if word.endswith(".py")), "")
             if program and not _only_prints(command):
                 other_work(Given(options={}, source=name, program=program))
@@ -236,13 +236,11 @@ def _value(word: str) -> str | int | float:
 
 def world_of(files: Files) -> int | None:
     """Ranks that the first script with torchrun's numbers starts."""
-    for name, text in files.items():
-        if name.endswith(SCRIPTS):
-            script = read_script(text, checkout_of(files))
-            for command in script.commands:
-                ranks = _world(parse_options(command), script)
-                if ranks is not None:
-                    return ranks
+    for _, script in scripts_among(files):
+        for command in script.commands:
+            ranks = _world(parse_options(command), script)
+            if ranks is not None:
+                return ranks
     return None
 
 
@@ -294,9 +292,8 @@ def other_work(found: Given) -> str:
         what = ""
     given_text = f"{what} ({found.program.split('/')[-1]})" if what and found.program else what
     given_text = given_text or f"{work_requested} (--{option})"
-    expected_text = "training of a decoder"
     todo = "name the model with --model" if work_requested == SEES else ""
-    raise refusal(given_text, expected_text, todo=todo, where=found.source)
+    raise target.other_work(given_text, todo=todo, where=found.source)
 
 
 def speaking(files: Files) -> Iterator[str]:

@@ -52,8 +52,8 @@ def placement_of(layout: str) -> tuple[int, ...]:
             break
         text = text[: match.start()] + match.group(1) * int(match.group(2) or 1) + text[match.end() :]
     if re.search(r"[^EtmL|]", text) or len(text) > MOST or len(layout) > LONGEST:
-        expected = "a pipeline layout such as 'Et*2|(tt|)*3L'"
-        raise refusal(repr(layout[:60]), expected, path="--pipeline-model-parallel-layout")
+        expected_text = "a pipeline layout such as 'Et*2|(tt|)*3L'"
+        raise refusal(repr(layout[:60]), expected_text, path="--pipeline-model-parallel-layout")
     return tuple(stage.count("t") for stage in text.split("|"))
 
 

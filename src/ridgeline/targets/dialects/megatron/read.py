@@ -60,8 +60,7 @@ def decoding(reader: OptionReader) -> tuple[JsonObject, int]:
     """The [workload] table of a decode step at the longest context, and the sequences of each data-parallel replica."""
     context = reader.count(*LONGEST) or 2048
     batch = reader.count(*MOST, default=1) or 1
-    for name in (*LONGEST, *MOST, *WRITTEN, "global-batch-size"):
-        reader.take(name)
+    reader.skip(*LONGEST, *MOST, *WRITTEN, "global-batch-size")
     step = f"the decode step of {batch} sequences that each hold {context} tokens"
     reader.assumptions.append(f"a run that generates text: {step}")
     return {"kind": "decode", "context": context}, batch
@@ -85,13 +84,13 @@ def read_workload(reader: OptionReader) -> JsonObject:
     if kind == "momentum" and momentum in (0, 0.0, "0", "0.0"):
         kind = "sgd"
     optimizer["name"] = kind
-    if reader.switch("use-precision-aware-optimizer", default=False):
+    if reader.switch("use-precision-aware-optimizer"):
         states = reader.word("exp-avg-dtype", among=FORMATS, default="fp32")
-        reader.take("exp-avg-sq-dtype")
+        reader.skip("exp-avg-sq-dtype")
         optimizer |= {"states": states} if states != "fp32" else {}
         master = reader.word("main-params-dtype", among=FORMATS, default="fp32")
         optimizer |= {"master": master} if master != "fp32" else {}
-    if reader.switch("use-bnb-optimizer", default=False):
+    if reader.switch("use-bnb-optimizer"):
         optimizer["states"] = "int8"
     if not any(reader.options.get(name) for name in ("bf16", "fp16")):
         optimizer["master"] = "none"
@@ -101,11 +100,11 @@ def read_workload(reader: OptionReader) -> JsonObject:
         reader.assumptions.append("global_batch: that behind the ramp-up of the batch")
     last = re.search(r"\d\S*:(\d{1,7})\W*$", str(reader.options.get("step-batch-size-schedule", "")))
     if last is not None:  # "0:384 200B:768": from so many tokens on
-        reader.take("step-batch-size-schedule")
+        reader.skip("step-batch-size-schedule")
         count_read["global_batch"] = int(last.group(1))
         reader.assumptions.append("global_batch: the last of the batch's schedule")
     count_read["optimizer"] = optimizer if optimizer != {"name": "adamw"} else None
-    tuning_switches = [reader.switch(name, default=False) for name in ("sft", "is-instruction-dataset", "finetune")]
+    tuning_switches = [reader.switch(name) for name in ("sft", "is-instruction-dataset", "finetune")]
     if any(tuning_switches[:2]):
         count_read["task"] = "finetune"
     if count_read["seq"] is None and reader.problems:
@@ -121,7 +120,7 @@ def read_plan(reader: OptionReader, seen: RunFacts) -> JsonObject:
     if seen.experts:
         plan["ep"] = reader.degree("expert-model-parallel-size")
         plan["etp"] = reader.count("expert-tensor-parallel-size", default=plan["tp"])
-    if reader.switch("use-tp-pp-dp-mapping", default=False):
+    if reader.switch("use-tp-pp-dp-mapping"):
         plan["order"] = DP_LAST
     plan["microbatch"] = reader.degree("micro-batch-size")
     if "micro-batch-size" not in reader:
@@ -140,8 +139,8 @@ def _pipeline(reader: OptionReader, layers: int, pp: int) -> JsonObject:
     layers_each = reader.count("num-layers-per-virtual-pipeline-stage")
     chunks = reader.count("num-virtual-stages-per-pipeline-rank") or 1
     slots = [0] * pp
-    slots[0] += reader.switch("account-for-embedding-in-pipeline-split", default=False)
-    slots[-1] += reader.switch("account-for-loss-in-pipeline-split", default=False)
+    slots[0] += reader.switch("account-for-embedding-in-pipeline-split")
+    slots[-1] += reader.switch("account-for-loss-in-pipeline-split")
     ends = (reader.count("decoder-first-pipeline-num-layers"), reader.count("decoder-last-pipeline-num-layers"))
     if pp == 1:
         return {}
@@ -154,10 +153,10 @@ def _pipeline(reader: OptionReader, layers: int, pp: int) -> JsonObject:
         placement = _spread_layers(layers, pp, chunks, (slots, ends))
     schedule: JsonObject = {"schedule": {"name": "interleaved", "chunks": chunks} if chunks > 1 else "1f1b"}
     zero = {"zero-bubble-v-schedule": "zbv", "enable-zbh1-pipeline": "zero-bubble-h1"}  # of Megatron's forks
-    schedule_name = next((name for option, name in zero.items() if reader.switch(option, default=False)), None)
+    schedule_name = next((name for option, name in zero.items() if reader.switch(option)), None)
     if schedule_name:
         schedule = {"schedule": schedule_name}
-        reader.take("enable-zero-bubble")
+        reader.skip("enable-zero-bubble")
         placement = _spread_layers(layers, pp, 2, (slots, ends)) if schedule_name == "zbv" else placement
     return schedule | ({"placement": list(placement)} if len(set(placement)) > 1 else {})
 
@@ -179,14 +178,13 @@ def _spread_layers(
 
 
 def _sharding(reader: OptionReader, seen: RunFacts, plan: JsonObject) -> JsonObject:
-    shard = "zero1" if reader.switch("use-distributed-optimizer", default=False) else "none"
+    shard = "zero1" if reader.switch("use-distributed-optimizer") else "none"
     strategy = reader.word("data-parallel-sharding-strategy", among=SHARDS, default="none")
-    if reader.switch("use-megatron-fsdp", "use-custom-fsdp", default=False):
+    if reader.switch("use-megatron-fsdp", "use-custom-fsdp"):
         shard = strategy
-        reader.take("no-gradient-accumulation-fusion"), reader.take("ckpt-format")
-        reader.take("init-model-with-meta-device")
-    if reader.switch("use-torch-fsdp2", default=False):
-        shard = "zero2" if reader.switch("torch-fsdp2-no-reshard-after-forward", default=False) else "zero3"
+        reader.skip("no-gradient-accumulation-fusion", "ckpt-format", "init-model-with-meta-device")
+    if reader.switch("use-torch-fsdp2"):
+        shard = "zero2" if reader.switch("torch-fsdp2-no-reshard-after-forward") else "zero3"
     shard_plan: JsonObject = {"shard": shard}
     copies = reader.count("num-distributed-optimizer-instances", default=1) or 1
     if copies > 1 and seen.world is not None:
@@ -200,15 +198,15 @@ def _memory(reader: OptionReader, layers: int) -> JsonObject:
     memory_plan: JsonObject = {"recompute": "none"}
     parts: list[str] = []
     kind = reader.word("recompute-granularity", among={"full": "full", "selective": "selective"}, default=None)
-    if reader.switch("recompute-activations", default=False):
+    if reader.switch("recompute-activations"):
         kind = "selective"
     earlier = reader.word("activations-checkpoint-method", among=METHODS, default=None)
-    if earlier or reader.switch("checkpoint-activations", "deepspeed-activation-checkpointing", default=False):
+    if earlier or reader.switch("checkpoint-activations", "deepspeed-activation-checkpointing"):
         kind = kind or "full"  # before recompute had its name
         interval = reader.size("checkpoint-num-layers")
         if interval not in (None, 1):
             reader.assumptions.append(f"recompute: every layer's input is kept, not one of {interval}")
-    reader.take("deepspeed-activation-checkpointing")
+    reader.skip("deepspeed-activation-checkpointing")
     method = reader.take("recompute-method") or earlier
     count = reader.size("recompute-num-layers", "activations-checkpoint-num-layers")
     modules = reader.take("recompute-modules")
@@ -223,27 +221,27 @@ def _memory(reader: OptionReader, layers: int) -> JsonObject:
         if len(parts) < len(names):
             reader.taken.discard("recompute-modules")
         memory_plan["recompute"] = {"kind": "selective", "parts": parts} if parts != ["attention"] else "selective"
-    if kind != "full" and reader.switch("moe-layer-recompute", default=False):
+    if kind != "full" and reader.switch("moe-layer-recompute"):
         parts = parts if kind == "selective" else []
         memory_plan["recompute"] = {"kind": "selective", "parts": [*parts, "moe"]}
     offload = {}
     swapped_layers = reader.size("cpu-offloading-num-layers")
     if swapped_layers:
         offload["activations"] = min(1.0, swapped_layers / layers)
-    if reader.switch("optimizer-cpu-offload", default=False):
+    if reader.switch("optimizer-cpu-offload"):
         offload["optimizer"] = reader.share("optimizer-offload-fraction", default=1.0)
     return memory_plan | ({"offload": offload} if offload else {})
 
 
 def _precision(reader: OptionReader) -> JsonObject:
-    half = reader.switch("fp16", default=False)
-    stored_format = "bf16" if reader.switch("bf16", default=False) else "fp16" if half else "fp32"
+    half = reader.switch("fp16")
+    stored_format = "bf16" if reader.switch("bf16") else "fp16" if half else "fp32"
     gradient_format = {"bf16": "fp32"}.get(stored_format, stored_format)
-    narrow = reader.switch("grad-reduce-in-bf16", default=False)
-    wide = reader.switch("accumulate-allreduce-grads-in-fp32", default=False)
+    narrow = reader.switch("grad-reduce-in-bf16")
+    wide = reader.switch("accumulate-allreduce-grads-in-fp32")
     formats_read: JsonObject = dict.fromkeys(("compute", "weights", "activations", "kv"), stored_format)
     formats_read["gradients"] = "bf16" if narrow and stored_format == "bf16" else "fp32" if wide else gradient_format
-    is_sharded = reader.switch("use-megatron-fsdp", "use-custom-fsdp", default=False)
+    is_sharded = reader.switch("use-megatron-fsdp", "use-custom-fsdp")
     own_word = reader.take("megatron-fsdp-main-grads-dtype" if is_sharded else "main-grads-dtype")
     if own_word in ("bf16", "fp16", "fp32"):
         formats_read["gradients"] = own_word
@@ -253,12 +251,12 @@ def _precision(reader: OptionReader) -> JsonObject:
     if reader.take("fp8-format", "fp8") is not None:
         formats_read["compute"] = "mxfp8" if recipe == "mxfp8" else "fp8-e4m3"
         formats_read["scaling"] = SCALES.get(recipe, "tensor")
-    reader.take("fp4-recipe")
+    reader.skip("fp4-recipe")
     if reader.take("fp4-format") is not None:
         formats_read |= {"compute": "nvfp4", "scaling": "block"}
-    if reader.switch("fp8-param-gather", "fp4-param-gather", default=False):
+    if reader.switch("fp8-param-gather", "fp4-param-gather"):
         formats_read["weights"] = formats_read["compute"]
-    reader.take("reuse-grad-buf-for-mxfp8-param-ag")
+    reader.skip("reuse-grad-buf-for-mxfp8-param-ag")
     return formats_read
 
 
@@ -278,18 +276,18 @@ def _switches(reader: OptionReader, seen: RunFacts, plan: JsonObject) -> JsonObj
     attention = reader.word("attention-backend", among=backends, default="flash" if flash else "unfused")
     switch_plan |= {"attention": attention} if attention != ENGINES[seen.engine].attention else {}
     graph = reader.word("cuda-graph-impl", among=table_words(ID, "graphs"), default="none")
-    if reader.switch("enable-cuda-graph", "external-cuda-graph", default=False):
+    if reader.switch("enable-cuda-graph", "external-cuda-graph"):
         graph = "partial"
     scope = reader.take("cuda-graph-modules", "cuda-graph-scope")
     graph = "full" if graph == "partial" and scope == "full_iteration" else graph
     if graph == "full":
-        reader.take("no-check-for-nan-in-loss-and-grad")
-    reader.take("te-rng-tracker")
+        reader.skip("no-check-for-nan-in-loss-and-grad")
+    reader.skip("te-rng-tracker")
     switch_plan |= {"graph": graph} if graph != "none" else {}
     if seen.experts:
         kind = reader.take("moe-token-dispatcher-type", default="allgather")
         backend = str(reader.take("moe-flex-dispatcher-backend", default="deepep"))
-        reader.take("moe-enable-deepep")
+        reader.skip("moe-enable-deepep")
         if kind == "allgather":
             reader.assumptions.append("moe_dispatch: all-to-all, where the script gathers all tokens")
         switch_plan |= {
@@ -303,20 +301,20 @@ def _switches(reader: OptionReader, seen: RunFacts, plan: JsonObject) -> JsonObj
 def _overlap(reader: OptionReader, seen: RunFacts, plan: JsonObject) -> JsonObject:
     """What runs beside compute, where it differs from the engine's habit."""
     sizes_read = read_options(ID, "overlaps", reader)
-    sizes_read["pp"] = not reader.switch("no-overlap-p2p-communication", default=False)
+    sizes_read["pp"] = not reader.switch("no-overlap-p2p-communication")
     if plan.get("schedule", "1f1b") == "1f1b":
         del sizes_read["pp"]
     if plan["tp"] == 1:
         del sizes_read["tp"]
     if plan.get("ep", 1) == 1:
         del sizes_read["moe"]
-    overlaps_states = reader.switch("overlap-cpu-optimizer-d2h-h2d", default=False)
+    overlaps_states = reader.switch("overlap-cpu-optimizer-d2h-h2d")
     offload = plan.get("offload", {})
     if offload:
         sizes_read["offload"] = overlaps_states if "optimizer" in offload else True
     habits = ENGINES[seen.engine].overlaps
     if plan["cp"] > 1 and "cp" not in habits:  # only MindSpeed has to be asked
-        sizes_read["cp"] = reader.switch("use-cp-send-recv-overlap", default=False)
+        sizes_read["cp"] = reader.switch("use-cp-send-recv-overlap")
     differs = {key: value for key, value in sizes_read.items() if value != (key in habits)}
     return {"overlap": differs} if differs else {}
 

@@ -59,7 +59,7 @@ def named_by_path(path: str) -> str:
 def vocabulary_of(reader: OptionReader) -> int | None:
     """Rows of the embedding where the options say them, by number or by a tokenizer that has one size."""
     stated_values = reader.count("padded-vocab-size", "pad-vocab-size-to") or reader.count("vocab-size")
-    reader.take("pad-vocab-size-to"), reader.take("vocab-size")
+    reader.skip("pad-vocab-size-to", "vocab-size")
     if stated_values is not None:
         return stated_values
     model = named_by_tokenizer(reader)
@@ -116,7 +116,7 @@ def hybrid_pattern(reader: OptionReader) -> HybridPattern | None:
     ('M-M*', (2, 2), ('*E',))
     """
     model_given = reader.take("hybrid-layer-pattern", "hybrid-override-pattern")
-    state_space = reader.switch("is-hybrid-model", default=False)
+    state_space = reader.switch("is-hybrid-model")
     shares = [reader.share(f"hybrid-{part}-ratio", default=0.0) for part in ("attention", "mlp")]
     if model_given is None and (state_space or any(shares)):
         model_given = spread_pattern(reader.count("num-layers") or 0, *shares)
@@ -136,7 +136,7 @@ def _refuse_own_layers(reader: OptionReader) -> None:
     module = reader.options.get("spec")
     name = str(module[0] if isinstance(module, (list, tuple)) and module else module or "").split(" ")[0]
     if name.startswith(CORE) or not name or name.endswith("mamba_layer_specs"):
-        reader.take("spec")
+        reader.skip("spec")
         return
     given_text, expected_text = f"layers that {name[:80]} builds", "layers that the options spell"
     raise refusal(given_text, expected_text, path="--spec", todo="name the model with --model")
@@ -197,14 +197,14 @@ def read_model(reader: OptionReader, hint: str = "") -> str | JsonMapping:
     if layers > MOST_LAYERS:  # before they are spelled out
         raise refusal(f"{layers}", f"at most {MOST_LAYERS}", path="--num-layers", todo="is a digit too many?")
     if pattern:
-        reader.take("num-layers")
+        reader.skip("num-layers")
     hidden = _need(reader, "hidden-size")
     hint = hint or named_by_tokenizer(reader) or ""
     vocab = vocabulary_of(reader)
     table: JsonObject = {"hidden": hidden, "layers": layers, "vocab": vocab or 1}
     longest = reader.count("max-position-embeddings") or reader.count("seq-length") or 0
     table |= {"context": longest} if longest else {}
-    if not reader.switch("untie-embeddings-and-output-weights", default=False):
+    if not reader.switch("untie-embeddings-and-output-weights"):
         table["tied"] = True
     if pattern:
         kinds = _parts_of(reader, pattern, hidden)
@@ -217,7 +217,7 @@ def read_model(reader: OptionReader, hint: str = "") -> str | JsonMapping:
         table["positions"] = longest
     if reader.word("normalization", among={"LayerNorm": "layer", "RMSNorm": "rms"}, default="layer") == "layer":
         table["norm"] = "layer"
-    if reader.switch("embed-layernorm", default=False):
+    if reader.switch("embed-layernorm"):
         table["embedding_norm"] = "layer"
     table |= _blocks(parts)
     table |= _ahead(reader, table, pattern)
@@ -229,7 +229,7 @@ def _parts_of(reader: OptionReader, pattern: HybridPattern, hidden: int) -> dict
     attends = bool(used & set("*D+"))
     full_layer = next(_layers(reader, 1, hidden)) if attends or used & set("-E") else {}
     mixer = {"attention": full_layer["attention"]} if attends else {}
-    has_bias = not reader.switch("disable-bias-linear", default=False)
+    has_bias = not reader.switch("disable-bias-linear")
     act = _activation(reader)
     ffn = _ffn(reader, hidden)
     experts = _experts(reader, ffn, act, has_bias)
@@ -291,7 +291,7 @@ def _need(reader: OptionReader, name: str) -> int:
 
 
 def _layers(reader: OptionReader, layers: int, hidden: int) -> Iterator[JsonObject]:
-    has_bias = not reader.switch("disable-bias-linear", default=False)
+    has_bias = not reader.switch("disable-bias-linear")
     mixer = _mixer(reader, hidden, has_bias)
     act = _activation(reader)
     ffn = _ffn(reader, hidden)
@@ -304,7 +304,7 @@ def _layers(reader: OptionReader, layers: int, hidden: int) -> Iterator[JsonObje
     bare = _layers_by_interval(skips, layers, last=True) if skips is not None else (False,) * layers
     recurrent = _linear_layers(reader, layers)
     state = linear(reader) if any(recurrent) else {}
-    norms = {"norms": 4} if reader.switch("post-norm", default=False) else {}  # also behind each part
+    norms = {"norms": 4} if reader.switch("post-norm") else {}  # also behind each part
     reuses_indexer = _reuses_indexer(reader, layers) if "indexer" in mixer else (False,) * layers
     flags = zip(sparse, windows, bare, recurrent, reuses_indexer, strict=True)
     for is_sparse, is_local, is_bare, is_linear, is_reused in flags:
@@ -326,7 +326,7 @@ def _linear_layers(reader: OptionReader, layers: int) -> tuple[bool, ...]:
     interval = reader.take("linear-attention-freq")
     if interval is None or variant not in ("gated_delta_net", "gdn", ""):
         return (False,) * layers
-    reader.take("experimental-attention-variant")
+    reader.skip("experimental-attention-variant")
     return _layers_by_interval(interval, layers, last=False)
 
 
@@ -359,29 +359,29 @@ def _windows(reader: OptionReader, layers: int) -> tuple[int, tuple[bool, ...]]:
 
 def _mixer(reader: OptionReader, hidden: int, biased: bool) -> JsonObject:
     heads = _need(reader, "num-attention-heads")
-    rotary = reader.switch("use-rotary-position-embeddings", default=False)
-    bare = reader.switch("no-position-embedding", default=False)
+    rotary = reader.switch("use-rotary-position-embeddings")
+    bare = reader.switch("no-position-embedding")
     default = "rope" if rotary else "none" if bare else "learned"
     words = {word: kind for kind, word in POSITIONS.items()} | dict.fromkeys(ROTARY, "rope") | {"relative": "none"}
     positions = reader.word("position-embedding-type", among=words, default=default)
     positions = "rope" if rotary and positions == "learned" else positions
-    if reader.switch("multi-latent-attention", default=False):
-        reader.take("qk-layernorm"), reader.take("kv-channels")
+    if reader.switch("multi-latent-attention"):
+        reader.skip("qk-layernorm", "kv-channels")
         sizes_read = read_options(ID, "latent", reader)
         sparse = _indexer(reader)
         return {"kind": "mla", "heads": heads, "q_rank": reader.size("q-lora-rank") or 0, **sizes_read, **sparse}
-    has_groups = reader.switch("group-query-attention", default=False)
+    has_groups = reader.switch("group-query-attention")
     groups = reader.count("num-query-groups", default=1)
     if reader.word("attention-head-type", among={"multihead": 0, "multiquery": 1}, default=0):
         has_groups, groups = True, 1
     mixer: JsonObject = {"heads": heads, "kv_heads": groups if has_groups else heads}
     mixer["head_dim"] = reader.count("kv-channels") or hidden // heads
-    qkv = reader.switch("add-qkv-bias", default=False) or biased
-    flags = {"qkv_bias": qkv, "out_bias": reader.switch("add-dense-bias", default=False) or biased}
+    qkv = reader.switch("add-qkv-bias") or biased
+    flags = {"qkv_bias": qkv, "out_bias": reader.switch("add-dense-bias") or biased}
     flags["sinks"] = reader.take("softmax-type") == "learnable"
-    flags["gate"] = reader.switch("attention-output-gate", default=False)
+    flags["gate"] = reader.switch("attention-output-gate")
     mixer |= {name: True for name, there in flags.items() if there}
-    if reader.switch("qk-layernorm", default=False):
+    if reader.switch("qk-layernorm"):
         mixer["qk_norm"] = "head"
     return mixer | ({} if positions == "rope" else {"positions": positions})
 
@@ -390,21 +390,21 @@ def _indexer(reader: OptionReader) -> JsonObject:
     stated_values = any(row.option.removeprefix("--") in reader for row in option_rows(ID, "indexer"))
     if reader.options.get("experimental-attention-variant") != "dsa" and not stated_values:
         return {}
-    reader.take("experimental-attention-variant")
+    reader.skip("experimental-attention-variant")
     return {"indexer": read_options(ID, "indexer", reader)}
 
 
 def _activation(reader: OptionReader) -> JsonObject:
-    if reader.switch("swiglu", default=False):
+    if reader.switch("swiglu"):
         return {}
-    if reader.switch("quick-geglu", default=False):
+    if reader.switch("quick-geglu"):
         return {"activation": "quick_gelu"}
     unit = reader.word("glu-activation", among=UNITS, default=None)
-    if unit is not None or reader.switch("geglu", default=False):
+    if unit is not None or reader.switch("geglu"):
         return {"activation": unit or "gelu"}
-    if reader.switch("squared-relu", default=False):
+    if reader.switch("squared-relu"):
         return {"gated": False, "activation": "relu2"}
-    reader.take("openai-gelu"), reader.take("onnx-safe")
+    reader.skip("openai-gelu", "onnx-safe")
     return {"gated": False, "activation": "gelu"}
 
 
@@ -423,7 +423,7 @@ def _experts(reader: OptionReader, ffn: int, act: JsonMapping, biased: bool) -> 
     count = reader.size("num-experts") if not isinstance(expert_counts, list) else reader.take("num-experts")[0]
     if not count or count == 1:
         return {}
-    reader.take("moe-grouped-gemm")
+    reader.skip("moe-grouped-gemm")
     count_read: JsonObject = {"experts": count, "topk": reader.count("moe-router-topk", default=2)}
     if "moe-router-topk" not in reader:
         reader.assumptions.append("moe.topk = 2: Megatron-Core's default, where the files do not say it")
@@ -431,7 +431,7 @@ def _experts(reader: OptionReader, ffn: int, act: JsonMapping, biased: bool) -> 
     count_read |= {key: value for key, value in read_options(ID, "more_experts", reader).items() if value}
     if reader.word("mlp-type", among={"standard": False, "residual": True}, default=False):
         count_read["shared_hidden"] = ffn  # beside the experts of every layer
-    if "shared_hidden" in count_read and reader.switch("moe-shared-expert-gate", "shared-expert-gate", default=False):
+    if "shared_hidden" in count_read and reader.switch("moe-shared-expert-gate", "shared-expert-gate"):
         count_read["shared_gate"] = True
     return {**count_read, **act, **({"bias": True} if biased else {})}
 

@@ -126,8 +126,8 @@ def axes(scenario: Scenario) -> Iterator[Piece]:
         yield Say("--use-tp-pp-dp-mapping", True, "plan.order")
     yield Say(LAUNCH, scenario.system.chips, "plan.dp", "system.chips")
     if has_experts(scenario.model):
-        biased = any(isinstance(block.ffn, Moe) and block.ffn.bias for block in scenario.model.blocks)
-        ep, etp = (mesh.ep * mesh.etp, 1) if biased else (mesh.ep, mesh.etp)
+        has_bias = any(isinstance(block.ffn, Moe) and block.ffn.bias for block in scenario.model.blocks)
+        ep, etp = (mesh.ep * mesh.etp, 1) if has_bias else (mesh.ep, mesh.etp)
         yield Say("--expert-model-parallel-size", ep, "plan.ep")
         yield Say("--expert-tensor-parallel-size", etp, "plan.etp")
         if etp != mesh.etp:
@@ -408,11 +408,11 @@ def write(scenario: Scenario) -> Export:
     model = list(admit_options(pieces(scenario, MODEL), options(ID)))
     decisions = gather(decisions_of(scenario), [engine, *model, *admit_options(pieces(scenario, PLAN), options(ID))])
     said, experts = decisions.options, "--overlap-moe-expert-parallel-comm" in decisions.options
-    sharded, graph = "--use-megatron-fsdp" in said, said.get("--cuda-graph-impl")
+    is_sharded, graph = "--use-megatron-fsdp" in said, said.get("--cuda-graph-impl")
     program = "pretrain_hybrid.py" if is_hybrid(scenario.model) else "pretrain_gpt.py"
     command = NodeCommand(
         words=(),
-        environment=run_environment(said, fsdp=sharded, experts=experts, graph=graph),
+        environment=run_environment(said, fsdp=is_sharded, experts=experts, graph=graph),
         before=CHECKOUT + arrays(said, {**RUN, **fusions(scenario)}, said_by(model)),
         tail=f'"${{MEGATRON_LM:-Megatron-LM}}/{program}" "${{MODEL_ARGS[@]}}" "${{PLAN_ARGS[@]}}" "${{RUN_ARGS[@]}}"',
     )
@@ -427,15 +427,17 @@ def run_environment(said: JsonMapping, *, fsdp: bool, experts: bool, graph: obje
     '32'
     """
     queues = {QUEUES: "32"} if experts else {} if fsdp else {QUEUES: "1"}
-    captured = {"NCCL_GRAPH_REGISTER": "0"} if graph not in (None, "none") else {}
-    return ALLOCATOR | queues | captured | {name: value for name, value in said.items() if name.isupper()}
+    graph_variables = {"NCCL_GRAPH_REGISTER": "0"} if graph not in (None, "none") else {}
+    return ALLOCATOR | queues | graph_variables | {name: value for name, value in said.items() if name.isupper()}
 
 
 def fusions(scenario: Scenario) -> JsonObject:
     """Fused kernels that the prediction counts on and the parser leaves off."""
-    fused, sparse = scenario.engine.fuses, has_experts(scenario.model)
-    kernels: JsonObject = {f"--moe-{part}-fusion": True for part in ("permute", "router") if sparse and part in fused}
-    if "cross-entropy" in fused:
+    fusions_predicted, sparse = scenario.engine.fuses, has_experts(scenario.model)
+    kernels: JsonObject = {
+        f"--moe-{part}-fusion": True for part in ("permute", "router") if sparse and part in fusions_predicted
+    }
+    if "cross-entropy" in fusions_predicted:
         kernels |= {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}
     return kernels
 

@@ -262,7 +262,6 @@ def sizes(scenario: Scenario) -> Iterator[Piece]:
     yield Say("--max-position-embeddings", longest, *paths)
     if position_rows and position_rows != longest:
         yield Lose("model.embedding.positions", f"a row for each token of a sequence: {longest}")
-    yield Fixed("model.embedding.positions", 0, "rotary positions have no rows")
     if longest == model.context:
         yield Say("--max-position-embeddings", longest, "model.context")
     elif model.context == 0:
@@ -530,7 +529,6 @@ def order(scenario: Scenario) -> Iterator[Piece]:
 def ahead(scenario: Scenario) -> Iterator[Piece]:
     """Multi-token prediction with copies of the last layer."""
     mtp = scenario.model.mtp
-    yield Fixed("model.mtp", None, "none unless told otherwise")
     if mtp is not None and is_hybrid(scenario.model):
         # layers behind the `/` of a pattern are those of the model's own kinds
         yield Like("model.mtp.block", "model.blocks.0")

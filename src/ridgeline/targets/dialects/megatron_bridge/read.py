@@ -39,7 +39,7 @@ from ridgeline.targets.imports.python_values import (
 )
 from ridgeline.targets.imports.run_files import Checkout, checkout_of
 from ridgeline.targets.tables import names as table_names
-from ridgeline.targets.target import Files, Imported, refusal
+from ridgeline.targets.target import Files, Imported, other_work, refusal
 
 DEEPEST = 8  # objects inside each other
 MOST_FIELDS = 5000
@@ -258,12 +258,6 @@ def recognises(files: Files) -> bool:
     return any(name.partition("::")[0].endswith(".py") and "megatron.bridge" in text for name, text in files.items())
 
 
-def functions(files: Files) -> list[str]:
-    """The recipes of a Python file."""
-    name, text = next((name.partition("::")[0], text) for name, text in files.items() if ".py" in name)
-    return list(recipes_in(Interpreter(checkout=Checkout(budget=checkout_of(files).budget)).load(text, name)))
-
-
 def read(files: Files) -> Imported:
     """The settings of the one recipe in the files, or of the one that `file.py::name` picks."""
     for name, text in files.items():
@@ -272,7 +266,7 @@ def read(files: Files) -> Imported:
             recipe_fields = read_recipe(text, chosen, path, checkout_of(files))
             provider = str(recipe_fields.fields.get("model", ""))
             if NO_DECODER.search(provider):
-                raise refusal(f"a diffusion model ({provider[:60]})", "training of a decoder", where=path)
+                raise other_work(f"a diffusion model ({provider[:60]})", where=path)
             if unknown := {field: text[:80] for field, text in recipe_fields.unknown.items() if field in bridge.NEEDED}:
                 facts = {"expected": "a value that the file states", "where": path}  # and is not guessed
                 raise InputError(Problem(path=field, given=text, **facts) for field, text in unknown.items())
@@ -291,22 +285,24 @@ def read(files: Files) -> Imported:
     raise refusal(", ".join(files) or "no file", "a recipe: a Python file")
 
 
-def _with_adapters(imported: Imported, found: RecipeFields) -> Imported:
+def _with_adapters(imported_run: Imported, found: RecipeFields) -> Imported:
     """Adapters, or all weights of a trained model: what a recipe for fine-tuning updates."""
     peft = found.fields.get("peft")
-    imported = replace(imported, unread=tuple(part for part in imported.unread if not part.option.startswith("peft")))
+    imported_run = replace(
+        imported_run, unread=tuple(part for part in imported_run.unread if not part.option.startswith("peft"))
+    )
     if peft is not None:
         words = [str(word) for word in found.fields.get("peft.target_modules") or ALL_LINEAR]
         targets = [target for target, name in bridge.LORA.items() if any(name in word for word in words)]
         rank = found.fields.get("peft.dim", 32)
         lora = {"rank": rank if type(rank) is int else 32, "targets": targets}
-        imported = imported.with_settings(workload={"task": "lora", "lora": lora})
+        imported_run = imported_run.with_settings(workload={"task": "lora", "lora": lora})
         if "LoRA" not in str(peft) or len(targets) < len(words):
             note = f"peft = {str(peft)[:40]} of {', '.join(words)[:80]}: priced as LoRA of {targets}"
-            imported = imported.with_notes(after=(note,))
+            imported_run = imported_run.with_notes(after=(note,))
     elif any(word in found.function for word in ("sft", "finetune")):
-        imported = imported.with_settings(workload={"task": "finetune"})
-    return imported
+        imported_run = imported_run.with_settings(workload={"task": "finetune"})
+    return imported_run
 
 
 def _precision_name(precision: object) -> str:
@@ -434,8 +430,8 @@ def _model(fields: JsonObject, chosen: str | None) -> JsonObject:
         differs = {key: value for key, value in changes.items() if value is not None}
         return {"model": {"base": base.id, **differs} if differs else base.id}
     if fields.get("model.is_hybrid_model") is True and not any(fields.get(field) for field in PATTERNS):
-        given = "shares of attention and mlp, which the provider deals itself"
-        raise refusal(given, "a pattern of layers", path="model", todo="name the model with --model")
+        given_text = "shares of attention and mlp, which the provider deals itself"
+        raise refusal(given_text, "a pattern of layers", path="model", todo="name the model with --model")
     options: JsonObject = {}
     options |= _activation(fields)
     if fields.pop("model.share_embeddings_and_output_weights", True) is False:

@@ -174,8 +174,8 @@ def write(scenario: Scenario) -> Export:
     ledger = gather(decisions, [*pieces_said, *twins])
     fields = {name: value for name, value in ledger.options.items() if "." in name or name == PEFT}
     experts = ledger.options.get("comm_overlap.overlap_moe_expert_parallel_comm") is True
-    sharded, graph = ledger.options.get("ddp.use_megatron_fsdp") is True, ledger.options.get("model.cuda_graph_impl")
-    environment = run_environment(ledger.options, fsdp=sharded, experts=experts, graph=graph)
+    is_sharded, graph = ledger.options.get("ddp.use_megatron_fsdp") is True, ledger.options.get("model.cuda_graph_impl")
+    environment = run_environment(ledger.options, fsdp=is_sharded, experts=experts, graph=graph)
     command = NodeCommand(words=(FILE,), environment=environment, setup=(PRETRAINED,) if PEFT in fields else ())
     return export_run(ID, scenario, ledger, {FILE: recipe(scenario, fields)}, command)
 

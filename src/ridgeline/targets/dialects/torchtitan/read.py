@@ -15,7 +15,7 @@ from typing import Any
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
-from ridgeline.models.load import MODELS, find_name
+from ridgeline.models.load import MODELS
 from ridgeline.models.load import model as load_model
 from ridgeline.models.spec import ModelSpec
 from ridgeline.targets.dialects.torchtitan.write import (
@@ -28,6 +28,7 @@ from ridgeline.targets.dialects.torchtitan.write import (
     UNTIED,
     same_shape,
 )
+from ridgeline.targets.imports.model_names import UNKNOWN, named_exactly, with_depth
 from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nest_options, only
 from ridgeline.targets.imports.python_calls import deep_copy
 from ridgeline.targets.imports.python_eval import Interpreter
@@ -43,11 +44,11 @@ from ridgeline.targets.imports.python_values import (
     is_known,
 )
 from ridgeline.targets.imports.reading_budget import ReadingBudget
-from ridgeline.targets.imports.run_files import Checkout, checkout_of
+from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.option_table import imported_run, read_options
 from ridgeline.targets.tables import values
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import Files, Imported, Unread, refusal
+from ridgeline.targets.target import Files, Imported, refusal
 
 RECOMPUTE = values(ID, "recompute")  # the class of activation_checkpoint -> its words in a job file
 CONVERTER_CLASSES = table_words("torchtitan", "converter_classes")
@@ -64,13 +65,6 @@ ADAPTED = {"qkv": ("wq", "wk", "wv", "wkv"), "out": ("wo",), "up": ("w3",), "gat
 def is_registry(files: Files) -> bool:
     """Whether a Python file builds configurations of torchtitan's trainer."""
     return any(_python(name) and "torchtitan" in text and "Trainer.Config" in text for name, text in files.items())
-
-
-def functions(files: Files) -> list[str]:
-    """The functions of a Python file that return a configuration of the trainer."""
-    name, text = next((name, text) for name, text in files.items() if _python(name))
-    reading = Interpreter(checkout=Checkout(budget=checkout_of(files).budget))
-    return list(_functions(reading.load(text, name.partition("::")[0])))
 
 
 def job_of(files: Files) -> tuple[Table, tuple[str, ...]]:
@@ -144,8 +138,8 @@ def _options(made: Made, function: str, folder: str, source: str) -> JsonObject:
         for key, value in parts.parts.items() if isinstance(parts, Made) else ():
             name = f"{section}.{key}"
             if isinstance(value, Unknown) and name.startswith(NEEDED) and key not in LEFT:
-                expected = "a value that the file states"
-                wrong.append(Problem(path=name, given=str(value)[:80], expected=expected, where=source))
+                expected_text = "a value that the file states"
+                wrong.append(Problem(path=name, given=str(value)[:80], expected=expected_text, where=source))
             elif is_known(value) and not isinstance(value, Made):
                 options_found[name] = value
     if wrong:
@@ -208,11 +202,13 @@ def _model(spec: Any, function: str, folder: str) -> JsonObject:
 
 def read(files: Files) -> Imported:
     """What a job file says."""
-    expected = "one TOML file with [model], [training] and [parallelism], or a Python file of Trainer.Config functions"
+    expected_text = (
+        "one TOML file with [model], [training] and [parallelism], or a Python file of Trainer.Config functions"
+    )
     if is_registry(files):
         table, notes = job_of(files)
         return read_job(table, checkout_of(files).model, notes)
-    return read_job(only(files, _is_job, expected, ".toml"), checkout_of(files).model or model_in(files))
+    return read_job(only(files, _is_job, expected_text, ".toml"), checkout_of(files).model or model_in(files))
 
 
 def read_job(table: Table, named: str | None, notes: tuple[str, ...] = ()) -> Imported:
@@ -228,9 +224,9 @@ def read_job(table: Table, named: str | None, notes: tuple[str, ...] = ()) -> Im
     plan |= _stages(reader, spec.layers if spec else None, plan)
     plan |= _recompute(reader, spec, plan)
     precision, optimizer = _formats(reader)
-    if reader.switch("training.enable_cpu_offload", "experimental.enable_cpu_offload", default=False):
+    if reader.switch("training.enable_cpu_offload", "experimental.enable_cpu_offload"):
         plan["offload"] = ["optimizer"]
-    is_compiled, parts = reader.switch("compile.enable", "training.compile", default=False), reader.take(COMPONENTS)
+    is_compiled, parts = reader.switch("compile.enable", "training.compile"), reader.take(COMPONENTS)
     is_compiled = is_compiled and (not isinstance(parts, list) or "model" in parts)
     plan |= {"precision": precision, "compiled": is_compiled}
     batch, per_rank = _batch(reader, plan)
@@ -251,19 +247,17 @@ def _read_model(reader: OptionReader) -> str | JsonObject | None:
     if id is None and (family, plain) in DEBUG:
         return {**DEBUG[family, plain], **({"mtp": ahead} if ahead else {})}
     if id is None:
-        value, why = f"{family} {flavor}"[:60], "no catalog entry is it"
-        reader.notes.append(Unread(option="model.flavor", value=value, why=why, matters=True))
+        reader.note("model.flavor", f"{family} {flavor}"[:60], UNKNOWN)
         return None
     for name in reversed(folder.strip("/").split("/")):
-        closer = find_name(name) if name and len(name) < 100 else None
-        if closer and not closer[1] and same_shape(MODELS[closer[0]], MODELS[id]):
-            id = closer[0]
+        closer = named_exactly(name) if len(name) < 100 else None
+        if closer and same_shape(MODELS[closer], MODELS[id]):
+            id = closer
             break
-    ahead_of = MODELS[id].mtp
-    if family == "deepseek_v3" and (ahead or 0) != (ahead_of.depth if ahead_of else 0):
+    trained_model = with_depth(id, ahead or 0) if family == "deepseek_v3" else id
+    if trained_model != id:
         reader.assumptions.append(f"mtp = {ahead or 0}: what the files ask for, not what the model was published with")
-        return {"base": id, "mtp": ahead or 0}
-    return id
+    return trained_model
 
 
 def _lora(reader: OptionReader) -> JsonObject:
@@ -279,8 +273,8 @@ def _lora(reader: OptionReader) -> JsonObject:
 def _mesh(reader: OptionReader) -> JsonObject:
     plan = read_options(ID, "mesh", reader) | {"overlap": {}}
     if plan["tp"] > 1:
-        plan["overlap"]["tp"] = reader.switch("parallelism.enable_async_tensor_parallel", default=False)
-    reader.take("parallelism.enable_async_tensor_parallel")
+        plan["overlap"]["tp"] = reader.switch("parallelism.enable_async_tensor_parallel")
+    reader.skip("parallelism.enable_async_tensor_parallel")
     if not reader.switch("parallelism.enable_sequence_parallel", default=True) and plan["tp"] > 1:
         plan["sequence_parallel"] = False
     method = reader.take("parallelism.context_parallel_rotate_method", default="allgather")
@@ -301,7 +295,7 @@ def _shards(reader: OptionReader, cp: int, pp: int) -> JsonObject:
     if split is None:
         if replicate > 1:
             why = "how many ranks share a shard follows from the number of ranks, which is not stated"
-            reader.notes.append(Unread(option="parallelism.data_parallel_shard_degree", value="-1", why=why))
+            reader.note("parallelism.data_parallel_shard_degree", "-1", why, matters=False)
         return {"shard": shard}
     if split * cp == 1:
         return {"shard": "none", "dp": replicate}
@@ -313,8 +307,7 @@ def _pipeline(reader: OptionReader, plan: JsonObject) -> JsonObject:
     parts = reader.take("parallelism.module_fqns_per_model_part")
     overlap = reader.switch("parallelism.pipeline_parallel_expert_parallel_overlap", default=True)
     if plan["pp"] == 1:
-        reader.take("parallelism.pipeline_parallel_schedule")
-        reader.take("parallelism.pipeline_parallel_microbatch_size")
+        reader.skip(*(f"parallelism.pipeline_parallel_{name}" for name in ("schedule", "microbatch_size")))
         return {}
     name = reader.word("parallelism.pipeline_parallel_schedule", among=means, default="1f1b")
     chunks = 1 if name in ("1f1b", "gpipe") else 2
@@ -343,8 +336,8 @@ def _stages(reader: OptionReader, layers: int | None, plan: JsonObject) -> JsonO
     layers_held[0] -= first
     layers_held[-1] -= last
     if min(layers_held) < 0:
-        expected = f"no more stages than {layers} layers fill"
-        reader.bad("parallelism.pipeline_parallel_degree", plan["pp"], expected, None)
+        expected_text = f"no more stages than {layers} layers fill"
+        reader.bad("parallelism.pipeline_parallel_degree", plan["pp"], expected_text, None)
     return {"schedule": schedule} | ({"placement": layers_held} if len(set(layers_held)) > 1 else {})
 
 
@@ -406,15 +399,14 @@ def _formats(reader: OptionReader) -> tuple[JsonObject, JsonObject]:
     long = {"bfloat16": "bf16", "float32": "fp32"}
     stored_format = reader.word("training.mixed_precision_param", among=long, default="bf16")
     format_kept = reader.word("training.dtype", among=long, default="fp32")
-    reader.take("training.mixed_precision_reduce")
+    reader.skip("training.mixed_precision_reduce")
     precision: JsonObject = {"name": stored_format, "gradients": "fp32"}
     converters = reader.take("model.converters", default=[])
     listed = converters.replace(" ", "").split(",") if isinstance(converters, str) else converters
     words = [str(part) for part in listed]
     for word in words:
         if word.split(".")[-1] not in ("float8", "mx", "nvfp4", "primus_turbo", ""):
-            why = "not a format this reader knows"
-            reader.notes.append(Unread(option="model.converters", value=word[:60], why=why, matters=True))
+            reader.note("model.converters", word[:60], "not a format this reader knows")
     for family, compute in (("float8", "fp8-e4m3"), ("mx", "mxfp8"), ("nvfp4", "nvfp4")):
         if any(word.split(".")[-1] == family for word in words):
             recipes = {recipe: means for (kind, recipe), means in CONVERTERS.items() if kind == family}
@@ -425,7 +417,7 @@ def _formats(reader: OptionReader) -> tuple[JsonObject, JsonObject]:
             precision |= {"compute": means[0], "scaling": means[1]}
             precision |= {"weights": stored_format, "activations": stored_format, "kv": stored_format}
             precision.pop("name", None)
-            reader.take(f"quantize.grouped_mm.{family}.fqns")
+            reader.skip(f"quantize.grouped_mm.{family}.fqns")
     optimizer = read_options(ID, "formats", reader)
     pure_bf16 = format_kept == "bf16" and stored_format == "bf16"
     optimizer |= {"states": format_kept, "master": "none" if pure_bf16 or stored_format == "fp32" else "fp32"}

@@ -17,6 +17,7 @@ from ridgeline.targets.imports.option_reader import nest_options
 from ridgeline.targets.launchers.launch import NodeCommand, account_run, export_run
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, lose
 from ridgeline.targets.option_table import say_options
+from ridgeline.targets.options import LONG_FORMATS
 from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
 from ridgeline.targets.tables import value_pairs, word_pairs, words
 from ridgeline.targets.target import Export
@@ -211,21 +212,27 @@ def _recompute(scenario: Scenario) -> Iterator[Piece]:
             why = f"written as one layer in {interval}, which is as many in every stage, or more"
             yield Lose("plan.recompute.layers", why)
         return
-    cover = same_everywhere(scenario)
-    yield from fallback_losses(scenario, cover, "one way for all layers")
-    kind = cover.kind
-    if kind == "selective" and not set(cover.parts) <= BY_OP:
-        kind = "full"
-        why = "per-op recompute keeps some of these parts: written as full"
-        yield from lose(why, "plan.recompute.kind", "plan.recompute.parts")
+    kind, lost = per_op_recompute(scenario)
     yield Say("activation_checkpoint.mode", kind, "plan.recompute.kind", "plan.recompute.layers")
     if kind == "selective":
         yield Say("activation_checkpoint.selective_ac_option", "op", "plan.recompute.parts")
-        if set(cover.parts) != {"alternate"}:
-            why = "per-op recompute keeps attention and every second product: parts = alternate"
-            yield Lose("plan.recompute.parts", why)
-    else:
-        yield Lose("plan.recompute.parts", f"written as {kind}, which has no parts")
+    yield from lost
+
+
+def per_op_recompute(scenario: Scenario) -> tuple[str, list[Lose]]:
+    """One way for all layers, and what it loses; per-op recompute keeps attention and every second product."""
+    cover = same_everywhere(scenario)
+    kind, lost = cover.kind, list(fallback_losses(scenario, cover, "one way for all layers"))
+    if kind == "selective" and not set(cover.parts) <= BY_OP:
+        kind = "full"
+        why = "per-op recompute keeps some of these parts: written as full"
+        lost += lose(why, "plan.recompute.kind", "plan.recompute.parts")
+    if kind != "selective":
+        lost.append(Lose("plan.recompute.parts", f"written as {kind}, which has no parts"))
+    elif set(cover.parts) != {"alternate"}:
+        why = "per-op recompute keeps attention and every second product: parts = alternate"
+        lost.append(Lose("plan.recompute.parts", why))
+    return kind, lost
 
 
 def one_in(scenario: Scenario) -> int:
@@ -248,22 +255,19 @@ def one_in(scenario: Scenario) -> int:
 def _formats(scenario: Scenario) -> Iterator[Piece]:
     precision, work = scenario.plan.precision, training(scenario).workload
     stored_format = "fp32" if precision.weights.id == "fp32" else "bf16"
-    long = {"fp32": "float32", "bf16": "bfloat16"}
     without_master = stored_format == "bf16" and work.optimizer.master is None
     paths = ("plan.precision.weights", "plan.precision.activations")
-    yield Say("training.mixed_precision_param", long[stored_format], *paths)
-    yield Say("training.dtype", "bfloat16" if without_master else "float32", "workload.optimizer.master")
+    yield Say("training.mixed_precision_param", LONG_FORMATS[stored_format], *paths)
+    dtype_paths = ("workload.optimizer.master", "workload.optimizer.states")
+    yield Say("training.dtype", "bfloat16" if without_master else "float32", *dtype_paths)
     yield Say("training.mixed_precision_reduce", "float32")
-    yield Fixed("plan.precision.gradients", "fp32", "FSDP reduces in fp32")
     states, master = work.optimizer.states.id, work.optimizer.master
     if states != ("bf16" if without_master else "fp32"):
         yield Lose("workload.optimizer.states", "states have the format of training.dtype")
-    else:
-        yield Say("training.dtype", "bfloat16" if without_master else "float32", "workload.optimizer.states")
     if not without_master and (master.id if master else "none") != ("none" if stored_format == "fp32" else "fp32"):
         yield Lose("workload.optimizer.master", "the optimizer updates the sharded weights, which are fp32")
-    others = [path for path in paths if decisions_of(scenario)[path] != stored_format]
-    yield from lose("weights and activations are both bf16 or both fp32", *others)
+    other_paths = [path for path in paths if decisions_of(scenario)[path] != stored_format]
+    yield from lose("weights and activations are both bf16 or both fp32", *other_paths)
     compute, decisions = scenario.plan.precision.compute.id, decisions_of(scenario)
     scaling = decisions.get("plan.precision.scaling")
     kind = next((kind for kind, means in CONVERTERS.items() if means == (compute, scaling)), None)

@@ -7,19 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.errors import InputError, not_among
+from ridgeline.core.errors import not_among
 from ridgeline.core.files import Table
 from ridgeline.models.load import MODELS, find_name
+from ridgeline.targets.decisions import divisor_below
 from ridgeline.targets.dialects.megatron.collect import world_of
 from ridgeline.targets.dialects.megatron.names import MODULES, RECIPES, placement_of
 from ridgeline.targets.dialects.verl.names import ACTOR, DDP, FSDP, ID, LAYER, LORA_NAMES, MEGATRON, MODEL, OPTIM
 from ridgeline.targets.dialects.verl.read_base import base_of
 from ridgeline.targets.imports import option_reader
-from ridgeline.targets.imports.model_names import named_by
-from ridgeline.targets.imports.run_files import checkout_of
+from ridgeline.targets.imports.model_names import UNKNOWN, named_by, with_depth
+from ridgeline.targets.imports.run_files import SCRIPTS, checkout_of
 from ridgeline.targets.option_table import imported_run, read_options
 from ridgeline.targets.tables import words as table_words
-from ridgeline.targets.target import Files, Imported, Unread, refusal
+from ridgeline.targets.target import Files, Imported, other_work, refusal
 
 PROGRAM = re.compile(r"verl\.trainer\.(fsdp_)?sft_trainer|verl/trainer/(fsdp_)?sft_trainer")
 MOVED = table_words("verl", "moved")
@@ -34,7 +35,7 @@ STRATEGIES = ("", "fsdp", "fsdp2", "megatron", "veomni")
 
 def is_sft(files: Files) -> bool:
     """Whether a script starts a supervised trainer of verl."""
-    return any(name.endswith((".sh", ".sbatch", ".slurm")) and PROGRAM.search(text) for name, text in files.items())
+    return any(name.endswith(SCRIPTS) and PROGRAM.search(text) for name, text in files.items())
 
 
 def engine_in(options: JsonMapping) -> str:
@@ -75,15 +76,6 @@ def sft_workload(reader: option_reader.OptionReader, plan: JsonObject, files: Fi
     return {"kind": "train", "task": "finetune", "seq": seq, "global_batch": batch, "packed": is_packed}
 
 
-def divisor_below(whole: int, most: int) -> int:
-    """The largest part of at most `most` that divides a whole.
-
-    >>> divisor_below(160, 23), divisor_below(7, 3)
-    (20, 1)
-    """
-    return next(part for part in range(min(most, whole), 0, -1) if whole % part == 0)
-
-
 def megatron_plan(reader: option_reader.OptionReader) -> JsonObject:
     """Mesh, schedule, sharding, recompute and formats of an actor that Megatron trains."""
     plan = read_options(ID, "mesh", reader)
@@ -96,7 +88,7 @@ def megatron_plan(reader: option_reader.OptionReader) -> JsonObject:
         plan |= read_options(ID, "context", reader)
     ways = {"alltoall": "all-to-all", "allgather": "all-to-all", "flex": "deepep"}
     way = reader.word(f"{LAYER}.moe_token_dispatcher_type", among=ways, default=None)
-    reader.take(f"{LAYER}.moe_enable_deepep")
+    reader.skip(f"{LAYER}.moe_enable_deepep")
     plan |= option_reader.pick({"moe_dispatch": way})
     chunks = reader.degree(f"{MEGATRON}.virtual_pipeline_model_parallel_size")
     if plan["pp"] > 1:
@@ -128,7 +120,7 @@ def megatron_placement(reader: option_reader.OptionReader, plan: JsonObject, lay
 
 
 def _memory(reader: option_reader.OptionReader, plan: JsonObject) -> JsonObject:
-    shards_weights = reader.switch(f"{MEGATRON}.use_megatron_fsdp", default=False)
+    shards_weights = reader.switch(f"{MEGATRON}.use_megatron_fsdp")
     split = reader.switch(f"{MEGATRON}.use_distributed_optimizer", default=True)
     memory_plan: JsonObject = {"shard": "zero3" if shards_weights else "zero1" if split else "none"}
     plan["overlap"] |= read_options(ID, "overlaps", reader)
@@ -142,9 +134,9 @@ def _memory(reader: option_reader.OptionReader, plan: JsonObject) -> JsonObject:
     if kind == "full" and method == "block":
         memory_plan["recompute"]["layers"] = layers
     way = f"{OPTIM}.override_optimizer_config"
-    if reader.switch(f"{way}.optimizer_cpu_offload", default=False):
+    if reader.switch(f"{way}.optimizer_cpu_offload"):
         memory_plan["offload"] = {"optimizer": reader.share(f"{way}.optimizer_offload_fraction", default=1.0)}
-        plan["overlap"]["offload"] = reader.switch(f"{way}.overlap_cpu_optimizer_d2h_h2d", default=False)
+        plan["overlap"]["offload"] = reader.switch(f"{way}.overlap_cpu_optimizer_d2h_h2d")
     return memory_plan
 
 
@@ -159,8 +151,8 @@ def _formats(reader: option_reader.OptionReader) -> JsonObject:
     name = read_options(ID, "megatron_optimizer", reader)["name"]
     short = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
     states = reader.word(f"{OPTIM}.exp_avg_dtype", among=short, default="fp32")
-    reader.take(f"{OPTIM}.exp_avg_sq_dtype")
-    if not reader.switch(f"{OPTIM}.use_precision_aware_optimizer", default=False):
+    reader.skip(f"{OPTIM}.exp_avg_sq_dtype")
+    if not reader.switch(f"{OPTIM}.use_precision_aware_optimizer"):
         states = "fp32"
     optimizer = {"name": name, "states": states, "master": "fp32"}
     return {"precision": precision, "optimizer": optimizer, **read_options(ID, "attention", reader)}
@@ -222,7 +214,7 @@ def _refuse_other_work(files: Files) -> None:
     for name, text in files.items():
         program = re.search(r"verl\.trainer\.(main_generation\w*|main_eval\w*)", text) if name.endswith(".sh") else None
         if program and not re.search(r"main_ppo|sft_trainer|main_dapo|\.main_(?!gen|eval)\w+", text):
-            raise refusal(f"generation of text ({program.group(1)})", "training of a decoder", where=name)
+            raise other_work(f"generation of text ({program.group(1)})", where=name)
 
 
 def _chosen(reader: option_reader.OptionReader, files: Files) -> str | None:
@@ -230,7 +222,7 @@ def _chosen(reader: option_reader.OptionReader, files: Files) -> str | None:
     model_name = checkout_of(files).model
     entry = find_name(model_name) if model_name else None
     if entry is not None:
-        reader.take(f"{MODEL}.path")
+        reader.skip(f"{MODEL}.path")
         return entry[0]
     usual = f"{MODEL}.path" in reader.taken  # of verl's own files
     model = _model(reader) or option_reader.model_in(files) or _by_file(reader, files)
@@ -263,7 +255,7 @@ def _read_sft(files: Files, table: Table) -> Imported:
     actor_options = {_actor_option(key, engine): value for key, value in options.items()} | {"strategy": engine}
     reader = option_reader.OptionReader(Table(data=actor_options, source=next(iter(files), table.source)))
     reader.taken |= {_actor_option(key, engine) for key in base_of(files).quiet}
-    reader.take("engine")
+    reader.skip("engine")
     strategy = _strategy(reader, "strategy", "")
     megatron = strategy == "megatron"
     plan = _plan(reader, megatron, strategy)
@@ -314,17 +306,17 @@ def _model(reader: option_reader.OptionReader) -> str | None:
         if entry[1]:
             reader.assumptions.append(f"model = {entry[0]}: by {entry[1]} in {path[:80]}")
         return entry[0]
-    reader.notes.append(Unread(option=f"{MODEL}.path", value=path[:60], why="no catalog entry is it", matters=True))
+    reader.note(f"{MODEL}.path", path[:60], UNKNOWN)
     return None
 
 
 def _without_further_tokens(reader: option_reader.OptionReader, model: str | None) -> str | JsonObject | None:
     """The model that is updated: blocks that predict further tokens are left out unless they are asked for."""
-    ahead = [reader.switch(f"{MODEL}.mtp.{name}", default=False) for name in ("enable", "enable_train")]
-    if model is None or MODELS[model].mtp is None or all(ahead):
-        return model
-    reader.assumptions.append("mtp = 0: prediction of further tokens is not switched on")
-    return {"base": model, "mtp": 0}
+    ahead = [reader.switch(f"{MODEL}.mtp.{name}") for name in ("enable", "enable_train")]
+    updated_model = model if all(ahead) else with_depth(model, 0)
+    if updated_model != model:
+        reader.assumptions.append("mtp = 0: prediction of further tokens is not switched on")
+    return updated_model
 
 
 def _workload(reader: option_reader.OptionReader, plan: JsonObject, megatron: bool) -> JsonObject:
@@ -340,7 +332,7 @@ def _workload(reader: option_reader.OptionReader, plan: JsonObject, megatron: bo
     over_all = reader.count(f"{ACTOR}.ppo_micro_batch_size")
     if micro is None and over_all is not None:  # of all ranks together
         micro = max(1, over_all // plan["dp"])
-    if reader.switch(f"{ACTOR}.use_dynamic_bsz", default=False):
+    if reader.switch(f"{ACTOR}.use_dynamic_bsz"):
         micro = divisor_below(share, max(1, tokens * plan["cp"] // seq))
         reader.assumptions.append(f"microbatch = {micro}: full sequences that {tokens} tokens hold, in equal parts")
     if micro is None:
@@ -369,7 +361,7 @@ def _lora(reader: option_reader.OptionReader, megatron: bool) -> JsonObject:
 
 def _fsdp(reader: option_reader.OptionReader) -> JsonObject:
     cp = reader.degree(*(f"{place}.ulysses_sequence_parallel_size" for place in (ACTOR, FSDP)))
-    reader.take(f"{FSDP}.ulysses_sequence_parallel_size")
+    reader.skip(f"{FSDP}.ulysses_sequence_parallel_size")
     plan: JsonObject = {"tp": 1, "pp": 1, "cp": cp, "engine": "torch-eager"}
     if cp > 1:
         plan["cp_kind"] = "all-to-all"
@@ -380,8 +372,8 @@ def _fsdp(reader: option_reader.OptionReader) -> JsonObject:
     elif isinstance(size, int) and size > 1:
         plan["shard_degree"] = size
     full = reader.switch(f"{MODEL}.enable_gradient_checkpointing", default=True)
-    offloads_activations = reader.switch(f"{MODEL}.enable_activation_offload", default=False)
-    states = reader.switch(f"{FSDP}.offload_policy", default=False)
+    offloads_activations = reader.switch(f"{MODEL}.enable_activation_offload")
+    states = reader.switch(f"{FSDP}.offload_policy")
     plan["recompute"] = "full" if full else "none"
     plan["offload"] = {"activations": float(offloads_activations), "optimizer": float(states)}
     stored_format = reader.word(f"{FSDP}.dtype", among={"bfloat16": "bf16", "float16": "fp16"}, default="bf16")
@@ -393,13 +385,10 @@ def _fsdp(reader: option_reader.OptionReader) -> JsonObject:
     return plan
 
 
+@option_reader.false_where_unreadable
 def recognises(files: Files) -> bool:
     """Options below actor_rollout_ref, in YAML or in a script; or a script of the supervised trainer."""
-    try:
-        if is_sft(files):
-            return True
-        if any("actor_rollout_ref" in table.data for table in option_reader.tables(files, ".yml", ".yaml")):
-            return True
-        return any(key.startswith("actor_rollout_ref.") for key in option_reader.assignments(files))
-    except InputError:
-        return False
+    yaml_tables = option_reader.tables(files, ".yml", ".yaml")
+    if is_sft(files) or any("actor_rollout_ref" in table.data for table in yaml_tables):
+        return True
+    return any(key.startswith("actor_rollout_ref.") for key in option_reader.assignments(files))

@@ -10,21 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.errors import InputError
-from ridgeline.core.files import parse_table
-from ridgeline.targets.imports.option_reader import flatten, starts_script
+from ridgeline.targets.imports.option_reader import flatten, split_options, starts_script, table_of
 from ridgeline.targets.imports.run_files import HIGHEST, Checkout, checkout_of
-from ridgeline.targets.imports.shell_eval import read_script
+from ridgeline.targets.imports.shell_eval import scripts_among
 from ridgeline.targets.target import Files
 
 DEEPEST = 8  # defaults lists inside each other
 HERE = PurePosixPath()
 ENTRY = re.compile(r"(?:optional\s+)?([\w./-]{1,120})(?:@([\w.]{1,120}))?")
-SCRIPTS = (".sh", ".sbatch", ".slurm")
 OWN = ("verl/trainer/config", "verl/verl/trainer/config")  # where verl keeps its configurations
 ENGINES = ("megatron", "veomni", "torchtitan", "automodel", "mlite")
 WORD = re.compile(r"([A-Za-z_][\w@/]*)=([\w.-]{1,80})")  # a group that is chosen, not an option
@@ -105,16 +101,7 @@ class Composer:
         for folder in self.folders:
             text = self.checkout.text(folder.joinpath(*parts).with_name(f"{parts[-1]}.yaml")) if parts else None
             if text is not None:
-                return _parse_yaml(f"{parts[-1]}.yaml", text)
-        return None
-
-
-@lru_cache(maxsize=64)
-def _parse_yaml(name: str, text: str) -> JsonObject | None:
-    """A table parsed once, for many scripts start from it; nobody changes what it holds."""
-    try:
-        return parse_table(Path(name), text).data
-    except InputError:
+                return table_of(f"{parts[-1]}.yaml", text)
         return None
 
 
@@ -165,9 +152,8 @@ def base_of(files: Files) -> Base:
     """The configuration of the command that trains; of a YAML file, those that it builds on."""
     for name, text in files.items():
         if name.endswith((".yaml", ".yml")) and "actor_rollout_ref" in text:
-            try:
-                data = parse_table(Path(name), text).data
-            except InputError:
+            data = table_of(name, text)
+            if data is None:
                 return Base()
             place = checkout_of(files)
             folders = (*((place.folder,) if place.folder else ()), *_places(place, OWN, whole=True))
@@ -177,16 +163,16 @@ def base_of(files: Files) -> Base:
             engine = _engine(listed_values.group(1) if listed_values else "")
             below = {key: value for key, value in options.items() if key not in option_names}
             return Base(engine=engine, options=below, quiet=frozenset(below))
-    for name, text in files.items():
-        if name.endswith(SCRIPTS):
-            for command in sorted(read_script(text, checkout_of(files)).commands, key=starts_script):
-                if any(UPDATE.match(word) for word in command[1:]):
-                    return _of_command(files, command)
+    for _, script in scripts_among(files):
+        for command in sorted(script.commands, key=starts_script):
+            if any(UPDATE.match(word) for word in command[1:]):
+                return _of_command(files, command)
     return Base()
 
 
 def _of_command(files: Files, command: list[str]) -> Base:
-    stated_options, place = _options(command), checkout_of(files)
+    stated_options = {name: "".join(values[:1]).strip("\"'") for name, values in split_options(command)}
+    place = checkout_of(files)
     module = _program(command)
     name = stated_options.get("config-name") or _name_in(place, module) or "ppo_trainer"
     chosen = {pair.group(1): pair.group(2) for word in command[1:] if (pair := WORD.fullmatch(word.lstrip("+")))}
@@ -233,12 +219,3 @@ def _name_in(place: Checkout, module: str) -> str:
     text = place.named(f"{module}.py") if module else None
     name = re.search(r"hydra\.main\([^)]{0,200}config_name\s*=\s*[\"']([\w/.-]{1,80})[\"']", text) if text else None
     return name.group(1) if name else USUAL.get(module.rpartition("/")[2], "")
-
-
-def _options(command: list[str]) -> dict[str, str]:
-    options_found: dict[str, str] = {}
-    for at, word in enumerate(command):
-        name, equals, value = word.partition("=")
-        if name in ("--config-name", "--config-path"):
-            options_found[name[2:]] = (value if equals else "".join(command[at + 1 : at + 2])).strip("\"'")
-    return options_found

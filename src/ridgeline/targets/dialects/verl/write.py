@@ -18,8 +18,8 @@ from ridgeline.targets.imports.option_reader import nest_options
 from ridgeline.targets.launchers import launch as launchers
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits, lose, media_of_the_data
 from ridgeline.targets.option_table import say_options
-from ridgeline.targets.options import options
-from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere, same_in_stages
+from ridgeline.targets.options import LONG_FORMATS, options
+from ridgeline.targets.recompute_fallback import checkpointing_pieces, fallback_losses, same_in_stages
 from ridgeline.targets.tables import template
 from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import runs_on, vendor_of
@@ -113,13 +113,11 @@ def _recompute(scenario: Scenario) -> Iterator[Piece]:
 def _formats(scenario: Scenario) -> Iterator[Piece]:
     precision, decisions = scenario.plan.precision, decisions_of(scenario)
     stored_format = "fp16" if precision.weights.id == "fp16" else "bf16"
-    long = {"fp16": "float16", "bf16": "bfloat16"}[stored_format]
-    for path in ("weights", "activations"):
-        if getattr(precision, path).id == stored_format:
-            yield Say(f"{verl.MEGATRON}.dtype", long, f"plan.precision.{path}")
-        else:
-            yield Lose(f"plan.precision.{path}", "the actor's weights and activations are bf16 or fp16")
-    yield Say(f"{verl.MEGATRON}.dtype", long)
+    long = LONG_FORMATS[stored_format]
+    paths = {f"plan.precision.{name}": getattr(precision, name).id for name in ("weights", "activations")}
+    yield Say(f"{verl.MEGATRON}.dtype", long, *paths)
+    other_paths = (path for path, id in paths.items() if id != stored_format)
+    yield from lose("the actor's weights and activations are bf16 or fp16", *other_paths)
     recipe = RECIPES.get((precision.compute.id, decisions.get("plan.precision.scaling", "")))
     if recipe:
         yield Say(f"{verl.LAYER}.fp8", "e4m3", "plan.precision.compute")
@@ -232,7 +230,6 @@ def rollout_ranks(scenario: Scenario) -> int:
 
 
 def _lora(work: Train, megatron: bool) -> Iterator[Piece]:
-    yield Fixed("workload.task", "finetune", "reinforcement learning starts from trained weights")
     if work.lora is None:
         return
     names = verl.LORA_NAMES[megatron]
@@ -260,17 +257,11 @@ def _write_shards(scenario: Scenario) -> Iterator[Piece]:
     yield Say(f"{verl.ACTOR}.ulysses_sequence_parallel_size", mesh.cp, "plan.cp", "plan.cp_kind")
     yield Say(f"{verl.FSDP}.ulysses_sequence_parallel_size", mesh.cp, "plan.cp")
     yield from habits(verl.ID, "write_shards")
-    if has_experts(scenario.model):
-        yield Fixed("plan.moe_dispatch", "all-to-all", "every rank holds all experts")
 
 
 def _memory(scenario: Scenario) -> Iterator[Piece]:
-    recompute, offload = same_everywhere(scenario), scenario.plan.offload
-    yield from fallback_losses(scenario, recompute, "one way for all layers")
-    yield Say(f"{verl.MODEL}.enable_gradient_checkpointing", recompute.kind != "none", "plan.recompute.kind")
-    if recompute.kind == "selective":
-        why = "gradient checkpointing is full or none: written as full"
-        yield from lose(why, "plan.recompute.kind", "plan.recompute.parts")
+    offload = scenario.plan.offload
+    yield from checkpointing_pieces(scenario, f"{verl.MODEL}.enable_gradient_checkpointing")
     yield from habits(verl.ID, "memory")
     for option, name in (
         (f"{verl.MODEL}.enable_activation_offload", "activations"),
@@ -284,16 +275,14 @@ def _write_formats(scenario: Scenario) -> Iterator[Piece]:
     precision, work = scenario.plan.precision, training(scenario).workload
     stored_format = "fp16" if precision.weights.id == "fp16" else "bf16"
     without_master = work.optimizer.master is None
-    word = {"fp16": "float16", "bf16": "bfloat16"}[stored_format]
-    yield Say(f"{verl.FSDP}.dtype", word, "plan.precision.weights")
+    word = LONG_FORMATS[stored_format]
+    names = ("compute", "weights", "activations")
+    yield Say(f"{verl.FSDP}.dtype", word, *(f"plan.precision.{name}" for name in names))
+    other_paths = (f"plan.precision.{name}" for name in names if getattr(precision, name).id != stored_format)
+    yield from lose("the FSDP backend computes in bf16 or fp16", *other_paths)
     format_kept = without_master or work.optimizer.master == dtype("fp32")
     paths_carried = ("workload.optimizer.master",) if format_kept else ()
     yield Say(f"{verl.FSDP}.model_dtype", stored_format if without_master else "fp32", *paths_carried)
-    for path in ("compute", "weights", "activations"):
-        if getattr(precision, path).id == stored_format:
-            yield Say(f"{verl.FSDP}.dtype", word, f"plan.precision.{path}")
-        else:
-            yield Lose(f"plan.precision.{path}", "the FSDP backend computes in bf16 or fp16")
     yield from habits(verl.ID, "write_formats")
     yield Fixed("workload.optimizer.master", "none" if without_master else "fp32", "sharded weights are fp32 or 16-bit")
     state_format = stored_format if without_master else "fp32"
