@@ -44,7 +44,6 @@ if TYPE_CHECKING:
         Diff,
         DiffRuns,
         MemoryRecord,
-        Progress,
         ServedModel,
         Timeline,
     )
@@ -375,7 +374,7 @@ def analyze(
     what_if: Sequence[str] = (),
     model: str | ServedModel | None = None,
     capture: Path | str | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Analysis | BenchReport | CounterFile | MemoryRecord:
     """Analyse traces, see `trace.analyze`; kernels behind graphs are priced by a model's sizes.
 

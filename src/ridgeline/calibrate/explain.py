@@ -35,7 +35,7 @@ def diff(
     before: Comparable,
     after: Comparable | None = None,
     *,
-    policy: str = trace.ALL,
+    policy: str = "all",
     classes: Path | None = None,
     settings: Sequence[str] = (),
 ) -> trace.Diff:
@@ -51,10 +51,10 @@ def diff(
     True
     """
     if after is None:
-        return _settings_diff(before, policy, trace.read_rules(classes), tuple(settings))
+        return _settings_diff(before, policy, trace.Rules.read(classes), tuple(settings))
     if settings and not any(_is_scenario(side) for side in (before, after)):
         raise InputError(Problem(path="--set", given=settings[0], expected="a scenario among A and B; both are traces"))
-    rules = trace.read_rules(classes)
+    rules = trace.Rules.read(classes)
     sides = [side_of(side, rules, settings) for side in (before, after)]
     labels = (_label(before, "A"), _label(after, "B"))
     return trace.diff_timelines(sides[0], sides[1], rules, policy, labels)
@@ -130,38 +130,7 @@ MODEL, MACHINE, UNCLEAR, NOTHING = "model", "machine", "unclear", "nothing"
 SMALL = 0.005  # of the measured step: a part of the gap below is nothing to act on
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
-    """How near the roofline a class ran, what bounds most of it, and how near good kernels come."""
-
-    efficiency: float
-    bound: str
-    reachable: float
-
-
-def reached_by_class(found: trace.Analysis) -> dict[str, Reached]:
-    """By coarse class: time the roofline allows over time taken, of all ops with recorded shapes."""
-    line = found.timeline
-    rates: dict[str, list[tuple[float, float, float, str]]] = {}
-    for rate in found.rates:
-        if rate.roof_ns is not None and rate.bound is not None:
-            roof = min(rate.roof_ns, rate.total_ns)
-            parts = rates.setdefault(trace.coarse(line, line.classes.index(rate.class_)), [])
-            parts.append((roof, rate.total_ns, roof / rate.reachable, rate.bound))
-    return {class_: _together(parts) for class_, parts in rates.items()}
-
-
-def _together(parts: list[tuple[float, float, float, str]]) -> Reached:
-    roofs, totals, goods, bounds = zip(*parts, strict=True)
-    roof, good = sum(roofs), sum(goods)
-    spent = dict.fromkeys(bounds, 0.0)
-    for time, bound in zip(totals, bounds, strict=True):
-        spent[bound] += time
-    bound = max(spent, key=lambda name: spent[name])
-    return Reached(efficiency=roof / sum(totals), bound=bound, reachable=roof / good if good else 1.0)
-
-
-def own_bytes(predicted_ns: float, measured_ns: float, share: float) -> dict[str, Reached]:
+def own_bytes(predicted_ns: float, measured_ns: float, share: float) -> dict[str, trace.ClassRate]:
     """Efficiency of the optimizer from the bytes the scenario counts.
 
     efficiency = sustained share of the memory's rate the model takes * predicted / measured
@@ -172,10 +141,10 @@ def own_bytes(predicted_ns: float, measured_ns: float, share: float) -> dict[str
     if not predicted_ns or not measured_ns:
         return {}
     efficiency = min(1.0, share * predicted_ns / measured_ns)
-    return {"optimizer": Reached(efficiency=efficiency, bound="memory", reachable=trace.ASSUMED["memory"])}
+    return {"optimizer": trace.ClassRate.of_memory(efficiency)}
 
 
-def verdict(class_: str, times: tuple[float, float], rate: Reached | None, step: float) -> tuple[str, str]:
+def verdict(class_: str, times: tuple[float, float], rate: trace.ClassRate | None, step: float) -> tuple[str, str]:
     """Who should change, and why; times are predicted and measured.
 
         measured faster than predicted          the model: nothing runs faster than it can
@@ -187,7 +156,7 @@ def verdict(class_: str, times: tuple[float, float], rate: Reached | None, step:
     Near means what good kernels reach (`OpRate.reachable`): 75 % of the compute roof, less for attention, whose softmax
     counts, and 80 % of the memory roof. The optimizer's shapes are never recorded, but the scenario knows its bytes.
 
-    >>> verdict("matmul", (10.0, 14.0), Reached(efficiency=0.5, bound="compute", reachable=0.75), 100.0)
+    >>> verdict("matmul", (10.0, 14.0), trace.ClassRate(efficiency=0.5, bound="compute", reachable=0.75), 100.0)
     ('machine', 'it runs at 50% of the compute roof; 75% is within reach')
     """
     gap = times[1] - times[0]
@@ -230,7 +199,7 @@ FORCE = "name the scenario of this run, or add --force to compare them all the s
 def contradictions(built: Scenario, found: trace.Analysis) -> Iterator[Problem]:
     """What rules out that the trace is of the scenario."""
     about = found.timeline.about
-    ran_on, world = trace.chip_of(about), about.world_size
+    ran_on, world = found.ran_on, about.world_size
     host = built.system.chip.vendor == "host"  # a process without an accelerator: its ops are the work
     if not host and not found.timeline.predicted and not found.timeline.of_kind("kernel").any():
         yield _against("a trace without a kernel", "kernels of a training step on a chip")
@@ -263,7 +232,7 @@ def _against(given: str, expected: str) -> Problem:
 def doubts(built: Scenario, found: trace.Analysis) -> Iterator[str]:
     """What makes a comparison of the two unequal, in words; most decisive first."""
     about, chips = found.timeline.about, len(found.breakdown.chips)
-    ran_on = trace.chip_of(about)
+    ran_on = found.ran_on
     if ran_on is not None and ran_on.id != built.system.chip.id:
         yield f"the trace ran on {ran_on.id}, the scenario is about {built.system.chip.id}"
     world = about.world_size or chips
@@ -429,7 +398,7 @@ class Explanation:
 def explain(
     scenario: Scenario | Path | str,
     *traces: Path | str | trace.Timeline,
-    policy: str = trace.ALL,
+    policy: str = "all",
     classes: Path | None = None,
     settings: Sequence[str] = (),
     calibration: Calibration | Path | None = None,
@@ -455,7 +424,7 @@ def explain(
     sides = [_by_part(line, analysis.rules, policy) for line in (drawn, analysis.timeline)]
     share = (used or default_calibration()).value("memory", built.system.chip, built.engine)
     before_ns, after_ns = (side.get(("optimizer", "optimizer"), 0.0) for side in sides)
-    rates = reached_by_class(analysis)
+    rates = analysis.class_rates
     if not built.plan.offload.optimizer:
         rates |= own_bytes(before_ns, after_ns, share)
     return Explanation(
@@ -471,7 +440,7 @@ def _by_part(line: trace.Timeline, rules: trace.Rules, policy: str) -> dict[tupl
     Gaps are classed by their cause, of which those between kernels are what a model calls per-kernel cost.
     """
     side: dict[tuple[str, str], float] = {}
-    for entry in trace.entries_of(trace.exclusive_time(line, rules, policy), by_name=False):
+    for entry in trace.exclusive_time(line, rules, policy).entries(by_name=False):
         idle = "per-kernel" if entry.name == "between kernels" else f"idle, {entry.name}"
         key = entry.phase, idle if entry.class_ == "idle" else entry.class_
         side[key] = side.get(key, 0.0) + entry.own_ns
@@ -479,7 +448,7 @@ def _by_part(line: trace.Timeline, rules: trace.Rules, policy: str) -> dict[tupl
 
 
 def _parts(
-    sides: list[dict[tuple[str, str], float]], compared: trace.Diff, rates: Mapping[str, Reached]
+    sides: list[dict[tuple[str, str], float]], compared: trace.Diff, rates: Mapping[str, trace.ClassRate]
 ) -> list[GapPart]:
     total_ns = compared.delta_ns or 1.0
     parts = []

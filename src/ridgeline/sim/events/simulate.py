@@ -72,7 +72,6 @@ from ridgeline.sim.prediction import Impossible, unless_impossible
 from ridgeline.trace import (
     NO_LAYER,
     Counter,
-    Longs,
     StepPhase,
     Timeline,
     nanoseconds_of,
@@ -308,7 +307,7 @@ class _Columns:
 
     def __init__(self) -> None:
         self.tables: list[dict[str, int]] = [{}, {text: code for code, text in enumerate(STREAMS)}, {}, {}]
-        self.times: list[Longs] = []
+        self.times: list[NDArray[np.int64]] = []
         self.codes: list[NDArray[np.int32]] = []
         self.marks: list[NDArray[np.int16]] = []
         self.single: list[tuple[StepInterval, tuple[int, ...], int]] = []
