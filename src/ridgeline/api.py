@@ -60,10 +60,9 @@ def calibration_of(
 
     Runs anchor what the profiles leave open: they are predicted with them first.
     """
-    from ridgeline.cost import read_calibration
-    from ridgeline.sim.predict_step import default_calibration
+    from ridgeline.cost import Calibration, default_calibration
 
-    prior = read_calibration(calibration) if isinstance(calibration, Path) else calibration
+    prior = Calibration.read(calibration) if isinstance(calibration, Path) else calibration
     if profile is not None:
         from ridgeline.calibrate.profile_sources import profiles_of
 

@@ -29,12 +29,11 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.errors import near
 from ridgeline.core.files import write_text
 from ridgeline.core.units import DECIMAL
-from ridgeline.cost import SHIPPED_LIBRARY_TIMES as SHIPPED
-from ridgeline.cost import machines_of
 from ridgeline.cost.library_times import (
     BY_FAMILY,
     MEASURED_FAMILIES,
     PRIORS,
+    SHIPPED_LIBRARY_TIMES,
     CollectiveQuestion,
     ExpertExchange,
     LibraryParameters,
@@ -50,6 +49,7 @@ from ridgeline.cost.library_times import (
     shipped_parameters,
 )
 from ridgeline.cost.library_times import QuestionKind as Kind
+from ridgeline.cost.pricing import Machines
 from ridgeline.hardware.load import CHIPS, SYSTEMS, system
 from ridgeline.hardware.system import System
 
@@ -277,7 +277,7 @@ def _built(chip: str, chips: int, rate: str) -> System:
     if rate and len(tiers) > 1:
         table["tier"] = {tiers[1].name: {"bandwidth": rate}}
     built_system = system(table)
-    machines_of([built_system])  # a rate that nobody published is named here
+    Machines.of([built_system])  # a rate that nobody published is named here
     return built_system
 
 
@@ -319,7 +319,7 @@ def fit_collectives(progress: Progress | None = None) -> LibraryParameters:
     return LibraryParameters(values=full_fit, folds=folds)
 
 
-def write_collectives(found: LibraryParameters, path: Path = SHIPPED) -> None:
+def write_collectives(found: LibraryParameters, path: Path = SHIPPED_LIBRARY_TIMES) -> None:
     """Write the numbers with their units and meaning."""
     about = {
         name: {"prior": prior.value, "spread": prior.spread, "unit": prior.unit, "what": prior.what}

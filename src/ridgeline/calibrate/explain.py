@@ -19,7 +19,7 @@ from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import BIGGEST_FILE, read_table
 from ridgeline.core.units import DECIMAL, format_quantity
-from ridgeline.cost import Calibration, read_calibration
+from ridgeline.cost import Calibration
 from ridgeline.models.facts import training_flops_per_token
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import apply_settings, read_scenario, self_contained
@@ -410,7 +410,7 @@ def explain(
     cannot be of the scenario is refused with the reasons; with ``force`` they are doubts.
     """
     built = scenario if isinstance(scenario, Scenario) else read_scenario(scenario, settings)
-    used = read_calibration(calibration) if isinstance(calibration, Path) else calibration
+    used = Calibration.read(calibration) if isinstance(calibration, Path) else calibration
     prediction = predict(built, used)
     if isinstance(prediction, Impossible):
         raise InputError(prediction.reasons)

@@ -34,11 +34,13 @@ from ridgeline.calibrate.folds import Dataset
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.documents import JsonObject
+from ridgeline.core.dtype import PEAKS
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.core.units import DECIMAL
-from ridgeline.cost import PARAMETERS, Calibration, Owners, machines_of, owners, shipped_profiles, sustained_rates
-from ridgeline.cost.fitting import APART, SHARE, WIDE, flash_seconds, known_share, measured_updates, padded_flops
-from ridgeline.cost.pricing import PEAKS, Machines, ParameterColumns, SustainedRates, measured_memory
+from ridgeline.cost import PARAMETERS, Calibration, Owners, owners, shipped_profiles
+from ridgeline.cost.anchoring import APART
+from ridgeline.cost.fitting import flash_seconds, measured_updates, padded_flops, product_parameter
+from ridgeline.cost.pricing import Machines, ParameterColumns, SustainedRates, measured_memory
 from ridgeline.hardware.load import CHIPS, system
 from ridgeline.hardware.topology import Topology
 from ridgeline.plan.engine import ENGINES
@@ -108,15 +110,15 @@ def promised_rates(known: Sequence[Anchor], parameters: ParameterColumns) -> Arr
     """The rate that parameters promise for each anchor, one entry of every column for each."""
     machines = _machines(tuple(anchor.chip for anchor in known))
     none = np.zeros(len(known))
-    bare = _BareLaunches(graph=none, xla=none, attention=np.full(len(known), float(WIDE)))
-    rates = sustained_rates(machines, parameters, plans=bare)
+    bare = _BareLaunches(graph=none, xla=none, attention=np.full(len(known), float(PEAKS.index("bf16"))))
+    rates = SustainedRates.of(machines, parameters, plans=bare)
     return np.array([_rate(anchor, rates, row) for row, anchor in enumerate(known)])
 
 
 @cache
 def _machines(chips: tuple[str, ...]) -> Machines:
     """The chips of anchors, by row: the same in every round of a fit."""
-    return machines_of([system(f"8x{chip}") for chip in chips])
+    return Machines.of([system(f"8x{chip}") for chip in chips])
 
 
 @cache
@@ -170,7 +172,7 @@ def sheet_of(chip: str, chips: int) -> ChipSheet | None:
     try:
         built_system = system(f"{chips}x{chip}")
         return ChipSheet(
-            machine=machines_of([built_system]), wired=tuple((tier.chips, tier.topology) for tier in built_system.tiers)
+            machine=Machines.of([built_system]), wired=tuple((tier.chips, tier.topology) for tier in built_system.tiers)
         )
     except (MissingNumber, InputError):
         return None
@@ -245,7 +247,7 @@ def _bare(name: str, chip: str, power: float) -> Array:
     """What a parameter is a share of."""
     machine = next(sheet for chips in SIZES if (sheet := sheet_of(chip, chips)) is not None).machine
     if name.startswith("matmul"):
-        peaks = [place for place, key in enumerate(PEAKS) if SHARE.get(key, "matmul_wide") == name]
+        peaks = [place for place, key in enumerate(PEAKS) if product_parameter(key) == name]
         return np.asarray((machine.peak * machine.density**-power)[0, peaks])
     if name == "attention":
         return np.asarray(machine.peak[0])
@@ -363,7 +365,7 @@ def _columns(at: Mapping[str, int], each: Sequence[Owners]) -> OffsetColumns:
     return OffsetColumns(
         common=MappingProxyType({name: at[name] for name in PARAMETERS}),
         own=MappingProxyType(offset_rows),
-        known=MappingProxyType({name: np.array([known_share(name, row) for row in each]) for name in PARAMETERS}),
+        known=MappingProxyType({name: np.array([row.known_share(name) for row in each]) for name in PARAMETERS}),
         measured=MappingProxyType({}),
     )
 

@@ -17,10 +17,12 @@ from math import gcd, log
 from types import MappingProxyType
 from typing import Literal
 
+from ridgeline.core.dtype import PEAKS
 from ridgeline.core.errors import InputError
 from ridgeline.cost import PARAMETERS, Calibration, owners
-from ridgeline.cost.fitting import APART, COMMON, SHARE, Anchored, after_one_more, density_of
-from ridgeline.cost.pricing import Sensitivity
+from ridgeline.cost.anchoring import APART, Anchored, Sensitivity, after_one_more
+from ridgeline.cost.fitting import product_parameter
+from ridgeline.cost.pricing import Machines
 from ridgeline.hardware.load import system as load_system
 from ridgeline.ir.ops import Attend, MatMul
 from ridgeline.lowering.program import lower
@@ -141,8 +143,7 @@ class _Target:
 def _shared_parameters(own: Sensitivity, other: Sensitivity) -> tuple[str, ...]:
     """The parameters that two steps depend on most together."""
     variances = {
-        name: (item.spread * COMMON) ** 2 + sum(APART[owner] ** 2 for owner in item.per)
-        for name, item in PARAMETERS.items()
+        name: item.common_spread**2 + sum(APART[owner] ** 2 for owner in item.per) for name, item in PARAMETERS.items()
     }
     shared = {name: abs(own.slopes[name] * other.slopes.get(name, 0.0)) * variances[name] for name in variances}
     ordered_names = sorted((name for name in shared if shared[name] > 0), key=lambda name: -shared[name])
@@ -220,7 +221,7 @@ def _kernels(target: _Target) -> Iterator[MeasurementCandidate]:
     for name, how, slopes, chips in (*_products(target), *_other_kernels(scenario, inner)):
         kernel_slopes = {key: sign * _log_slope(target, key) for key, sign in slopes.items()}
         if "power" in kernel_slopes:
-            kernel_slopes["power"] *= log(density_of(system.chip))
+            kernel_slopes["power"] *= log(float(Machines.of([system]).density[0, PEAKS.index("bf16")]))
         kernel_sensitivity = replace(target.own, slopes=MappingProxyType(kernel_slopes))
         if any(abs(kernel_slopes[key] * target.own.slopes[key]) > 0 for key in kernel_slopes):
             yield target.candidate("kernel", name, how, kernel_sensitivity, chips * KERNEL_S)
@@ -243,7 +244,7 @@ def _products(target: _Target) -> Iterator[_Kernel]:
         group_products = [entry for entry in products if (entry[1].groups > 1) == in_groups]
         if group_products:
             op = max(group_products, key=lambda entry: entry[0])[1]
-            share = SHARE.get(op.peak, "matmul_wide")
+            share = product_parameter(op.peak)
             slopes = {share: -1.0, "power": 1.0} | ({"experts": -1.0} if in_groups else {})
             sizes = f"{op.m:.0f}x{op.n:.0f}x{op.k:.0f}" + (f", {op.groups:.0f} groups" if in_groups else "")
             yield f"product {op.label} {sizes} in {op.peak}", "torch.matmul or cublasLt, warm", slopes, 1

@@ -145,11 +145,10 @@ def _rates(chip: str | None, profile: Profile | None) -> Rates | None:
 
 def _measured_rates(profile: Profile) -> Rates:
     """The best rates that a profile holds."""
-    from ridgeline.cost import ceilings
     from ridgeline.runtime.bringup import Rates
 
     file = Path(profile.source).name
-    best = {ceiling.name: ceiling.measured for ceiling in ceilings(profile)}
+    best = {ceiling.name: ceiling.measured for ceiling in profile.ceilings()}
     products = {name.removeprefix("product "): rate for name, rate in best.items() if name.startswith("product ")}
     moved = [best[name] for name in ("copy", "read", "write") if name in best]
     name = profile.chip or str(profile.device.get("name", "")) or file

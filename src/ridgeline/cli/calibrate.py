@@ -144,13 +144,13 @@ def _fit_collectives(json: bool, *, write: bool) -> None:
     """Fit the numbers of library times, with and without each system; write them unless told otherwise."""
     _need_scipy()
     from ridgeline.calibrate.collectives import fit_collectives, in_sample, write_collectives
-    from ridgeline.cost import SHIPPED_LIBRARY_TIMES as SHIPPED
+    from ridgeline.cost.library_times import SHIPPED_LIBRARY_TIMES
 
     with _progress() as tell:
         fits = fit_collectives(progress=tell)
     if write:
         write_collectives(fits)
-        say(f"wrote {SHIPPED}", err=True)
+        say(f"wrote {SHIPPED_LIBRARY_TIMES}", err=True)
     if json:
         print_json(
             {

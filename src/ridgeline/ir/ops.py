@@ -26,6 +26,8 @@ Num: TypeAlias = int | float | NDArray[np.float64]
 # and ending a row of them; from causal kernels of 512 to 16384 tokens on an H200
 FLASH_EXTRA = (160.0, 320.0)
 
+ALIGNED = 16.0  # bytes that rows must be a multiple of for whole loads into the matrix unit
+
 CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
 Axis = Literal["tp", "cp", "dp", "ep", "etp", "edp", "pp", "shard", "replica", "host"]
 
@@ -39,7 +41,7 @@ class MatMul:
     weight_bytes   bytes of an element of the second input (k x n), in those of the first: below 1 where weights are
                 stored narrower than they are multiplied (weight-only quantization)
     out_bytes   bytes of one output element, twice that when it is read back to be added to
-    alignment   bytes to which the rows of its matrices are aligned: 16 for the matrix unit's fast path
+    alignment   bytes to which the rows of its matrices are aligned: `ALIGNED` for the matrix unit's fast path
     launches    kernels the host issues for it: one, or more where software launches one per group
     share       of what plain kernels of that format reach: less where rows have scales of their own
     """
@@ -52,7 +54,7 @@ class MatMul:
     peak: str = "bf16"
     in_bytes: float = 2.0
     out_bytes: float = 2.0
-    alignment: Num = 16.0
+    alignment: Num = ALIGNED
     launches: Num = 1.0
     share: float = 1.0
     weight_bytes: float = 1.0

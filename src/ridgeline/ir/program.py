@@ -71,6 +71,11 @@ class Tensor:
         return local
 
 
+PASSES = ("forward", "backward_input", "backward_weight", "recompute")
+"""Passes of a section, in the order of a table of ops."""
+PHASES = len(PASSES)
+
+
 class SectionRole(StrEnum):
     """What part of a model a section is."""
 
@@ -147,6 +152,11 @@ class Section:
     saved: SavedActivations = field(default_factory=SavedActivations)
     saved_without_recompute: SavedActivations = field(default_factory=SavedActivations)
     tensors: tuple[Tensor, ...] = ()
+
+    @property
+    def passes(self) -> tuple[tuple[Op, ...], ...]:
+        """Ops of each of its passes, in the order of `PASSES`."""
+        return self.forward, self.backward_input, self.backward_weight, self.recompute
 
     @property
     def role(self) -> SectionRole:

@@ -16,33 +16,13 @@ from ridgeline.core.errors import InputError, MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, Quoted
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import DECIMAL, format_gib
-from ridgeline.cost import (
-    Bound,
-    Calibration,
-    OpEstimate,
-    StepPart,
-    machines_of,
-    parameter_columns,
-    profile_for,
-    sustained_rates,
-)
+from ridgeline.cost import Calibration, profile_for
 from ridgeline.cost import default_calibration as default_calibration
-from ridgeline.cost.pricing import (
-    PHASES,
-    MeasuredOps,
-    OpPrices,
-    OpTable,
-    SectionPrices,
-    SustainedRates,
-    estimates,
-    measured_ops,
-    price_ops,
-    sum_sections,
-    tabulate_ops,
-)
+from ridgeline.cost.pricing import MeasuredOps, OpEstimate, OpPrices, OpTable, SectionPrices, SustainedRates
+from ridgeline.cost.step_part import Bound, StepPart
 from ridgeline.hardware.load import WITH_CAPACITY, rated_power
 from ridgeline.hardware.what_if import what_if_distance
-from ridgeline.ir.program import Program
+from ridgeline.ir.program import PHASES, Program
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import lower
 from ridgeline.models.facts import audio_flops, encoder_flops, image_flops, latent_flops, training_flops_per_token
@@ -111,11 +91,10 @@ def price(scenario: Scenario, calibration: Calibration) -> Priced:
     """Lower a possible scenario and price it as a batch of one."""
     plans = plan_columns([scenario])
     program = lower(scenario, plans, tensors=False)
-    table, parameters = tabulate_ops([program]), parameter_columns(calibration, [scenario])
-    rates = sustained_rates(machines_of([scenario.system]), parameters, plans=plans)
-    measured = measured_ops(table, rates.machines, [scenario], calibration.profiles)
-    ops = price_ops(table, rates, measured=measured)
-    sections = sum_sections(table, rates, ops)
+    table, rates = OpTable.of([program]), SustainedRates.of_scenario(calibration, scenario, plans)
+    measured = MeasuredOps.of(table, rates.machines, [scenario], calibration.profiles)
+    ops = rates.price_ops(table, measured=measured)
+    sections = rates.sum_sections(table, ops)
     return Priced(
         program=program,
         table=table,
@@ -142,7 +121,7 @@ def estimate(scenario: Scenario, calibration: Calibration | None = None) -> tupl
         raise InputError(reasons)
     priced = price(scenario, used)
     rests_on = _evidence(scenario, used.knows(scenario.system.chip, scenario.engine))
-    return tuple(estimates(priced.program.sections, priced.ops, rests_on, priced.measured))
+    return tuple(priced.ops.estimates(priced.program.sections, rests_on, priced.measured))
 
 
 def not_predictable(scenario: Scenario) -> Iterator[Problem]:

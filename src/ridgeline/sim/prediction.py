@@ -13,8 +13,8 @@ from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, Quoted, weakest
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import HOUR
-from ridgeline.cost import Bound, StepPart
-from ridgeline.cost.pricing import SAME, MeasuredOps, OpPrices
+from ridgeline.cost.pricing import MeasuredOps, OpPrices
+from ridgeline.cost.step_part import Bound, StepPart
 from ridgeline.hardware.load import rated_power
 from ridgeline.plan.plan import plan_table, plan_words
 from ridgeline.plan.scenario import Scenario
@@ -350,11 +350,10 @@ def kernel_evidence(
         (ops.attend_s * often[1], measured.attend_distance, measured.attend_fitted, spent[1]),
     )
     shares, furthest = np.zeros(3), 0.0
-    for seconds, distance, fitted, share in kinds:
+    for (seconds, distance, fitted, share), same in zip(kinds, measured.timed_themselves, strict=True):
         if not seconds.sum() > 0:
             continue
         part = seconds / seconds.sum() * share
-        same = distance <= SAME
         shares += [part[same].sum(), (part * (1 - fitted))[~same].sum(), (part * fitted)[~same].sum()]
         reached = distance[(fitted < 1) & (seconds > 0)]
         furthest = max(furthest, float(reached.max(initial=0.0)))

@@ -24,17 +24,8 @@ from ridgeline.core.dtype import dtype, peak_key
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.records import dataclass
-from ridgeline.cost import (
-    Calibration,
-    OpEstimate,
-    Profile,
-    ceilings,
-    machines_of,
-    parameter_columns,
-    profile_for,
-    sustained_rates,
-)
-from ridgeline.cost.pricing import estimates, measured_ops, price_ops, tabulate_ops
+from ridgeline.cost import Calibration, Profile, profile_for
+from ridgeline.cost.pricing import MeasuredOps, OpEstimate, OpTable, SustainedRates
 from ridgeline.hardware.load import system
 from ridgeline.ir.ops import Attend, Collective, MatMul, Op, kernel_of
 from ridgeline.ir.program import Program, Section, SectionRole
@@ -190,11 +181,10 @@ def roofline(
     used = calibration or default_calibration()
     plans = plan_columns([built])
     program = _phase_program(lower(built, plans, tensors=False), built, phase)
-    table, parameters = tabulate_ops([program]), parameter_columns(used, [built])
-    rates = sustained_rates(machines_of([built.system]), parameters, plans=plans)
-    measured = measured_ops(table, rates.machines, [built], used.profiles)
-    prices = price_ops(table, rates, measured=measured)
-    each = estimates(program.sections, prices, Evidence.FITTED, measured)
+    table, rates = OpTable.of([program]), SustainedRates.of_scenario(used, built, plans)
+    measured = MeasuredOps.of(table, rates.machines, [built], used.profiles)
+    prices = rates.price_ops(table, measured=measured)
+    each = prices.estimates(program.sections, Evidence.FITTED, measured)
     ops = [*_sum_equal_ops(each, program)]
     if program.step is not None:
         moved = float(np.asarray(program.step.optimizer.stream_bytes).max())
@@ -287,7 +277,7 @@ def _roofline(built: Scenario, phase: Phase, ops: Sequence[RoofOp], profile: Pro
     chip = built.system.chip
     used = [key for key in dict.fromkeys(op.peak for op in ops) if key]
     known = {key: chip.peak[key].value for key in used if key in chip.peak}
-    found = ceilings(profile, chip) if profile else ()
+    found = profile.ceilings(chip) if profile else ()
     best: dict[str, float] = {}
     for one in found:
         key = peak_key(one.name.removeprefix("product "), known) if one.name.startswith("product ") else ""

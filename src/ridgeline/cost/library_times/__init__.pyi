@@ -1,4 +1,3 @@
-from ridgeline.cost.library_times.formulas import Values as Values
 from ridgeline.cost.library_times.formulas import bare_link_seconds as bare_link_seconds
 from ridgeline.cost.library_times.formulas import counted_bytes as counted_bytes
 from ridgeline.cost.library_times.formulas import harness_floor as harness_floor
@@ -6,13 +5,13 @@ from ridgeline.cost.library_times.formulas import library_seconds as library_sec
 from ridgeline.cost.library_times.parameters import BY_FAMILY as BY_FAMILY
 from ridgeline.cost.library_times.parameters import MEASURED_FAMILIES as MEASURED_FAMILIES
 from ridgeline.cost.library_times.parameters import PRIORS as PRIORS
+from ridgeline.cost.library_times.parameters import SHIPPED_LIBRARY_TIMES as SHIPPED_LIBRARY_TIMES
 from ridgeline.cost.library_times.parameters import LibraryParameters as LibraryParameters
 from ridgeline.cost.library_times.parameters import parameter_names as parameter_names
 from ridgeline.cost.library_times.parameters import prior_values as prior_values
 from ridgeline.cost.library_times.parameters import shipped_parameters as shipped_parameters
 from ridgeline.cost.library_times.question import CollectiveQuestion as CollectiveQuestion
 from ridgeline.cost.library_times.question import ExpertExchange as ExpertExchange
-from ridgeline.cost.library_times.question import QuestionColumns as QuestionColumns
 from ridgeline.cost.library_times.question import QuestionKind as QuestionKind
 from ridgeline.cost.library_times.question import Software as Software
 from ridgeline.cost.library_times.question import describes as describes

@@ -55,7 +55,7 @@ from ridgeline.cost.library_times.question import (
     describes,
     question_columns,
 )
-from ridgeline.cost.machine import machines_of
+from ridgeline.cost.machine import Machines
 
 MICRO, GIGA = DECIMAL["u"], DECIMAL["G"]
 Values = Mapping[str, float]
@@ -250,7 +250,7 @@ def bare_link_seconds(questions: Sequence[CollectiveQuestion]) -> Array:
     """Seconds of each question by the closed forms that steps are priced with, the chips to themselves."""
     if not questions:
         return np.zeros(0)
-    links = bare_links(machines_of([question.system for question in questions]))
+    links = bare_links(Machines.of([question.system for question in questions]))
     topology = links.topology
     if topology.in_switch is not None:
         able = topology.in_switch * np.array([question.in_switch for question in questions])

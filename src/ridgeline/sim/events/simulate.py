@@ -33,8 +33,7 @@ from numpy.typing import NDArray
 from ridgeline.core.errors import Problem
 from ridgeline.core.records import dataclass
 from ridgeline.cost import Calibration
-from ridgeline.cost.pricing import PHASES
-from ridgeline.ir.program import SectionKey, SectionRole
+from ridgeline.ir.program import PHASES, SectionKey, SectionRole
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES, Action, Phase, ScheduleTable, Step, actions_of, build
