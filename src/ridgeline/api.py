@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
@@ -27,11 +26,10 @@ if TYPE_CHECKING:
     from ridgeline.comm import CollectiveOptions, CollectiveTime
     from ridgeline.comm.libraries import LibraryChoice
     from ridgeline.comm.simulation import NetworkOptions
+    from ridgeline.core.documents import JsonMapping
     from ridgeline.cost import Calibration, Choice, Profile, ProfileDiff
-    from ridgeline.ir.rank_ops import DryRun
     from ridgeline.plan.scenario import Scenario
     from ridgeline.runtime.bringup import ReportDiff
-    from ridgeline.runtime.train import ForwardConstants, RunOptions, RunOutcome, StepRow, Verification
     from ridgeline.search import DeploymentAnswer, DeploymentOptions, PlanOptions, PlanRequest, Recommendation, Watch
     from ridgeline.serving import ServingPrediction, StepPricing, WhySlow
     from ridgeline.serving.measured import BenchReport, Replay
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
         Timeline,
     )
 
-OWN_ENGINE = "ridgeline"
 NETWORKS = ("closed", "simulated")
 Runs = str | Path | Iterable[str | Path]
 
@@ -195,16 +192,19 @@ def plan(
 @overload
 def plan(
     model: str, *, serve: Literal[False] = False, to: str = "", watch: Watch | None = None,
-    calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None,
-    **options: Unpack[PlanOptions],
+    calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None, all_gains: bool = True,
+    on_best: Callable[[Recommendation], None] | None = None, **options: Unpack[PlanOptions],
 ) -> Recommendation: ...  # fmt: skip
 
 
 def plan(
     model: str, *, serve: bool = False, to: str = "", watch: Watch | None = None,
-    calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None, **options: Any,
+    calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None, all_gains: bool = True,
+    on_best: Callable[[Recommendation], None] | None = None, **options: Any,
 ) -> Recommendation | DeploymentAnswer:  # fmt: skip
     """The best way to train a model, or with `serve` to serve it; options have the names of the command line.
+
+    A scenario file that asks for serving is planned so, with `serve` or without.
 
     To train: `search.PlanOptions`. To serve: `search.DeploymentOptions`. With `to` only
     plans that this target of an export can be told, so that the files it is given mean the step that was predicted, or
@@ -227,24 +227,53 @@ def plan(
     >>> found.best is None, [problem.path for problem in found.problems]
     (True, ['objective'])
     """
-    from ridgeline.search import PlanRequest
+    from ridgeline.search import DeploymentRequest, PlanRequest, recommend_deployment
 
-    if not serve:
-        request = PlanRequest.from_options(model, **options)
+    if serve or serves(model):
+        todo = "drop it; --rate, --isl and --osl describe a load"
+        refuse_options(options, TRAINING_OPTIONS, "none of it with --serve", todo)
+        question = DeploymentRequest.from_options(model, **options)
         if to:
-            from ridgeline.targets import training_target
+            from ridgeline.targets import serving_target
 
-            request = replace(request, target=training_target(to))
-        return recommend(request, watch, calibration=calibration, anchor=anchor, profile=profile)
-    from ridgeline.search import DeploymentRequest, recommend_deployment
-
-    question = DeploymentRequest.from_options(model, **options)
+            question = replace(question, target=serving_target(to))
+        return recommend_deployment(replace(question, priced=priced_of(calibration, anchor, profile)), watch)
+    refuse_options(options, SERVING_OPTIONS, "--serve with it", "add --serve")
+    request = PlanRequest.from_options(model, **options)
     if to:
-        from ridgeline.targets import serving_target
+        from ridgeline.targets import training_target
 
-        question = replace(question, target=serving_target(to))
-    step_price = priced_of(calibration, anchor, profile)
-    return recommend_deployment(replace(question, priced=step_price), watch)
+        request = replace(request, target=training_target(to))
+    return recommend(
+        request, watch, calibration=calibration, anchor=anchor, profile=profile, all_gains=all_gains, on_best=on_best
+    )
+
+
+TRAINING_OPTIONS = ("seq", "global_batch", "days", "tokens", "chips", "headroom", "frontier")
+SERVING_OPTIONS = ("requests", "rate", "isl", "osl", "ttft", "tpot", "itl", "e2e")
+
+
+def serves(model: str) -> bool:
+    """Whether a scenario file asks for serving."""
+    from ridgeline.core.files import SUFFIXES, read_table
+
+    if not model.lower().endswith(SUFFIXES) or not Path(model).is_file():
+        return False
+    work = read_table(Path(model)).data.get("workload")
+    return isinstance(work, dict) and work.get("kind") == "serve"
+
+
+def refuse_options(options: JsonMapping, others: Sequence[str], expected: str, todo: str) -> None:
+    """Refuse options of a training run beside those of a deployment, or the other way round."""
+    from ridgeline.core.errors import InputError, Problem
+
+    problems = [
+        Problem(path=f"--{name.replace('_', '-')}", given=str(options[name]), expected=expected, todo=todo)
+        for name in others
+        if options.get(name) not in (None, "")
+    ]
+    if problems:
+        raise InputError(problems)
 
 
 def recommend(
@@ -285,31 +314,6 @@ def roofline(
 
         refuse_other_chip(profile, [drawing.scenario.system.chip])
     return drawing
-
-
-def dry_run(scenario: Scenario) -> DryRun:
-    """One step of a plan traced on this CPU without its ranks, and every op held against what `lowering` expects.
-
-    What runs here is the engine `ridgeline`, whichever the scenario names.
-    """
-    from ridgeline.ir.rank_ops import DryRun, StageOps, compare_ops
-    from ridgeline.lowering.rank_ops import rank_ops
-    from ridgeline.plan.engine import ENGINES
-    from ridgeline.runtime.train import trace_plan
-
-    own_scenario = replace(scenario, plan=replace(scenario.plan, engine=OWN_ENGINE), engine=ENGINES[OWN_ENGINE])
-    traces = trace_plan(own_scenario)
-    expected_ops = rank_ops(own_scenario)
-    return DryRun(
-        ranks=own_scenario.plan.mesh.ranks,
-        engine_given=scenario.engine.id,
-        stages=tuple(
-            StageOps(
-                pipeline_ranks=stage.pipeline_ranks, ops=compare_ops(expected_ops[stage.pipeline_ranks[0]], stage.ops)
-            )
-            for stage in traces
-        ),
-    )
 
 
 def collective(
@@ -507,91 +511,3 @@ def explain(
         raise InputError(Problem(path="TRACE", given=without, expected="a trace to compare it with"))
     step_price = priced_of(calibration)
     return why_slow(refuse_impossible(predict_serving(built, step_price, sample=True, progress=progress)), step_price)
-
-
-# -- running ----------------------------------------------------------------------------------------------------------
-
-
-def run(
-    scenario: Scenario,
-    options: RunOptions | None = None,
-    *,
-    constants: ForwardConstants | None = None,
-    tell: Callable[[StepRow], None] | None = None,
-    note: Callable[[str], None] | None = None,
-    replan: Callable[[int], Scenario | None] | None = None,
-) -> RunOutcome | Verification | None:
-    """Train a scenario's model by its plan here, beside what is predicted of it; see `runtime.train.run_scenario.run`.
-
-    What cannot run here or would not fit in memory is refused before anything starts, with the nearest plan that would.
-    An elastic run goes on with the best plan for the ranks that are left, or with what `replan` says.
-    """
-    from ridgeline.runtime.train import RunOutcome
-    from ridgeline.runtime.train import run as train
-
-    refuse_unfit(scenario)
-    outcome = train(
-        scenario, options, constants=constants, tell=tell or _keep_silent, note=note or _keep_silent,
-        replan=replan or partial(plan_for_ranks, scenario),
-    )  # fmt: skip
-    expected = expected_step(scenario) if isinstance(outcome, RunOutcome) else None
-    if expected is None or not isinstance(outcome, RunOutcome):
-        return outcome
-    outcome = replace(outcome, predicted_memory=expected.memory.fullest.bytes_by_kind)
-    if not outcome.step_s:
-        return outcome
-    return replace(outcome, predicted_step_s=expected.step_time_s, predicted_mfu=expected.utilization.mfu)
-
-
-def _keep_silent(_: object) -> None:
-    """Nobody is told how far a run is."""
-
-
-def expected_step(scenario: Scenario) -> Prediction | None:
-    """What `predict` says of a training step; None where it cannot run, or a number of the chip is missing."""
-    from ridgeline.core.errors import RidgelineError
-    from ridgeline.sim.prediction import Prediction
-
-    try:
-        step = predict(scenario)
-    except RidgelineError:  # the run goes on without
-        return None
-    return step if isinstance(step, Prediction) else None
-
-
-def plan_for_ranks(scenario: Scenario, ranks: int) -> Scenario | None:
-    """The best scenario for so many ranks, of those that `run` can execute: what `plan` would say."""
-    from ridgeline.runtime.train import refusals
-    from ridgeline.search import fit_to
-
-    return fit_to(scenario, ranks, lambda candidate: not refusals(candidate))
-
-
-def refuse_unfit(scenario: Scenario) -> None:
-    """Refuse what cannot run here or would not fit in memory, before anything starts, with the nearest plan that would:
-    the fastest one for as many ranks that the engine executes."""
-    from ridgeline.core.errors import InputError, Problem
-    from ridgeline.core.units import format_quantity
-    from ridgeline.plan.check import check
-    from ridgeline.runtime.train import describe_plan, refusals
-
-    problems = [*check(scenario), *refusals(scenario)]
-    expected = expected_step(scenario) if not problems else None
-    if expected is not None and not expected.memory.fits:
-        given = f"{format_quantity(expected.memory.peak_bytes, 'B')} at the peak of the fullest rank"
-        capacity = format_quantity(expected.memory.capacity_bytes, "B")
-        problems = [Problem(path="memory", given=given, expected=f"at most {capacity}")]
-    if not problems:
-        return
-    nearest = plan_for_ranks(scenario, scenario.system.chips) if scenario.workload.kind == "train" else None
-    if nearest is not None:
-        plan = nearest.plan
-        todo = f"use {describe_plan(nearest)}, microbatch {plan.microbatch}, recompute {plan.recompute.kind}"
-        given = describe_plan(scenario)
-        problems.append(Problem(path="plan", given=given, expected="a plan that runs here", todo=todo))
-    raise InputError(problems)
-
-
-def torch_device(scenario: Scenario) -> str:
-    """The torch device of a scenario's chip."""
-    return {"host": "cpu", "Huawei": "npu", "Intel": "hpu"}.get(scenario.system.chip.vendor, "cuda")

@@ -10,11 +10,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,8 +23,9 @@ from ridgeline.cli.catalog import named_model
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import answer, console, print_json, stderr_console
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.core.files import SUFFIXES, read_table, write_text
+from ridgeline.core.files import SUFFIXES, write_text
 from ridgeline.core.records import dataclass
 from ridgeline.targets import SERVE, TRAIN
 
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
     from ridgeline.plan.scenario import Scenario
-    from ridgeline.search import DeploymentOptions, PlanRequest, Progress, Recommendation, SearchTime
-    from ridgeline.serving import StepPricing
+    from ridgeline.search import DeploymentAnswer, Progress, Recommendation, SearchTime
 
 SCENARIO = "scenario.toml"
 
@@ -87,30 +87,34 @@ def plan(
     To train: every split of the work, and what would beat the best; with --to only plans that software can express.
     With --serve: replicas, pools and engine settings that keep an objective at the least cost, or serve the most.
     """
-    from ridgeline.search import PlanRequest
+    from ridgeline.report import refuse_picture
 
     with _answering(json):
         out = PlanOut(output=output, html=html, json=json, to=to, force=force, picture=picture)
         _writable(out.file, html, picture)
         model = named_model(model, beside=output)
-        limits = {"ttft": ttft, "tpot": tpot, "itl": itl, "e2e": e2e}
-        run = {"tokens": tokens, "chips": chips, "headroom": headroom, "frontier": frontier}
-        if serve or _serves(model):
-            drop = "drop it; --rate, --isl and --osl describe a load"
-            _refuse_options("none of it with --serve", drop, seq=seq, global_batch=global_batch, days=days, **run)
-            _plan_serving(
-                model, api.priced_of(calibration, anchor or (), profile), out, on=on,
-                requests=requests, rate=rate, isl=isl, osl=osl, percentile=percentile, engine=engine,
-                settings=settings or (), space=space, objective=objective, **limits,
-            )  # fmt: skip
+        refuse_filled(out.folder, force)
+        pricing: JsonObject = {"calibration": calibration, "anchor": anchor or (), "profile": profile}
+        options: JsonObject = {
+            "on": on, "engine": engine, "settings": settings or (), "space": space, "objective": objective,
+            "seq": seq, "global_batch": global_batch, "tokens": tokens, "days": days, "chips": chips,
+            "headroom": headroom, "frontier": frontier, "requests": requests, "rate": rate, "isl": isl, "osl": osl,
+            "ttft": ttft, "tpot": tpot, "itl": itl, "e2e": e2e, "percentile": percentile,
+        }  # fmt: skip
+        options = {name: value for name, value in options.items() if value not in (None, "")}
+        if serve or api.serves(model):
+            refuse_picture(picture, "plan")
+            with _watching("deployment") as watch:
+                deployment = api.plan(model, serve=True, to=to, watch=watch, **pricing, **options)
+            _tell_deployment(deployment, watch.took(), out)
             return
-        serving = {"requests": requests, "rate": rate, "isl": isl, "osl": osl, "picture": picture}
-        _refuse_options("--serve with it", "add --serve", **serving, **limits)
-        request = PlanRequest.from_options(
-            model, on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or (), space=space,
-            objective=objective, days=days, top=top, refine=refine, **run,
-        )  # fmt: skip
-        _plan_training(request, out, calibration, anchor or (), profile)
+        api.refuse_options({"picture": picture}, ("picture",), "--serve with it", "add --serve")
+        with _watching("plan") as watch:
+            answer = api.plan(
+                model, to=to, watch=watch, all_gains=json or html is not None, top=top, refine=refine,
+                on_best=None if json else watch.print_best, **pricing, **options,
+            )  # fmt: skip
+        _tell(answer, watch.took(), out)
 
 
 @contextmanager
@@ -130,46 +134,7 @@ def _answering(json: bool) -> Iterator[None]:
         raise typer.Exit(UNUSABLE) from None
 
 
-def _serves(model: str) -> bool:
-    """Whether a scenario file asks for serving."""
-    if not model.lower().endswith(SUFFIXES) or not Path(model).is_file():
-        return False
-    work = read_table(Path(model)).data.get("workload")
-    return isinstance(work, dict) and work.get("kind") == "serve"
-
-
-def _refuse_options(expected: str, todo: str, **options: object) -> None:
-    """Refuse options of a training run beside those of a deployment, or the other way round."""
-    problems = [
-        Problem(path=f"--{name.replace('_', '-')}", given=str(value), expected=expected, todo=todo)
-        for name, value in options.items()
-        if value not in (None, "")
-    ]
-    if problems:
-        raise InputError(problems)
-
-
 # -- training ---------------------------------------------------------------------------------------------------------
-
-
-def _plan_training(
-    request: PlanRequest, out: PlanOut, calibration: Path | None, anchor: Sequence[str], profile: str | None
-) -> None:
-    """Search for the best plan of a request; print the best ones, the reasons, and what was written.
-
-    A page for people names changes that gain something; files list all that were tried.
-    """
-    if out.to:
-        from ridgeline.targets import training_target
-
-        request = replace(request, target=training_target(out.to))
-    refuse_filled(out.folder, out.force)
-    with _watching("plan") as watch:
-        answer = api.recommend(
-            request, watch, calibration=calibration, anchor=anchor, profile=profile,
-            all_gains=out.json or out.html is not None, on_best=None if out.json else watch.print_best,
-        )  # fmt: skip
-    _tell(answer, watch.took(), out)
 
 
 def _tell(found: Recommendation, took: SearchTime, out: PlanOut) -> None:
@@ -208,26 +173,16 @@ def _tell(found: Recommendation, took: SearchTime, out: PlanOut) -> None:
 # -- serving ----------------------------------------------------------------------------------------------------------
 
 
-def _plan_serving(model: str, priced: StepPricing, out: PlanOut, **options: Unpack[DeploymentOptions]) -> None:
-    """Print the deployment that a question asks for, and write it as asked: a scenario, a page, a picture."""
-    from ridgeline.report import refuse_picture, write_picture
-    from ridgeline.search import DeploymentRequest, recommend_deployment
+def _tell_deployment(found: DeploymentAnswer, took: SearchTime, out: PlanOut) -> None:
+    """Print the deployment that was found, and write it as asked: a scenario, a page, a picture."""
+    from ridgeline.report import write_picture
 
-    refuse_picture(out.picture, "plan")
-    request = replace(DeploymentRequest.from_options(model, **options), priced=priced)
-    if out.to:
-        from ridgeline.targets import serving_target
-
-        request = replace(request, target=serving_target(out.to))
-    refuse_filled(out.folder, out.force)
-    with _watching("deployment") as watch:
-        found = recommend_deployment(request, watch)
     if found.best is None and not found.complete:
         say("ridgeline: stopped before a deployment was found", err=True)
         raise typer.Exit(STOPPED)
     if found.best is None:
         raise InputError(found.problems)
-    report = found.report(replace(watch.took(), explain_seconds=0.0))
+    report = found.report(replace(took, explain_seconds=0.0))
     lines = _write_plan(out, found.scenario, found.scenario_text)
     for path in filter(None, (out.html, out.picture)):
         write_picture(report, path)

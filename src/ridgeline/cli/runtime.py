@@ -10,21 +10,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 import ridgeline
-from ridgeline import api
+from ridgeline import run_api
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import answer, check_outputs, print_json, progress_bar, stderr_console
-from ridgeline.core.errors import InputError
-from ridgeline.core.files import write_text
 
 if TYPE_CHECKING:
     from ridgeline.runtime.train import RunOptions, StepRow
@@ -43,32 +40,28 @@ def run(
     """Train a scenario's model by its plan, here; it starts a process for each rank, or joins those of torchrun."""
     from ridgeline.runtime.train import RunOptions, RunOutcome
 
-    built = ridgeline.read_scenario(scenario, settings or ())
+    changes = settings or ()
     if dry:
-        comparison = ridgeline.dry_run(built)
+        comparison = ridgeline.run(scenario, dry=True, settings=changes)
         answer(comparison, json)
         if not comparison.equal:
             raise typer.Exit(1)
         return
     options = RunOptions(
-        steps=steps, device=device or api.torch_device(built), backend=backend, data=data, rate=rate, seed=seed,
-        every=every, folder=str(output or ""), resume=resume, timeout=timeout, restarts=restarts, verify=verify,
+        steps=steps, device=device, backend=backend, data=data, rate=rate, seed=seed, every=every,
+        folder=str(output or ""), resume=resume, timeout=timeout, restarts=restarts, verify=verify,
         trace=str(trace or ""), elastic=elastic, launcher=launcher, tensorboard=tensorboard,
         weights=str(weights or ""), save_weights=str(save_weights or ""),
     )  # fmt: skip
     if sbatch is not None:
-        from ridgeline.runtime.train import SbatchScript, refusals
-        from ridgeline.targets import slurm_run
-
-        if problems := (*ridgeline.check(built), *refusals(built)):
-            raise InputError(problems)
-        write_text(sbatch, slurm_run(built, (str(scenario), *_words(options, device, settings or ()))))
+        script = ridgeline.run(scenario, options, sbatch=sbatch, settings=changes)
         if json:
-            print_json(SbatchScript(output=sbatch))
+            print_json(script)
         else:
             say(f"{sbatch}: sbatch {sbatch}")
         return
-    expected_step = None if verify else api.expected_step(built)
+    built = ridgeline.read_scenario(scenario, changes)
+    expected_step = None if verify else run_api.expected_step(built)
     with _live(options, expected_step, json) as (tell, note):
         outcome = ridgeline.run(built, options, tell=tell, note=note)
     if outcome is None:  # rank 0 speaks for all
@@ -82,21 +75,6 @@ def run(
         say(f"{trace}: a trace of each rank; `ridgeline explain {scenario} {trace}` accounts for the gap")
     if outcome.stopped or outcome.unsaved:
         raise typer.Exit(STOPPED if outcome.stopped else UNUSABLE)
-
-
-def _words(options: RunOptions, device: str, settings: Sequence[str]) -> Iterator[str]:
-    """The options that are not as they are by default, as a command line gives them."""
-    usual = type(options)()
-    for item in fields(options):
-        value = getattr(options, item.name)
-        if value == getattr(usual, item.name) or item.name == "device":
-            continue
-        yield {"folder": "--output"}.get(item.name, f"--{item.name.replace('_', '-')}")
-        if value is not True:
-            yield str(value)
-    yield from ("--device", device) if device else ()
-    for setting in settings:
-        yield from ("--set", setting)
 
 
 @contextmanager
