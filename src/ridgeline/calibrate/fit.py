@@ -43,6 +43,7 @@ from ridgeline.cost.fitting import flash_seconds, measured_updates, padded_flops
 from ridgeline.cost.pricing import Machines, ParameterColumns, SustainedRates, measured_memory
 from ridgeline.hardware.load import CHIPS, system
 from ridgeline.hardware.topology import Topology
+from ridgeline.ir.kernel import product_flops
 from ridgeline.plan.engine import ENGINES
 
 TRUTH = Path(__file__).parent / "truth"
@@ -125,7 +126,7 @@ def _machines(chips: tuple[str, ...]) -> Machines:
 def _useful(shape: tuple[int, int, int], cores: float) -> float:
     """The share of a product's padded flops that it asked for."""
     m, n, k = (np.array([float(side)]) for side in shape)
-    return float(2 * m[0] * n[0] * k[0] / padded_flops(m, n, k, np.ones(1), np.array([cores]))[0])
+    return float(product_flops(m, n, k)[0] / padded_flops(m, n, k, np.ones(1), np.array([cores]))[0])
 
 
 def _rate(anchor: Anchor, rates: SustainedRates, row: int) -> float:

@@ -11,7 +11,7 @@ Nothing here knows a chip: `cost` prices ops.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, assert_never
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +70,12 @@ class MatMul:
         sides = (self.m, self.n, self.k)
         return product_bytes(sides, self.groups, self.in_bytes, self.out_bytes, self.weight_bytes)
 
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel it runs, of a single plan."""
+        sides = {"m": float(self.m), "n": float(self.n), "k": float(self.k), "groups": float(self.groups)}
+        return Kernel(op="gemm", dtype=self.peak, dims=sides, moved=float(self.stream_bytes))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attend:
@@ -98,6 +104,12 @@ class Attend:
     sizes: tuple[Num, Num, Num, int, int] | None = None
     steps: Num = 1
 
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel it runs, of a single plan: its flops are those that are executed."""
+        name = "attention_backward" if self.backward else "attention_forward"
+        return Kernel(op=name, dtype="bf16", dims={"flops": float(self.flops)}, moved=float(self.stream_bytes))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
@@ -111,6 +123,11 @@ class Stream:
     kernels: Num = 1.0
     waits: float = 0.0
     exponentials: Num = 0.0
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel it runs, of a single plan."""
+        return stream_kernel(float(self.stream_bytes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,19 +164,3 @@ class HostCopy:
 
 Op: TypeAlias = MatMul | Attend | Stream | Collective
 """What the passes of a section consist of."""
-
-
-def kernel_of(op: MatMul | Attend | Stream) -> Kernel:
-    """The kernel that an op of a single plan runs."""
-    traffic = float(op.stream_bytes)
-    match op:
-        case MatMul():
-            sides = {"m": float(op.m), "n": float(op.n), "k": float(op.k), "groups": float(op.groups)}
-            return Kernel(op="gemm", dtype=op.peak, dims=sides, moved=traffic)
-        case Attend():
-            name = "attention_backward" if op.backward else "attention_forward"
-            return Kernel(op=name, dtype="bf16", dims={"flops": float(op.flops)}, moved=traffic)
-        case Stream():
-            return stream_kernel(traffic)
-        case _:
-            assert_never(op)

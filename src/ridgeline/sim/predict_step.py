@@ -22,6 +22,7 @@ from ridgeline.cost.pricing import MeasuredOps, OpEstimate, OpPrices, OpTable, S
 from ridgeline.cost.step_part import Bound, StepPart
 from ridgeline.hardware.load import WITH_CAPACITY, rated_power
 from ridgeline.hardware.what_if import what_if_distance
+from ridgeline.ir.kernel import product_flops
 from ridgeline.ir.program import PHASES, Program
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import lower
@@ -242,7 +243,7 @@ def executed_flops(priced: Priced, ranks: int, microbatches: int) -> float:
     """Flops that all chips execute in a step: every matrix product and attention, recomputed ones included."""
     table = priced.table
     m, n, k, groups = table.matmuls[:4]
-    products = float((2 * m * n * k * groups * _op_repeats(priced, table.matmul_slot)).sum())
+    products = float((product_flops(m, n, k, groups) * _op_repeats(priced, table.matmul_slot)).sum())
     attention = float((table.attends[0] * _op_repeats(priced, table.attend_slot)).sum())
     return (products + attention) * ranks * microbatches
 
