@@ -196,7 +196,7 @@ BACKWARD_OF_INPUTS = 2 / 3  # of the products: forward, and the gradients that e
 FORCE = "name the scenario of this run, or add --force to compare them all the same"
 
 
-def contradictions(built: Scenario, found: trace.Analysis) -> Iterator[Problem]:
+def contradictions(built: Scenario[Train], found: trace.Analysis) -> Iterator[Problem]:
     """What rules out that the trace is of the scenario."""
     about = found.timeline.about
     ran_on, world = found.ran_on, about.world_size
@@ -208,8 +208,6 @@ def contradictions(built: Scenario, found: trace.Analysis) -> Iterator[Problem]:
         yield _against(f"a trace of {ran_on.id}", f"{built.system.chip.id}, the scenario's chip")
     if world and world != built.system.chips:
         yield _against(f"a trace of {world} ranks", f"{built.system.chips}, the scenario's chips")
-    if not isinstance(built.workload, Train):
-        return
     flops, chips = _step_flops(built), built.system.chips
     ran = _products(found)
     largest_share = OTHER if chips == 1 and built.plan.recompute.kind == "none" else OTHER_RANK
@@ -229,7 +227,7 @@ def _against(given: str, expected: str) -> Problem:
     return Problem(path="trace", given=given, expected=expected, todo=FORCE)
 
 
-def doubts(built: Scenario, found: trace.Analysis) -> Iterator[str]:
+def doubts(built: Scenario[Train], found: trace.Analysis) -> Iterator[str]:
     """What makes a comparison of the two unequal, in words; most decisive first."""
     about, chips = found.timeline.about, len(found.breakdown.chips)
     ran_on = found.ran_on
@@ -250,9 +248,9 @@ def doubts(built: Scenario, found: trace.Analysis) -> Iterator[str]:
         yield "the trace marks no steps: all of it counts as one"
 
 
-def _other_sizes(built: Scenario, found: trace.Analysis) -> Iterator[str]:
+def _other_sizes(built: Scenario[Train], found: trace.Analysis) -> Iterator[str]:
     """Products of a step, by recorded shapes, against 3 x forward of the scenario; one chip, nothing recomputed."""
-    if built.system.chips != 1 or built.plan.recompute.kind != "none" or not isinstance(built.workload, Train):
+    if built.system.chips != 1 or built.plan.recompute.kind != "none":
         return
     ran, step_flops = _products(found), _step_flops(built)
     if ran is not None and abs(ran / step_flops - 1) > APART:
@@ -260,7 +258,7 @@ def _other_sizes(built: Scenario, found: trace.Analysis) -> Iterator[str]:
         yield f"the trace has {statement} {format_quantity(step_flops, 'FLOP', 3)}: another model or batch"
 
 
-def _step_flops(built: Scenario) -> float:
+def _step_flops(built: Scenario[Train]) -> float:
     """Matrix products of a step over all chips: 3 x forward, without the scores of attention."""
     token_flops = training_flops_per_token(built.model, built.workload.seq)
     return (token_flops.total - token_flops.scores) * built.workload.tokens
@@ -415,7 +413,7 @@ def explain(
     if isinstance(prediction, Impossible):
         raise InputError(prediction.reasons)
     analysis = trace.analyze(*traces, policy=policy, chip=built.system.chip.id, classes=classes)
-    against = tuple(contradictions(built, analysis))
+    against = tuple(contradictions(prediction.scenario, analysis))
     if against and not force:
         raise InputError(against)
     drawn = predicted_timeline(built, analysis.rules, used)
@@ -429,7 +427,7 @@ def explain(
         rates |= own_bytes(before_ns, after_ns, share)
     return Explanation(
         scenario=built, prediction=prediction, analysis=analysis, diff=difference,
-        parts=tuple(_parts(sides, difference, rates)), doubts=tuple(doubts(built, analysis)),
+        parts=tuple(_parts(sides, difference, rates)), doubts=tuple(doubts(prediction.scenario, analysis)),
         table=None if isinstance(scenario, Scenario) else scenario_table(Path(scenario), settings),
     )  # fmt: skip
 

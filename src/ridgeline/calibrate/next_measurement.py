@@ -28,7 +28,7 @@ from ridgeline.ir.ops import Attend, MatMul
 from ridgeline.lowering.program import lower
 from ridgeline.plan.engine import OVERLAPS
 from ridgeline.plan.mesh import Mesh
-from ridgeline.plan.scenario import Scenario, training
+from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.sim import Impossible, Prediction, default_calibration, predict
 from ridgeline.sim.batches import StepBatch, sensitivities
@@ -99,7 +99,7 @@ def next_measurements(scenario: Scenario, calibration: Calibration | None = None
     now = predict(scenario, used)
     if isinstance(now, Impossible):
         raise InputError(now.reasons)
-    target = _Target(scenario=scenario, prediction=now, calibration=used, own=_sensitivity(scenario, used))
+    target = _Target(scenario=now.scenario, prediction=now, calibration=used, own=_sensitivity(scenario, used))
     order = sorted([*_runs(target), *_kernels(target)], key=lambda item: (round(item.width, 3), item.chip_seconds))
     return NextMeasurements(prediction=now, candidates=tuple(order))
 
@@ -112,7 +112,7 @@ def _sensitivity(scenario: Scenario, calibration: Calibration) -> Sensitivity:
 class _Target:
     """What is to be known better."""
 
-    scenario: Scenario
+    scenario: Scenario[Train]
     prediction: Prediction
     calibration: Calibration
     own: Sensitivity
@@ -162,9 +162,9 @@ def _runs(target: _Target) -> Iterator[MeasurementCandidate]:
             yield target.candidate("run", name, how, _sensitivity(variant, target.calibration), spent)
 
 
-def _variants(scenario: Scenario) -> Iterator[tuple[str, str, Scenario]]:
+def _variants(scenario: Scenario[Train]) -> Iterator[tuple[str, str, Scenario]]:
     """The scenario and cheaper or other runs of the same software and machine; some cannot run."""
-    plan, work, model = scenario.plan, training(scenario).workload, scenario.model
+    plan, work, model = scenario.plan, scenario.workload, scenario.model
     measure = f"{STEPS} steps; step time as [measured] step_time_s, or a trace with --anchor TRACE@SCENARIO"
     yield "the scenario itself", measure, scenario
     yield from _one_node(scenario, measure)
@@ -186,11 +186,11 @@ def _variants(scenario: Scenario) -> Iterator[tuple[str, str, Scenario]]:
         yield "nothing overlapped", f"every plan.overlap off; {measure}", replace(scenario, plan=without_overlap)
 
 
-def _one_node(scenario: Scenario, measure: str) -> Iterator[tuple[str, str, Scenario]]:
+def _one_node(scenario: Scenario[Train], measure: str) -> Iterator[tuple[str, str, Scenario]]:
     """The same on the chips of one innermost domain: layers of one pipeline stage or fewer, a batch as much smaller."""
     plan, work, mesh, system = scenario.plan, scenario.workload, scenario.plan.mesh, scenario.system
     inner = system.tiers[0].chips if system.tiers else 1
-    if system.chips <= inner or inner % (mesh.tp * mesh.cp) or not isinstance(work, Train):
+    if system.chips <= inner or inner % (mesh.tp * mesh.cp):
         return
     dp = inner // (mesh.tp * mesh.cp)
     try:

@@ -69,7 +69,7 @@ def predict(
     if reasons:
         return Impossible(scenario=scenario, reasons=reasons)
     try:
-        return _predict_step(scenario, calibration or default_calibration(), causal)
+        return _predict_step(training(scenario), calibration or default_calibration(), causal)
     except MissingNumber as missing:
         return Impossible(scenario=scenario, reasons=(missing_number_problem(missing),))
 
@@ -154,7 +154,7 @@ def _rates(scenario: Scenario) -> Iterator[tuple[str, Quoted | None, str]]:
         yield f"system.tier.{tier.name}.bandwidth", tier.bandwidth, "B/s"
 
 
-def _predict_step(scenario: Scenario, calibration: Calibration, causal: bool) -> Prediction | Impossible:
+def _predict_step(scenario: Scenario[Train], calibration: Calibration, causal: bool) -> Prediction | Impossible:
     chip, engine = scenario.system.chip, scenario.engine
     priced = price(scenario, calibration)
     program, steps = priced.program, priced.steps
@@ -248,9 +248,9 @@ def executed_flops(priced: Priced, ranks: int, microbatches: int) -> float:
     return (products + attention) * ranks * microbatches
 
 
-def utilization(scenario: Scenario, priced: Priced, step_s: float, causal: bool) -> Utilization:
+def utilization(scenario: Scenario[Train], priced: Priced, step_s: float, causal: bool) -> Utilization:
     """MFU and HFU of a step, with the conventions they are counted by."""
-    plan, system, work = scenario.plan, scenario.system, training(scenario).workload
+    plan, system, work = scenario.plan, scenario.system, scenario.workload
     mesh = plan.mesh
     each = training_flops_per_token(scenario.model, work.document_tokens, causal, scenario.encoder_tokens).total
     halved = causal and scenario.model.causal

@@ -229,7 +229,7 @@ class Prediction(StepParts):
     network   what contention adds, where collectives were simulated; `step_time_s` is without it
     """
 
-    scenario: Scenario
+    scenario: Scenario[Train]
     step_time_s: float
     breakdown: tuple[Part, ...]
     utilization: Utilization
@@ -276,9 +276,7 @@ class Prediction(StepParts):
     @property
     def tokens_per_s_per_chip(self) -> float:
         """Tokens of the global batch, padding apart, over step time and chips."""
-        work = self.scenario.workload
-        tokens = work.useful_tokens if isinstance(work, Train) else work.tokens
-        return tokens / (self.step_time_s * self.scenario.system.chips)
+        return self.scenario.workload.useful_tokens / (self.step_time_s * self.scenario.system.chips)
 
     @property
     def model_flops_per_s_per_chip(self) -> float:

@@ -31,11 +31,9 @@ UNCOUNTED_OPTIMIZERS = {
 }
 
 
-def unpriced_fields(scenario: Scenario) -> Iterator[str]:
+def unpriced_fields(scenario: Scenario[Train]) -> Iterator[str]:
     """What a scenario asks that its prediction leaves out or takes in a simplified way, a sentence each."""
-    work = scenario.workload
-    if isinstance(work, Train):
-        yield from _of_workload(work, scenario)
+    yield from _of_workload(scenario.workload, scenario)
     yield from unused_networks(scenario)
     yield from _of_model(scenario)
     if scenario.plan.switches.overlap.get("cp") and scenario.plan.mesh.cp > 1 and not ring_is_hidden(scenario):
