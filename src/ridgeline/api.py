@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ridgeline.comm.simulation import NetworkOptions
     from ridgeline.core.documents import JsonMapping
     from ridgeline.cost import Calibration, Choice, Profile, ProfileDiff
+    from ridgeline.models.spec import ModelSpec
     from ridgeline.plan.scenario import Scenario
     from ridgeline.runtime.bringup import ReportDiff
     from ridgeline.search import DeploymentAnswer, DeploymentOptions, PlanOptions, PlanRequest, Recommendation, Watch
@@ -140,9 +141,11 @@ def predict(
 
 def scenario_of(
     named: str, *, on: str = "", seq: int | None = None, global_batch: int | None = None, engine: str = "",
-    settings: Sequence[str] = (),
+    settings: Sequence[str] = (), note: Callable[[str], None] | None = None,
 ) -> Scenario:  # fmt: skip
     """The scenario in a file; or the one that a model, a system and settings mean, as `search.one_scenario`.
+
+    A model may be `module:function`, a torch module that is captured; `note` hears of it.
 
     >>> scenario_of("llama3-8b", on="8xh100-sxm", settings=["plan.tp=2"]).plan.mesh.dp
     4
@@ -150,11 +153,68 @@ def scenario_of(
     from ridgeline.core.files import SUFFIXES
     from ridgeline.plan.scenario_file import read_scenario
 
+    named = named_model(named, note=note)
     if named.lower().endswith(SUFFIXES) and not (on or seq or global_batch or engine):
         return read_scenario(named, settings)
     from ridgeline.search import one_scenario
 
     return one_scenario(named, on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings)
+
+
+def named_model(model: str, beside: Path | None = None, note: Callable[[str], None] | None = None) -> str:
+    """The model argument of a verb: `module:function` as the model file it was captured into, anything else as it is.
+
+    `beside` is the plan that will name the file: it then stays, next to the plan.
+    """
+    import atexit
+    import shutil
+    import tempfile
+
+    if not is_reference(model):
+        return model
+    name = model.rpartition(":")[2]
+    if beside is not None:
+        file = beside.with_name(f"{beside.stem}.{name}.toml")
+    else:
+        folder = Path(tempfile.mkdtemp(prefix="ridgeline-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        file = folder / f"{name}.toml"
+    write_model(captured_model(model, note), file)
+    return str(file)
+
+
+def is_reference(model: str) -> bool:
+    """Whether it is spelled `module:function` or `file.py:function`."""
+    module, colon, function = model.rpartition(":")
+    return bool(colon) and function.isidentifier() and bool(module) and not Path(model).exists()
+
+
+def captured_model(model: str, note: Callable[[str], None] | None = None) -> ModelSpec:
+    """The model that `module:function` builds, or a config.json that no reader knows, recorded over one forward."""
+    from ridgeline.core.errors import InputError, Problem
+    from ridgeline.core.files import read_table
+    from ridgeline.models.hf import READERS
+    from ridgeline.models.hf.generic import capture_config, captured_module
+
+    if note is not None:
+        note(f"capturing {model}")
+    if is_reference(model):
+        return captured_module(model)
+    path = Path(model)
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        expectation = "a config.json, its folder, or module:function"
+        raise InputError(Problem(path="MODEL", given=model[:80], expected=expectation))
+    return capture_config(dict(read_table(file).data), READERS, id=file.resolve().parent.name)
+
+
+def write_model(spec: ModelSpec, file: Path) -> None:
+    """Write a model file, which every verb takes for a model."""
+    from ridgeline.core.encode import toml_text
+    from ridgeline.core.files import write_text
+    from ridgeline.models.dimensions import dimensions_of
+
+    write_text(file, toml_text(dimensions_of(spec)))
 
 
 def priced_of(
@@ -229,6 +289,7 @@ def plan(
     """
     from ridgeline.search import DeploymentRequest, PlanRequest, recommend_deployment
 
+    model = named_model(model)
     if serve or serves(model):
         todo = "drop it; --rate, --isl and --osl describe a load"
         refuse_options(options, TRAINING_OPTIONS, "none of it with --serve", todo)

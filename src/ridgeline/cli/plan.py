@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ridgeline import api
-from ridgeline.cli.catalog import named_model
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
-from ridgeline.cli.streams import say
+from ridgeline.cli.streams import note, say
 from ridgeline.cli.terminal import answer, console, print_json, stderr_console
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
@@ -92,7 +91,7 @@ def plan(
     with _answering(json):
         out = PlanOut(output=output, html=html, json=json, to=to, force=force, picture=picture)
         _writable(out.file, html, picture)
-        model = named_model(model, beside=output)
+        model = api.named_model(model, output, note)
         refuse_filled(out.folder, force)
         pricing: JsonObject = {"calibration": calibration, "anchor": anchor or (), "profile": profile}
         options: JsonObject = {

@@ -354,7 +354,7 @@ def page(found: Analysis, most: int = MOST) -> tuple[str, PackedTimeline]:
     sheet = to_json(found)
     first = int(found.timeline.start_ns.min()) if len(found.timeline) else 0
     columns, tables = layers_of(found, first)
-    packed = pack(found.timeline, found.counted, tuple(_rows(sheet)), most, columns)
+    packed = pack(found.timeline, found.counted_mask, tuple(_rows(sheet)), most, columns)
     facts = {
         **{printable(key): _clean_value(value) for key, value in sheet.items()},
         "title": _title(found),
@@ -428,7 +428,7 @@ def _roof(found: Analysis) -> JsonObject | None:
 def _steps(found: Analysis, first: int) -> list[JsonObject]:
     """When each step ran on the chips, all ranks together."""
     line = found.timeline
-    rows = np.flatnonzero(found.counted & (line.step >= 0))
+    rows = np.flatnonzero(found.counted_mask & (line.step >= 0))
     start, end, step = line.start_ns[rows] - first, line.end_ns[rows] - first, line.step[rows]
     return [
         {"step": number, "start_ns": int(start[step == number].min()), "end_ns": int(end[step == number].max())}

@@ -70,7 +70,7 @@ class RoofOp:
         return sum(kernel.flops * times for times, kernel, _ in self.runs)
 
     @property
-    def moved(self) -> float:
+    def moved_bytes(self) -> float:
         return sum(kernel.bytes * times for times, kernel, _ in self.runs)
 
     @property
@@ -85,7 +85,7 @@ class RoofOp:
     @property
     def intensity(self) -> float:
         """Flops for a byte."""
-        return self.flops / self.moved if self.moved else 0.0
+        return self.flops / self.moved_bytes if self.moved_bytes else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class PlacedOp:
     roof: float
 
     JSON = """
-        op=op.label phase=op.phase count=op.count flops=op.flops bytes=op.moved seconds=op.seconds
+        op=op.label phase=op.phase count=op.count flops=op.flops bytes=op.moved_bytes seconds=op.seconds
         intensity=op.intensity flops_per_s=op.flops_per_s share bound=op.bound roof evidence=op.evidence
     """
 
@@ -165,7 +165,7 @@ class Roofline:
     def roof_s(self, op: RoofOp) -> float:
         """Seconds of an op at data-sheet rates."""
         peak = self.peaks.get(op.peak) or self.peaks.get("bf16") or float("inf")
-        return max(op.flops / peak, op.moved / self.memory["hbm"])
+        return max(op.flops / peak, op.moved_bytes / self.memory["hbm"])
 
     @property
     def bounds(self) -> dict[str, float]:

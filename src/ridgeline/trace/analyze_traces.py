@@ -137,7 +137,7 @@ class Analysis:
         return chip_of(self.timeline.about)
 
     @property
-    def counted(self) -> Mask:
+    def counted_mask(self) -> Mask:
         """Rows of the timeline that the policy counts."""
         return counted_rows(self.timeline, self.breakdown.policy.name)
 
