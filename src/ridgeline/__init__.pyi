@@ -41,6 +41,7 @@ from ridgeline.run_api import export as export
 from ridgeline.run_api import fit as fit
 from ridgeline.run_api import run as run
 from ridgeline.run_api import scenario_text as scenario_text
+from ridgeline.run_api import write_sbatch as write_sbatch
 from ridgeline.runtime import characterize as characterize
 from ridgeline.runtime import collective_run as collective_run
 from ridgeline.runtime import doctor as doctor

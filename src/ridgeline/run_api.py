@@ -43,41 +43,17 @@ Progress = Callable[[str, int, int], None]
 # -- running ----------------------------------------------------------------------------------------------------------
 
 
-@overload
-def run(
-    scenario: Scenario | Path | str, options: RunOptions | None = None, *, dry: Literal[True],
-    settings: Sequence[str] = (),
-) -> DryRun: ...  # fmt: skip
-
-
-@overload
-def run(
-    scenario: Scenario | Path | str, options: RunOptions | None = None, *, sbatch: Path, settings: Sequence[str] = ()
-) -> SbatchScript: ...
-
-
-@overload
 def run(
     scenario: Scenario | Path | str, options: RunOptions | None = None, *, settings: Sequence[str] = (),
     constants: ForwardConstants | None = None, tell: Callable[[StepRow], None] | None = None,
     note: Callable[[str], None] | None = None, replan: Callable[[int], Scenario | None] | None = None,
-) -> RunOutcome | Verification | None: ...  # fmt: skip
-
-
-def run(
-    scenario: Scenario | Path | str, options: RunOptions | None = None, *, dry: bool = False,
-    sbatch: Path | None = None, settings: Sequence[str] = (), constants: ForwardConstants | None = None,
-    tell: Callable[[StepRow], None] | None = None, note: Callable[[str], None] | None = None,
-    replan: Callable[[int], Scenario | None] | None = None,
-) -> RunOutcome | Verification | DryRun | SbatchScript | None:  # fmt: skip
+) -> RunOutcome | Verification | None:  # fmt: skip
     """Train a scenario's model by its plan here, beside what is predicted of it; see `runtime.train.run_scenario.run`.
 
     What cannot run here or would not fit in memory is refused before anything starts, with the nearest plan that would.
     An elastic run goes on with the best plan for the ranks that are left, or with what `replan` says.
 
     options   absent, or without a device: on the torch device of the scenario's chip
-    dry       trace a step instead, without its ranks: see `dry_run`
-    sbatch    write a script instead that `sbatch` starts the run of a scenario's file with
     """
     from ridgeline.plan.scenario import Scenario
     from ridgeline.plan.scenario_file import read_scenario
@@ -85,11 +61,7 @@ def run(
     from ridgeline.runtime.train import run as train
 
     built = scenario if isinstance(scenario, Scenario) else read_scenario(scenario, settings)
-    if dry:
-        return dry_run(built)
     chosen = options or RunOptions(device="")
-    if sbatch is not None:
-        return _write_sbatch(scenario, built, chosen, settings, sbatch)
     chosen = chosen if chosen.device else replace(chosen, device=torch_device(built))
     refuse_unfit(built)
     outcome = train(
@@ -105,18 +77,15 @@ def run(
     return replace(outcome, predicted_step_s=expected.step_time_s, predicted_mfu=expected.utilization.mfu)
 
 
-def _write_sbatch(
-    scenario: Scenario | Path | str, built: Scenario, options: RunOptions, settings: Sequence[str], path: Path
-) -> SbatchScript:
+def write_sbatch(path: Path, scenario: Path | str, options: RunOptions, settings: Sequence[str] = ()) -> SbatchScript:
     """A script for Slurm that runs `ridgeline run` of a scenario's file on its nodes; what cannot run is refused."""
     from ridgeline.core.files import write_text
     from ridgeline.plan.check import check
+    from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.runtime.train import SbatchScript, refusals
     from ridgeline.targets import slurm_run
 
-    if not isinstance(scenario, (str, Path)):
-        expected = "a scenario's file, which the script names"
-        raise InputError(Problem(path="sbatch", given="a scenario as a value", expected=expected))
+    built = read_scenario(scenario, settings)
     if problems := (*check(built), *refusals(built)):
         raise InputError(problems)
     write_text(path, slurm_run(built, (str(scenario), *_words(options, settings))))

@@ -131,15 +131,28 @@ class TestCollective:
 
 class TestRun:
     def test_a_dry_run_traces_a_step(self) -> None:
-        assert ridgeline.run(TINY, dry=True).equal
+        assert ridgeline.dry_run(ridgeline.read_scenario(TINY)).equal
 
     def test_a_script_of_slurm_names_the_file_and_what_differs(self, tmp_path: Path) -> None:
         path = tmp_path / "run.sbatch"
-        ridgeline.run(TINY, RunOptions(steps=3, device=""), sbatch=path, settings=["plan.microbatch=1"])
+        ridgeline.write_sbatch(path, TINY, RunOptions(steps=3, device=""), ["plan.microbatch=1"])
         text = path.read_text("utf-8")
         assert TINY in text
         assert "--steps 3" in text
         assert "plan.microbatch=1" in text
-        with pytest.raises(InputError) as found:
-            ridgeline.run(ridgeline.read_scenario(TINY), sbatch=path)
-        assert refused(found) == ["sbatch"]
+
+
+@pytest.mark.slow
+def test_a_model_by_its_function_is_captured(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(
+        "import torch\nfrom transformers import AutoModelForCausalLM, LlamaConfig\n\n\ndef build():\n"
+        "    config = LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,"
+        " num_key_value_heads=4, vocab_size=128)\n"
+        "    return AutoModelForCausalLM.from_config(config), (torch.zeros(1, 8, dtype=torch.long),)\n",
+        encoding="utf-8",
+    )
+    notes: list[str] = []
+    found = ridgeline.scenario_of(f"{file}:build", on="1xh100-sxm", note=notes.append)
+    assert found.model.layers == 2
+    assert notes == [f"capturing {file}:build"]

@@ -98,21 +98,10 @@ def anchors() -> tuple[Anchor, ...]:
     return tuple(_read(table | {"serving": path == SERVING_ANCHORS}) for path, tables in read for table in tables)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _BareLaunches:
-    """How kernels are launched that run by themselves: no graph, no compiled program, 16-bit attention."""
-
-    graph: Array
-    xla: Array
-    attention: Array
-
-
 def promised_rates(known: Sequence[Anchor], parameters: ParameterColumns) -> Array:
     """The rate that parameters promise for each anchor, one entry of every column for each."""
     machines = _machines(tuple(anchor.chip for anchor in known))
-    none = np.zeros(len(known))
-    bare = _BareLaunches(graph=none, xla=none, attention=np.full(len(known), float(PEAKS.index("bf16"))))
-    rates = SustainedRates.of(machines, parameters, plans=bare)
+    rates = SustainedRates.bare(machines, parameters, np.full(len(known), float(PEAKS.index("bf16"))))
     return np.array([_rate(anchor, rates, row) for row, anchor in enumerate(known)])
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeline import api
+from ridgeline import api, run_api
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import note, say
 from ridgeline.cli.terminal import answer, console, print_json, stderr_console
@@ -234,11 +234,10 @@ def _write_plan(out: PlanOut, scenario: Scenario, text: str) -> list[str]:
             write_text(out.output, text)
         return []
     from ridgeline.cli.export import lost_lines
-    from ridgeline.targets import check_lines, export
+    from ridgeline.targets import check_lines
 
-    exported = export(scenario, to=out.to)
-    for name, content in {SCENARIO: text, **exported.files}.items():
-        write_text(out.folder / name, content)
+    exported = run_api.export(scenario, to=out.to, output=out.folder, allow_misfit=True, force=True)
+    write_text(out.folder / SCENARIO, text)
     lines = [f"written: {out.folder / name}" for name in (SCENARIO, *exported.files)]
     return [*lines, *(check_lines(exported.check) if exported.check else ()), *lost_lines(exported)]
 

@@ -45,7 +45,7 @@ def run(
 
     changes = settings or ()
     if dry:
-        comparison = ridgeline.run(scenario, dry=True, settings=changes)
+        comparison = ridgeline.dry_run(ridgeline.read_scenario(scenario, changes))
         answer(comparison, json)
         if not comparison.equal:
             raise typer.Exit(1)
@@ -57,7 +57,7 @@ def run(
         weights=str(weights or ""), save_weights=str(save_weights or ""),
     )  # fmt: skip
     if sbatch is not None:
-        script = ridgeline.run(scenario, options, sbatch=sbatch, settings=changes)
+        script = run_api.write_sbatch(sbatch, scenario, options, changes)
         if json:
             print_json(script)
         else:

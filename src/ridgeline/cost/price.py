@@ -108,6 +108,13 @@ class Launched(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _BareLaunches:
+    graph: Array
+    xla: Array
+    attention: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SustainedRates:
     """What chips sustain, by row: data sheets times parameters, with what graphs and engines change."""
 
@@ -150,6 +157,15 @@ class SustainedRates:
             host=rates["host"] * machines.crowding * (1 - 0.9 * graph) * (1 - 0.9 * xla),
             wait=rates["wait"] * (1 - graph),
         )
+
+    @classmethod
+    def bare(cls, machines: Machines, rates: ParameterColumns, attention: Array) -> SustainedRates:
+        """The same of kernels that are launched by themselves, without a graph or a compiled program.
+
+        attention   the peak that attention runs at: place in `PEAKS`
+        """
+        none = np.zeros(len(attention))
+        return cls.of(machines, rates, plans=_BareLaunches(graph=none, xla=none, attention=attention))
 
     @classmethod
     def of_scenario(cls, calibration: Calibration, scenario: Scenario, plans: Launched) -> SustainedRates:

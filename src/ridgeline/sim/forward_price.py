@@ -26,7 +26,14 @@ from ridgeline.cost import (
     owners,
     shipped_serving,
 )
-from ridgeline.cost.pricing import MeasuredOps, OpTable, SustainedRates, collective_op_seconds
+from ridgeline.cost.pricing import (
+    Machines,
+    MeasuredOps,
+    OpTable,
+    ParameterColumns,
+    SustainedRates,
+    collective_op_seconds,
+)
 from ridgeline.cost.step_part import Bound
 from ridgeline.ir.forward_steps import ForwardSteps, forward_steps
 from ridgeline.ir.ops import Attend, Collective, MatMul, Num
@@ -138,22 +145,10 @@ def forward_work(scenario: Scenario, steps: ForwardSteps, calibration: Calibrati
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Launch:
-    """How steps reach the chip, for `SustainedRates`."""
-
-    graph: Array
-    xla: Array
-    attention: Array
-
-
 def _rates(scenario: Scenario, calibration: Calibration) -> SustainedRates:
-    launch = _Launch(
-        graph=np.zeros(1),
-        xla=np.zeros(1),
-        attention=np.array([float(PEAKS.index(attention_format(scenario.plan.precision).peak))]),
-    )
-    rates = SustainedRates.of_scenario(calibration, scenario, launch)
+    machines, parameters = Machines.of([scenario.system]), ParameterColumns.of(calibration, [scenario])
+    attention = np.array([float(PEAKS.index(attention_format(scenario.plan.precision).peak))])
+    rates = SustainedRates.bare(machines, parameters, attention)
     return replace(rates, links=replace(rates.links, skew=np.zeros(1)))
 
 

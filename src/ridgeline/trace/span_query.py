@@ -90,15 +90,6 @@ def query(
         return replace(_answer_query(base, sql, limit, seconds), warnings=line.about.warnings)
 
 
-def span_table(line: Timeline) -> dict[str, list[object]]:
-    """The spans of a timeline by column, as `pandas.DataFrame`, polars and pyarrow take them."""
-    columns: dict[str, list[object]] = {name: [] for name in SCHEMA}
-    for row in _rows(line):
-        for name, value in zip(columns, row, strict=True):
-            columns[name].append(value)
-    return columns
-
-
 def _fill_database(line: Timeline) -> sqlite3.Connection:
     base = sqlite3.connect(":memory:")
     columns = ", ".join(f"{name} {kind}" for name, kind in SCHEMA.items())
