@@ -463,11 +463,11 @@ def analyze(
 
 def _without_timeline(files: Sequence[Path]) -> BenchReport | CounterFile | MemoryRecord | None:
     """What files hold that are no traces: results of a load generator, kernel counters or an allocator's record."""
-    from ridgeline.serving.measured import BenchReport, analyze_bench, is_bench_result, read_bench_runs
+    from ridgeline.serving.measured import BenchReport, is_bench_result
     from ridgeline.trace import read_untimed
 
     if all(map(is_bench_result, files)):
-        return BenchReport(runs=tuple(analyze_bench(run) for file in files for run in read_bench_runs(file)))
+        return BenchReport.read(files)
     return read_untimed(files[0]) if len(files) == 1 else None
 
 
@@ -488,7 +488,7 @@ def validate(
     from ridgeline.calibrate.validate import validate as validate_rows
     from ridgeline.core.errors import InputError, Problem
     from ridgeline.plan.scenario import Scenario
-    from ridgeline.serving.measured import is_recording, is_request_log, read_request_log, replay_recording
+    from ridgeline.serving.measured import Replay, is_recording, is_request_log, read_request_log
 
     if next_ is not None:
         from ridgeline.calibrate.next_measurement import next_measurements
@@ -509,7 +509,7 @@ def validate(
         todo = "rows are held against the shipped parameters; `predict --anchor` shows yours"
         raise InputError(Problem(path=given_text, given="no --next", expected="--next SCENARIO", todo=todo))
     if path is not None and is_recording(Path(path)):
-        return replay_recording(Path(path))
+        return Replay.of(Path(path))
     return validate_rows(path, where, frozen=frozen, profile=profile)
 
 
