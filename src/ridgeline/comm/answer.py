@@ -327,7 +327,7 @@ def collective_list(
 ) -> AlgorithmList:  # fmt: skip
     """Every algorithm of the library, for each collective it can do on a network: a torus of 4 x 4 unless one is given.
 
-    >>> any(entry.name == "rings" for entry in collective_list(topology="ring:4").algorithms)
+    >>> any(entry.algorithm == "ring" for entry in collective_list(topology="ring:4").algorithms)
     True
     """
     shape = topology if on or topology else "torus:4x4"

@@ -212,7 +212,7 @@ def analyze(
     engine served, or who tells them of a timeline; both tell what the kernels of a replayed graph compute.
     ``what_if`` are questions that a replay answers: "matmul x2", "overlap nccl", "no launch gaps", "fuse elementwise".
 
-    >>> from ridgeline.trace import Span
+    >>> from ridgeline.trace.timeline import Span
     >>> a = Span(process="chip 0", stream="7", name="gemm", kind="kernel", start_ns=0, duration_ns=2000)
     >>> b = Span(process="chip 0", stream="9", name="ncclAllReduce", kind="kernel", start_ns=1000, duration_ns=3000)
     >>> found = analyze(Timeline.of([a, b])).breakdown.total

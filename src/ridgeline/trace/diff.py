@@ -179,7 +179,7 @@ def diff_timelines(
 ) -> Diff:
     """Compare two classified timelines.
 
-    >>> from ridgeline.trace import Span
+    >>> from ridgeline.trace.timeline import Span
     >>> from ridgeline.trace.classes import classify
     >>> def line(us): return classify(Timeline.of([
     ...     Span(process="chip 0", stream="7", name="gemm", kind="kernel", start_ns=0, duration_ns=1000 * us)]))

@@ -73,7 +73,7 @@ def query(
 ) -> QueryAnswer:
     """Ask traces, or one timeline, in SQL: at most ``limit`` rows, found within ``seconds``.
 
-    >>> from ridgeline.trace import Span
+    >>> from ridgeline.trace.timeline import Span
     >>> span = Span(process="chip 0", stream="7", name="gemm", kind="kernel", start_ns=0, duration_ns=2000)
     >>> line = Timeline.of([span])
     >>> query(line, sql="SELECT name, duration_us FROM spans").rows
