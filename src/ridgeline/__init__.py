@@ -18,6 +18,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     roofline                                   model, chip -> Roofline: every op under the chip's roofs
     profile                                    files of measured kernels -> Profile, several nodes as one
     read_profile                               a file of `ridgeline characterize` -> Profile
+    profile_report                             Profile -> ProfileReport: its ceilings, and which chips are slow
     timeline                                   Scenario -> Timeline of one predicted step
     plan                                       model, options -> Recommendation; with serve=True DeploymentAnswer: what
                                                `ridgeline plan` prints and writes

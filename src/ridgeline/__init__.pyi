@@ -16,6 +16,7 @@ from ridgeline.calibrate.cross_validate import fit_with as fit_with
 from ridgeline.calibrate.next_measurement import next_measurements as next_measurements
 from ridgeline.comm import collective_list as collective_list
 from ridgeline.comm import collective_verify as collective_verify
+from ridgeline.cost import profile_report as profile_report
 from ridgeline.cost.profile import Profile as Profile
 from ridgeline.cost.profile import read_profile as read_profile
 from ridgeline.hardware.load import CHIPS as CHIPS

@@ -156,3 +156,10 @@ def test_a_model_by_its_function_is_captured(tmp_path: Path) -> None:
     found = ridgeline.scenario_of(f"{file}:build", on="1xh100-sxm", note=notes.append)
     assert found.model.layers == 2
     assert notes == [f"capturing {file}:build"]
+
+
+def test_a_profile_is_reported_as_the_verb_prints_it() -> None:
+    found = ridgeline.profile_report(ridgeline.profile("src/ridgeline/cost/profiles/h200-sxm.json"))
+    assert found.chip is not None
+    assert found.chip.id == "h200-sxm"
+    assert {"product bf16", "copy"} <= {ceiling.name for ceiling in found.ceilings}

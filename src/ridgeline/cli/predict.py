@@ -175,11 +175,9 @@ def roofline(
 
 def profile(names: list[str], output: Path | None = None, json: bool = False) -> None:
     """Show what was measured of a machine: ceilings against the data sheet, slow chips; import and merge profiles."""
-    from ridgeline.cost import profile_report
-
     check_outputs(output)
     merged = ridgeline.profile(*names)
     if output is not None:
         write_text(output, merged.text())
         say(f"{output}: {len(merged.rows)} measurements", err=True)
-    answer(profile_report(merged), json)
+    answer(ridgeline.profile_report(merged), json)
