@@ -31,7 +31,6 @@ from ridgeline.core.files import write_text
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost.library_times import (
     BY_FAMILY,
-    MEASURED_FAMILIES,
     PRIORS,
     SHIPPED_LIBRARY_TIMES,
     CollectiveQuestion,
@@ -43,7 +42,6 @@ from ridgeline.cost.library_times import (
     describes,
     harness_floor,
     library_seconds,
-    parameter_names,
     prior_values,
     question_columns,
     shipped_parameters,
@@ -354,7 +352,7 @@ def _fit_values(rows: Sequence[MeasuredCollective], start: Mapping[str, float]) 
 
     columns = question_columns([item.question for item in rows])
     log_seconds = np.log([item.seconds for item in rows])
-    names = parameter_names()
+    names = tuple(start)
     prior_distance = _prior_distance_of(names)
 
     def residuals(x: Array) -> Array:
@@ -372,9 +370,9 @@ def _prior_distance_of(names: Sequence[str]) -> Callable[[Array], Array]:
     shared, single = ([at[name] for name in priors] for priors in (BY_FAMILY, PRIORS))
     shared_means, single_means = (np.log([item.value for item in priors.values()]) for priors in (BY_FAMILY, PRIORS))
     single_spreads = np.array([prior.spread for prior in PRIORS.values()])
-    families = [(name, family) for name in BY_FAMILY for family in MEASURED_FAMILIES]
-    own, common = [at[f"{name}.{family}"] for name, family in families], [at[name] for name, _ in families]
-    own_spreads = np.array([BY_FAMILY[name].spread for name, _ in families])
+    families = [(name, name.partition(".")[0]) for name in names if name.partition(".")[0] in BY_FAMILY and "." in name]
+    own, common = [at[name] for name, _ in families], [at[shared_name] for _, shared_name in families]
+    own_spreads = np.array([BY_FAMILY[shared_name].spread for _, shared_name in families])
 
     def distance(x: Array) -> Array:
         apart = (x[own] - x[common]) / own_spreads

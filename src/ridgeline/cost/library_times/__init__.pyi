@@ -1,5 +1,4 @@
 from ridgeline.cost.library_times.formulas import BY_FAMILY as BY_FAMILY
-from ridgeline.cost.library_times.formulas import MEASURED_FAMILIES as MEASURED_FAMILIES
 from ridgeline.cost.library_times.formulas import PRIORS as PRIORS
 from ridgeline.cost.library_times.formulas import SHIPPED_LIBRARY_TIMES as SHIPPED_LIBRARY_TIMES
 from ridgeline.cost.library_times.formulas import LibraryParameters as LibraryParameters
@@ -7,7 +6,6 @@ from ridgeline.cost.library_times.formulas import bare_link_seconds as bare_link
 from ridgeline.cost.library_times.formulas import counted_bytes as counted_bytes
 from ridgeline.cost.library_times.formulas import harness_floor as harness_floor
 from ridgeline.cost.library_times.formulas import library_seconds as library_seconds
-from ridgeline.cost.library_times.formulas import parameter_names as parameter_names
 from ridgeline.cost.library_times.formulas import prior_values as prior_values
 from ridgeline.cost.library_times.formulas import shipped_parameters as shipped_parameters
 from ridgeline.cost.library_times.question import CollectiveQuestion as CollectiveQuestion

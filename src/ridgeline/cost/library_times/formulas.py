@@ -92,12 +92,6 @@ BY_FAMILY, PRIORS = _priors("by_family"), _priors("all")
 MEASURED_FAMILIES = ("ampere", "hopper", "blackwell", "pcie")
 
 
-def parameter_names() -> tuple[str, ...]:
-    """Every number that is fitted: those of all families, of each family, and the rest."""
-    families = [f"{name}.{family}" for name in BY_FAMILY for family in MEASURED_FAMILIES]
-    return (*BY_FAMILY, *families, *PRIORS)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryParameters:
     """The numbers by name, in the units of their priors; and by system those of a fit that has not seen it."""
@@ -107,8 +101,9 @@ class LibraryParameters:
 
 
 def prior_values() -> dict[str, float]:
-    """Every number as it is believed before any row."""
-    return {name: (PRIORS.get(name) or BY_FAMILY[name.partition(".")[0]]).value for name in parameter_names()}
+    """Every number that is fitted as it is believed before any row: of all families, of each family, and the rest."""
+    families = {f"{name}.{family}": prior for name, prior in BY_FAMILY.items() for family in MEASURED_FAMILIES}
+    return {name: prior.value for name, prior in {**BY_FAMILY, **families, **PRIORS}.items()}
 
 
 @cache
