@@ -9,8 +9,9 @@ import sys
 import time
 from dataclasses import replace
 
-from ridgeline.cost.calibration import Calibration, shipped_calibration
-from ridgeline.cost.profile import Choice, chosen_profiles
+from ridgeline.calibrate.profile_sources import profiles_of
+from ridgeline.cost.calibration import Calibration, default_calibration
+from ridgeline.cost.profile import Choice
 from ridgeline.search.training.plan_search import find_plan
 from ridgeline.search.training.request import PlanRequest, cases
 
@@ -31,9 +32,7 @@ def taken(used: Calibration) -> tuple[float, int]:
 
 def main() -> None:
     own: Choice = sys.argv[1] if len(sys.argv) > 1 else None
-    bare, measured = (
-        taken(replace(shipped_calibration(), profiles=chosen_profiles(choice))) for choice in ("none", own)
-    )
+    bare, measured = (taken(replace(default_calibration(), profiles=profiles_of(choice))) for choice in ("none", own))
     told = f"{bare[0]:.2f} s without a profile, {measured[0]:.2f} s with, {measured[0] / bare[0]:.1f} times"
     print(f"{bare[1]:,} plans: {told}")
 

@@ -23,9 +23,9 @@ from peer import Peer, measured
 from plan import best_of, gpt3
 
 from ridgeline import predict, read_scenario
-from ridgeline.cost.machine import machines_of, parameter_columns
-from ridgeline.cost.op_table import tabulate_ops
-from ridgeline.cost.price import SustainedRates, price_sections, sustained_rates
+from ridgeline.cost.machine import Machines, ParameterColumns
+from ridgeline.cost.op_table import OpTable
+from ridgeline.cost.price import SustainedRates
 from ridgeline.lowering.plan_columns import plan_columns
 from ridgeline.lowering.program import lower
 from ridgeline.models.params import count
@@ -72,21 +72,21 @@ def envelope(scenario: Scenario) -> float:
 def split(scenario: Scenario) -> dict[str, float]:
     """CPU seconds of the steps of one prediction."""
     program, calibration = lower(scenario), default_calibration()
-    batch, runs, lines = tabulate_ops([program]), plan_columns([scenario]), stage_mixes([scenario], [program])
+    batch, runs, lines = OpTable.of([program]), plan_columns([scenario]), stage_mixes([scenario], [program])
 
     def rates() -> SustainedRates:
-        values = parameter_columns(calibration, [scenario])
-        return sustained_rates(machines_of([scenario.system]), values, plans=runs)
+        values = ParameterColumns.of(calibration, [scenario])
+        return SustainedRates.of(Machines.of([scenario.system]), values, plans=runs)
 
     rows = rates()
     return {
         "check": cpu_seconds(lambda: check(scenario), 0.3),
         "lowering": cpu_seconds(lambda: lower(scenario), 0.3),
         "columns": cpu_seconds(
-            lambda: (tabulate_ops([program]), stage_mixes([scenario], [program]), plan_columns([scenario])), 0.3
+            lambda: (OpTable.of([program]), stage_mixes([scenario], [program]), plan_columns([scenario])), 0.3
         ),
         "rates": cpu_seconds(rates, 0.3),
-        "pricing": cpu_seconds(lambda: step_seconds(price_sections(batch, rows), lines, runs, rows), 0.3),
+        "pricing": cpu_seconds(lambda: step_seconds(rows.price_sections(batch), lines, runs, rows), 0.3),
         "memory": cpu_seconds(lambda: peak_memory(scenario, program), 0.3),
     }
 

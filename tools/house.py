@@ -6,7 +6,7 @@
     bare functions      the same among names of functions
     repeated classes    class names that two modules define
     Any                 uses of `typing.Any` in src
-    doors               names that a package's `__init__.pyi` offers
+    doors               names that a package's `__init__.pyi` offers, and those of its side doors
     mixer matches       modules of src that match on the union of mixers
     imported modules    Ridgeline's own, by `ridgeline predict` of the README's scenario
     built classes       of Ridgeline, between a Scenario and its Prediction
@@ -180,14 +180,14 @@ def _matches_mixers(tree: ast.Module) -> bool:
 
 
 def _doors() -> dict[str, int]:
-    """Names that each package offers in its `__init__.pyi`."""
+    """Names that each package offers in its `__init__.pyi`, and each side door in its own stub."""
     return {
-        ".".join(stub.parent.relative_to(SOURCE.parent).parts): sum(
+        ".".join(stub.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): sum(
             len(node.names)
             for node in ast.parse(stub.read_text(encoding="utf-8")).body
             if isinstance(node, ast.ImportFrom)
         )
-        for stub in sorted(SOURCE.rglob("__init__.pyi"))
+        for stub in sorted(SOURCE.rglob("*.pyi"))
     }
 
 

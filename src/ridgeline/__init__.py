@@ -18,6 +18,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     roofline                                   model, chip -> Roofline: every op under the chip's roofs
     profile                                    files of measured kernels -> Profile, several nodes as one
     read_profile                               a file of `ridgeline characterize` -> Profile
+    profile_report                             Profile -> ProfileReport: its ceilings, and which chips are slow
     timeline                                   Scenario -> Timeline of one predicted step
     plan                                       model, options -> Recommendation; with serve=True DeploymentAnswer: what
                                                `ridgeline plan` prints and writes
@@ -28,6 +29,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     fit                                        measured runs -> Refit: parameters, and what they are worth
     export                                     Scenario -> Export: a target's files, and what it cannot express
     import_run                                 a run's configuration -> Imported: settings that `scenario` takes
+    scenario_text                              Imported -> the scenario file that it means
     read_timeline                              trace files -> Timeline, whatever wrote them
     served_model                               model, TP -> ServedModel: the sizes that `analyze` prices graphs by
     analyze                                    traces -> Analysis: where the time went, under a stated policy
@@ -41,12 +43,15 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     doctor                                     -> Doctor: what is installed here, and what verbs would need
     pack                                       documents -> Packed: a file of tokens that a run reads
     run                                        Scenario -> RunOutcome: trained here by its plan; or its Verification
+    write_sbatch                               scenario file, RunOptions -> a script of Slurm that runs it
     capture                                    torch module, example inputs -> ModelSpec: one forward, recorded
     bringup                                    ModelSpec, device -> BringUp: every op of it there, judged against fp64
     dry_run                                    Scenario -> DryRun: its step traced without its ranks, op by op
     anchored                                   your measured runs -> Calibration: yours, that `predict` takes
     next_measurements                          Scenario -> what to measure to be surer of it, the best first
     collective                                 name, system or topology -> CollectiveTime: algorithm, bound, four prices
+    collective_list                            system or topology -> AlgorithmList: what its algorithms take there
+    collective_verify                          file -> CollectiveFile; with a network CollectiveTime
     library_choice                             name, system -> LibraryChoice: what NCCL, RCCL or HCCL would do, and why
     collective_run                             name, ranks, backend -> CollectiveRun: an algorithm as it ran
     fit_with                                   your measured runs -> OwnFit: that calibration, and what it is worth

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
     from ridgeline.comm import CollectiveOptions, CollectiveTime
     from ridgeline.comm.libraries import LibraryChoice
     from ridgeline.comm.simulation import NetworkOptions
+    from ridgeline.core.documents import JsonMapping
     from ridgeline.cost import Calibration, Choice, Profile, ProfileDiff
-    from ridgeline.ir.rank_ops import DryRun
+    from ridgeline.models.spec import ModelSpec
     from ridgeline.plan.scenario import Scenario
     from ridgeline.runtime.bringup import ReportDiff
-    from ridgeline.runtime.train import ForwardConstants, RunOptions, RunOutcome, StepRow, Verification
     from ridgeline.search import DeploymentAnswer, DeploymentOptions, PlanOptions, PlanRequest, Recommendation, Watch
     from ridgeline.serving import ServingPrediction, StepPricing, WhySlow
     from ridgeline.serving.measured import BenchReport, Replay
@@ -44,12 +43,10 @@ if TYPE_CHECKING:
         Diff,
         DiffRuns,
         MemoryRecord,
-        Progress,
         ServedModel,
         Timeline,
     )
 
-OWN_ENGINE = "ridgeline"
 NETWORKS = ("closed", "simulated")
 Runs = str | Path | Iterable[str | Path]
 
@@ -61,10 +58,9 @@ def calibration_of(
 
     Runs anchor what the profiles leave open: they are predicted with them first.
     """
-    from ridgeline.cost import read_calibration
-    from ridgeline.sim.predict_step import default_calibration
+    from ridgeline.cost import Calibration, default_calibration
 
-    prior = read_calibration(calibration) if isinstance(calibration, Path) else calibration
+    prior = Calibration.read(calibration) if isinstance(calibration, Path) else calibration
     if profile is not None:
         from ridgeline.calibrate.profile_sources import profiles_of
 
@@ -145,9 +141,11 @@ def predict(
 
 def scenario_of(
     named: str, *, on: str = "", seq: int | None = None, global_batch: int | None = None, engine: str = "",
-    settings: Sequence[str] = (),
+    settings: Sequence[str] = (), note: Callable[[str], None] | None = None,
 ) -> Scenario:  # fmt: skip
     """The scenario in a file; or the one that a model, a system and settings mean, as `search.one_scenario`.
+
+    A model may be `module:function`, a torch module that is captured; `note` hears of it.
 
     >>> scenario_of("llama3-8b", on="8xh100-sxm", settings=["plan.tp=2"]).plan.mesh.dp
     4
@@ -155,11 +153,68 @@ def scenario_of(
     from ridgeline.core.files import SUFFIXES
     from ridgeline.plan.scenario_file import read_scenario
 
+    named = named_model(named, note=note)
     if named.lower().endswith(SUFFIXES) and not (on or seq or global_batch or engine):
         return read_scenario(named, settings)
     from ridgeline.search import one_scenario
 
     return one_scenario(named, on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings)
+
+
+def named_model(model: str, beside: Path | None = None, note: Callable[[str], None] | None = None) -> str:
+    """The model argument of a verb: `module:function` as the model file it was captured into, anything else as it is.
+
+    `beside` is the plan that will name the file: it then stays, next to the plan.
+    """
+    import atexit
+    import shutil
+    import tempfile
+
+    if not is_reference(model):
+        return model
+    name = model.rpartition(":")[2]
+    if beside is not None:
+        file = beside.with_name(f"{beside.stem}.{name}.toml")
+    else:
+        folder = Path(tempfile.mkdtemp(prefix="ridgeline-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        file = folder / f"{name}.toml"
+    write_model(captured_model(model, note), file)
+    return str(file)
+
+
+def is_reference(model: str) -> bool:
+    """Whether it is spelled `module:function` or `file.py:function`."""
+    module, colon, function = model.rpartition(":")
+    return bool(colon) and function.isidentifier() and bool(module) and not Path(model).exists()
+
+
+def captured_model(model: str, note: Callable[[str], None] | None = None) -> ModelSpec:
+    """The model that `module:function` builds, or a config.json that no reader knows, recorded over one forward."""
+    from ridgeline.core.errors import InputError, Problem
+    from ridgeline.core.files import read_table
+    from ridgeline.models.hf import READERS
+    from ridgeline.models.hf.generic import capture_config, captured_module
+
+    if note is not None:
+        note(f"capturing {model}")
+    if is_reference(model):
+        return captured_module(model)
+    path = Path(model)
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        expectation = "a config.json, its folder, or module:function"
+        raise InputError(Problem(path="MODEL", given=model[:80], expected=expectation))
+    return capture_config(dict(read_table(file).data), READERS, id=file.resolve().parent.name)
+
+
+def write_model(spec: ModelSpec, file: Path) -> None:
+    """Write a model file, which every verb takes for a model."""
+    from ridgeline.core.encode import toml_text
+    from ridgeline.core.files import write_text
+    from ridgeline.models.dimensions import dimensions_of
+
+    write_text(file, toml_text(dimensions_of(spec)))
 
 
 def priced_of(
@@ -197,16 +252,19 @@ def plan(
 @overload
 def plan(
     model: str, *, serve: Literal[False] = False, to: str = "", watch: Watch | None = None,
-    calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None,
-    **options: Unpack[PlanOptions],
+    calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None, all_gains: bool = True,
+    on_best: Callable[[Recommendation], None] | None = None, **options: Unpack[PlanOptions],
 ) -> Recommendation: ...  # fmt: skip
 
 
 def plan(
     model: str, *, serve: bool = False, to: str = "", watch: Watch | None = None,
-    calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None, **options: Any,
+    calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None, all_gains: bool = True,
+    on_best: Callable[[Recommendation], None] | None = None, **options: Any,
 ) -> Recommendation | DeploymentAnswer:  # fmt: skip
     """The best way to train a model, or with `serve` to serve it; options have the names of the command line.
+
+    A scenario file that asks for serving is planned so, with `serve` or without.
 
     To train: `search.PlanOptions`. To serve: `search.DeploymentOptions`. With `to` only
     plans that this target of an export can be told, so that the files it is given mean the step that was predicted, or
@@ -229,24 +287,54 @@ def plan(
     >>> found.best is None, [problem.path for problem in found.problems]
     (True, ['objective'])
     """
-    from ridgeline.search import PlanRequest
+    from ridgeline.search import DeploymentRequest, PlanRequest, recommend_deployment
 
-    if not serve:
-        request = PlanRequest.from_options(model, **options)
+    model = named_model(model)
+    if serve or serves(model):
+        todo = "drop it; --rate, --isl and --osl describe a load"
+        refuse_options(options, TRAINING_OPTIONS, "none of it with --serve", todo)
+        question = DeploymentRequest.from_options(model, **options)
         if to:
-            from ridgeline.targets import training_target
+            from ridgeline.targets import serving_target
 
-            request = replace(request, target=training_target(to))
-        return recommend(request, watch, calibration=calibration, anchor=anchor, profile=profile)
-    from ridgeline.search import DeploymentRequest, recommend_deployment
-
-    question = DeploymentRequest.from_options(model, **options)
+            question = replace(question, target=serving_target(to))
+        return recommend_deployment(replace(question, priced=priced_of(calibration, anchor, profile)), watch)
+    refuse_options(options, SERVING_OPTIONS, "--serve with it", "add --serve")
+    request = PlanRequest.from_options(model, **options)
     if to:
-        from ridgeline.targets import serving_target
+        from ridgeline.targets import training_target
 
-        question = replace(question, target=serving_target(to))
-    step_price = priced_of(calibration, anchor, profile)
-    return recommend_deployment(replace(question, priced=step_price), watch)
+        request = replace(request, target=training_target(to))
+    return recommend(
+        request, watch, calibration=calibration, anchor=anchor, profile=profile, all_gains=all_gains, on_best=on_best
+    )
+
+
+TRAINING_OPTIONS = ("seq", "global_batch", "days", "tokens", "chips", "headroom", "frontier")
+SERVING_OPTIONS = ("requests", "rate", "isl", "osl", "ttft", "tpot", "itl", "e2e")
+
+
+def serves(model: str) -> bool:
+    """Whether a scenario file asks for serving."""
+    from ridgeline.core.files import SUFFIXES, read_table
+
+    if not model.lower().endswith(SUFFIXES) or not Path(model).is_file():
+        return False
+    work = read_table(Path(model)).data.get("workload")
+    return isinstance(work, dict) and work.get("kind") == "serve"
+
+
+def refuse_options(options: JsonMapping, others: Sequence[str], expected: str, todo: str) -> None:
+    """Refuse options of a training run beside those of a deployment, or the other way round."""
+    from ridgeline.core.errors import InputError, Problem
+
+    problems = [
+        Problem(path=f"--{name.replace('_', '-')}", given=str(options[name]), expected=expected, todo=todo)
+        for name in others
+        if options.get(name) not in (None, "")
+    ]
+    if problems:
+        raise InputError(problems)
 
 
 def recommend(
@@ -287,31 +375,6 @@ def roofline(
 
         refuse_other_chip(profile, [drawing.scenario.system.chip])
     return drawing
-
-
-def dry_run(scenario: Scenario) -> DryRun:
-    """One step of a plan traced on this CPU without its ranks, and every op held against what `lowering` expects.
-
-    What runs here is the engine `ridgeline`, whichever the scenario names.
-    """
-    from ridgeline.ir.rank_ops import DryRun, StageOps, compare_ops
-    from ridgeline.lowering.rank_ops import rank_ops
-    from ridgeline.plan.engine import ENGINES
-    from ridgeline.runtime.train import trace_plan
-
-    own_scenario = replace(scenario, plan=replace(scenario.plan, engine=OWN_ENGINE), engine=ENGINES[OWN_ENGINE])
-    traces = trace_plan(own_scenario)
-    expected_ops = rank_ops(own_scenario)
-    return DryRun(
-        ranks=own_scenario.plan.mesh.ranks,
-        engine_given=scenario.engine.id,
-        stages=tuple(
-            StageOps(
-                pipeline_ranks=stage.pipeline_ranks, ops=compare_ops(expected_ops[stage.pipeline_ranks[0]], stage.ops)
-            )
-            for stage in traces
-        ),
-    )
 
 
 def collective(
@@ -375,7 +438,7 @@ def analyze(
     what_if: Sequence[str] = (),
     model: str | ServedModel | None = None,
     capture: Path | str | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Analysis | BenchReport | CounterFile | MemoryRecord:
     """Analyse traces, see `trace.analyze`; kernels behind graphs are priced by a model's sizes.
 
@@ -400,11 +463,11 @@ def analyze(
 
 def _without_timeline(files: Sequence[Path]) -> BenchReport | CounterFile | MemoryRecord | None:
     """What files hold that are no traces: results of a load generator, kernel counters or an allocator's record."""
-    from ridgeline.serving.measured import BenchReport, analyze_bench, is_bench_result, read_bench_runs
+    from ridgeline.serving.measured import BenchReport, is_bench_result
     from ridgeline.trace import read_untimed
 
     if all(map(is_bench_result, files)):
-        return BenchReport(runs=tuple(analyze_bench(run) for file in files for run in read_bench_runs(file)))
+        return BenchReport.read(files)
     return read_untimed(files[0]) if len(files) == 1 else None
 
 
@@ -425,7 +488,7 @@ def validate(
     from ridgeline.calibrate.validate import validate as validate_rows
     from ridgeline.core.errors import InputError, Problem
     from ridgeline.plan.scenario import Scenario
-    from ridgeline.serving.measured import is_recording, is_request_log, read_request_log, replay_recording
+    from ridgeline.serving.measured import Replay, is_recording, is_request_log, read_request_log
 
     if next_ is not None:
         from ridgeline.calibrate.next_measurement import next_measurements
@@ -446,7 +509,7 @@ def validate(
         todo = "rows are held against the shipped parameters; `predict --anchor` shows yours"
         raise InputError(Problem(path=given_text, given="no --next", expected="--next SCENARIO", todo=todo))
     if path is not None and is_recording(Path(path)):
-        return replay_recording(Path(path))
+        return Replay.of(Path(path))
     return validate_rows(path, where, frozen=frozen, profile=profile)
 
 
@@ -509,91 +572,3 @@ def explain(
         raise InputError(Problem(path="TRACE", given=without, expected="a trace to compare it with"))
     step_price = priced_of(calibration)
     return why_slow(refuse_impossible(predict_serving(built, step_price, sample=True, progress=progress)), step_price)
-
-
-# -- running ----------------------------------------------------------------------------------------------------------
-
-
-def run(
-    scenario: Scenario,
-    options: RunOptions | None = None,
-    *,
-    constants: ForwardConstants | None = None,
-    tell: Callable[[StepRow], None] | None = None,
-    note: Callable[[str], None] | None = None,
-    replan: Callable[[int], Scenario | None] | None = None,
-) -> RunOutcome | Verification | None:
-    """Train a scenario's model by its plan here, beside what is predicted of it; see `runtime.train.run_scenario.run`.
-
-    What cannot run here or would not fit in memory is refused before anything starts, with the nearest plan that would.
-    An elastic run goes on with the best plan for the ranks that are left, or with what `replan` says.
-    """
-    from ridgeline.runtime.train import RunOutcome
-    from ridgeline.runtime.train import run as train
-
-    refuse_unfit(scenario)
-    outcome = train(
-        scenario, options, constants=constants, tell=tell or _keep_silent, note=note or _keep_silent,
-        replan=replan or partial(plan_for_ranks, scenario),
-    )  # fmt: skip
-    expected = expected_step(scenario) if isinstance(outcome, RunOutcome) else None
-    if expected is None or not isinstance(outcome, RunOutcome):
-        return outcome
-    outcome = replace(outcome, predicted_memory=expected.memory.fullest.bytes_by_kind)
-    if not outcome.step_s:
-        return outcome
-    return replace(outcome, predicted_step_s=expected.step_time_s, predicted_mfu=expected.utilization.mfu)
-
-
-def _keep_silent(_: object) -> None:
-    """Nobody is told how far a run is."""
-
-
-def expected_step(scenario: Scenario) -> Prediction | None:
-    """What `predict` says of a training step; None where it cannot run, or a number of the chip is missing."""
-    from ridgeline.core.errors import RidgelineError
-    from ridgeline.sim.prediction import Prediction
-
-    try:
-        step = predict(scenario)
-    except RidgelineError:  # the run goes on without
-        return None
-    return step if isinstance(step, Prediction) else None
-
-
-def plan_for_ranks(scenario: Scenario, ranks: int) -> Scenario | None:
-    """The best scenario for so many ranks, of those that `run` can execute: what `plan` would say."""
-    from ridgeline.runtime.train import refusals
-    from ridgeline.search import fit_to
-
-    return fit_to(scenario, ranks, lambda candidate: not refusals(candidate))
-
-
-def refuse_unfit(scenario: Scenario) -> None:
-    """Refuse what cannot run here or would not fit in memory, before anything starts, with the nearest plan that would:
-    the fastest one for as many ranks that the engine executes."""
-    from ridgeline.core.errors import InputError, Problem
-    from ridgeline.core.units import format_quantity
-    from ridgeline.plan.check import check
-    from ridgeline.runtime.train import describe_plan, refusals
-
-    problems = [*check(scenario), *refusals(scenario)]
-    expected = expected_step(scenario) if not problems else None
-    if expected is not None and not expected.memory.fits:
-        given = f"{format_quantity(expected.memory.peak_bytes, 'B')} at the peak of the fullest rank"
-        capacity = format_quantity(expected.memory.capacity_bytes, "B")
-        problems = [Problem(path="memory", given=given, expected=f"at most {capacity}")]
-    if not problems:
-        return
-    nearest = plan_for_ranks(scenario, scenario.system.chips) if scenario.workload.kind == "train" else None
-    if nearest is not None:
-        plan = nearest.plan
-        todo = f"use {describe_plan(nearest)}, microbatch {plan.microbatch}, recompute {plan.recompute.kind}"
-        given = describe_plan(scenario)
-        problems.append(Problem(path="plan", given=given, expected="a plan that runs here", todo=todo))
-    raise InputError(problems)
-
-
-def torch_device(scenario: Scenario) -> str:
-    """The torch device of a scenario's chip."""
-    return {"host": "cpu", "Huawei": "npu", "Intel": "hpu"}.get(scenario.system.chip.vendor, "cuda")

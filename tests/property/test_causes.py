@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from ridgeline.calibrate.explain import diff
 from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
-from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analyze_traces import analyze
 from ridgeline.trace.classes import built_in
 from ridgeline.trace.graph.dependency_graph import deviation_ns, graph_of
-from ridgeline.trace.timeline import PHASES
+from ridgeline.trace.timeline import PHASES, Span, Timeline
 
 KINDS = (
     "kernel", "kernel", "kernel", "memcpy", "host", "runtime", "annotation", "marker", "exposed", "send", "waiting",

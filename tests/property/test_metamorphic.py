@@ -18,9 +18,9 @@ import pytest
 from ridgeline.calibrate.fit import surpasses
 from ridgeline.core.errors import InputError
 from ridgeline.core.evidence import Quoted
-from ridgeline.cost.calibration import PARAMETERS, Calibration, shipped_calibration
-from ridgeline.cost.machine import machines_of, parameter_columns
-from ridgeline.cost.price import REACHABLE, sustained_rates
+from ridgeline.cost.calibration import PARAMETERS, Calibration, default_calibration
+from ridgeline.cost.machine import Machines, ParameterColumns
+from ridgeline.cost.price import REACHABLE, SustainedRates
 from ridgeline.hardware.chip import Chip
 from ridgeline.hardware.load import CHIPS
 from ridgeline.hardware.load import system as load_system
@@ -195,9 +195,9 @@ def test_no_calibration_lifts_a_rate_above_its_data_sheet(far: float) -> None:
     dice = random.Random(7)
     offsets = Calibration(offsets=dict.fromkeys(PARAMETERS, far))
     for made, _ in possible(dice, EACH):
-        machines, plans = machines_of([made.system]), plan_columns([made])
-        for calibration in (offsets, shipped_calibration()):
-            rates = sustained_rates(machines, parameter_columns(calibration, [made]), plans=plans)
+        machines, plans = Machines.of([made.system]), plan_columns([made])
+        for calibration in (offsets, default_calibration()):
+            rates = SustainedRates.of(machines, ParameterColumns.of(calibration, [made]), plans=plans)
             assert (rates.peak <= machines.peak * REACHABLE * SLACK).all()
             assert (rates.attention <= REACHABLE).all()
             assert (rates.attention_back <= REACHABLE).all()
@@ -221,7 +221,7 @@ def test_more_memory_changes_no_time_and_fits_what_fitted() -> None:
 @cache
 def pairs() -> tuple[tuple[str, str], ...]:
     """Chips and those they surpass; both measured, or neither: a measured one has rates of its own."""
-    known = {id: any(key.endswith(f"/{id}") for key in shipped_calibration().offsets) for id in CHIPS}
+    known = {id: any(key.endswith(f"/{id}") for key in default_calibration().offsets) for id in CHIPS}
     return tuple(
         (one, other) for one in CHIPS for other in CHIPS if known[one] == known[other] and surpasses(one, other)
     )
@@ -235,7 +235,7 @@ def test_pairs_are_those_of_data_sheets() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_chip_that_surpasses_another_is_never_slower(seed: int) -> None:
     """By the parameters alone: a chip whose kernels were measured stands by them, and another's were only fitted."""
-    dice, fitted = random.Random(200 + seed), replace(shipped_calibration(), profiles={})
+    dice, fitted = random.Random(200 + seed), replace(default_calibration(), profiles={})
     for _ in range(EACH):
         one, other = dice.choice(pairs())
         for made, _found in possible(dice, 1, other):

@@ -34,18 +34,8 @@ from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, read_table, write_text
 from ridgeline.core.units import DECIMAL
-from ridgeline.cost import PARAMETERS, Calibration, before_anchors
-from ridgeline.cost.fitting import (
-    MOST_RUNS,
-    OWNERS,
-    Anchored,
-    AnchorRun,
-    Components,
-    covariance,
-    offsets_of,
-    weigh_runs,
-)
-from ridgeline.cost.pricing import Sensitivity
+from ridgeline.cost import PARAMETERS, Calibration
+from ridgeline.cost.anchoring import APART, Anchored, AnchorRun, Components, Sensitivity, covariance
 from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.sim import default_calibration
 from ridgeline.sim.batches import sensitivities
@@ -207,12 +197,12 @@ def anchor_calibration(calibration: Calibration | None, runs: str | Iterable[str
 def anchored_by(prior: Calibration, table: Dataset) -> Calibration:
     """The calibration that the runs of a table anchor; those that anchored the prior before count with them."""
     known_runs = prior.anchored.runs if prior.anchored else ()
-    if len(known_runs) + len(table.rows) > MOST_RUNS:
+    if len(known_runs) + len(table.rows) > Anchored.MOST_RUNS:
         given_text = f"{len(known_runs) + len(table.rows)} runs"
         raise InputError(
-            Problem(path="--anchor", given=given_text, expected=f"at most {MOST_RUNS}", todo="leave some out")
+            Problem(path="--anchor", given=given_text, expected=f"at most {Anchored.MOST_RUNS}", todo="leave some out")
         )
-    start = before_anchors(prior)
+    start = prior.before_anchors()
     offsets: Mapping[str, float] = {}
     runs: tuple[AnchorRun, ...] = ()
     for _ in range(ROUNDS):
@@ -248,13 +238,32 @@ def _runs(table: Dataset, start: Calibration, moved: Mapping[str, float]) -> lis
     ]
 
 
+def offsets_of(runs: Sequence[AnchorRun], components: Components) -> dict[str, float]:
+    """What the weights of runs move: the offset of every parameter, common and by owner."""
+    offsets: dict[str, float] = {}
+    order = list(APART)
+    for run in runs:
+        sensitivity = run.sensitivity
+        for name, slope in sensitivity.slopes.items():
+            item = PARAMETERS.get(name)
+            if item is None:
+                continue
+            push = components.owners**2 * slope * run.weight
+            offsets[name] = offsets.get(name, 0.0) + push * item.common_spread**2
+            for owner in item.per:
+                if member := sensitivity.owners[order.index(owner)]:
+                    key = f"{name}/{member}"
+                    offsets[key] = offsets.get(key, 0.0) + push * APART[owner] ** 2
+    return offsets
+
+
 def _along(own: Sensitivity, moved: Mapping[str, float]) -> float:
     """Change of log(step time) along the slopes, where offsets have moved."""
     total = 0.0
     for name, slope in own.slopes.items():
         item = PARAMETERS[name]
         by = moved.get(name, 0.0)
-        for owner, member in zip(OWNERS, own.owners, strict=True):
+        for owner, member in zip(APART, own.owners, strict=True):
             if owner in item.per and member:
                 by += moved.get(f"{name}/{member}", 0.0)
         total += slope * by
@@ -266,7 +275,8 @@ def posterior(runs: Sequence[AnchorRun], components: Components) -> tuple[Anchor
     sensitivities = [run.sensitivity for run in runs]
     gaps = np.array([run.gap for run in runs])
     weight, noise = condition_on(covariance(sensitivities, sensitivities, components), gaps, components.noise)
-    return weigh_runs(runs, weight.tolist(), noise.tolist())
+    columns = zip(runs, weight.tolist(), noise.tolist(), strict=True)
+    return tuple(replace(run, weight=share, noise=spread_s) for run, share, spread_s in columns)
 
 
 def condition_on(among: Array, gaps: Array, noise: float) -> tuple[Array, Array]:

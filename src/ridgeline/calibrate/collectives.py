@@ -29,12 +29,10 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.errors import near
 from ridgeline.core.files import write_text
 from ridgeline.core.units import DECIMAL
-from ridgeline.cost import SHIPPED_LIBRARY_TIMES as SHIPPED
-from ridgeline.cost import machines_of
 from ridgeline.cost.library_times import (
     BY_FAMILY,
-    MEASURED_FAMILIES,
     PRIORS,
+    SHIPPED_LIBRARY_TIMES,
     CollectiveQuestion,
     ExpertExchange,
     LibraryParameters,
@@ -44,12 +42,12 @@ from ridgeline.cost.library_times import (
     describes,
     harness_floor,
     library_seconds,
-    parameter_names,
     prior_values,
     question_columns,
     shipped_parameters,
 )
 from ridgeline.cost.library_times import QuestionKind as Kind
+from ridgeline.cost.pricing import Machines
 from ridgeline.hardware.load import CHIPS, SYSTEMS, system
 from ridgeline.hardware.system import System
 
@@ -277,7 +275,7 @@ def _built(chip: str, chips: int, rate: str) -> System:
     if rate and len(tiers) > 1:
         table["tier"] = {tiers[1].name: {"bandwidth": rate}}
     built_system = system(table)
-    machines_of([built_system])  # a rate that nobody published is named here
+    Machines.of([built_system])  # a rate that nobody published is named here
     return built_system
 
 
@@ -319,7 +317,7 @@ def fit_collectives(progress: Progress | None = None) -> LibraryParameters:
     return LibraryParameters(values=full_fit, folds=folds)
 
 
-def write_collectives(found: LibraryParameters, path: Path = SHIPPED) -> None:
+def write_collectives(found: LibraryParameters, path: Path = SHIPPED_LIBRARY_TIMES) -> None:
     """Write the numbers with their units and meaning."""
     about = {
         name: {"prior": prior.value, "spread": prior.spread, "unit": prior.unit, "what": prior.what}
@@ -354,7 +352,7 @@ def _fit_values(rows: Sequence[MeasuredCollective], start: Mapping[str, float]) 
 
     columns = question_columns([item.question for item in rows])
     log_seconds = np.log([item.seconds for item in rows])
-    names = parameter_names()
+    names = tuple(start)
     prior_distance = _prior_distance_of(names)
 
     def residuals(x: Array) -> Array:
@@ -372,9 +370,9 @@ def _prior_distance_of(names: Sequence[str]) -> Callable[[Array], Array]:
     shared, single = ([at[name] for name in priors] for priors in (BY_FAMILY, PRIORS))
     shared_means, single_means = (np.log([item.value for item in priors.values()]) for priors in (BY_FAMILY, PRIORS))
     single_spreads = np.array([prior.spread for prior in PRIORS.values()])
-    families = [(name, family) for name in BY_FAMILY for family in MEASURED_FAMILIES]
-    own, common = [at[f"{name}.{family}"] for name, family in families], [at[name] for name, _ in families]
-    own_spreads = np.array([BY_FAMILY[name].spread for name, _ in families])
+    families = [(name, name.partition(".")[0]) for name in names if name.partition(".")[0] in BY_FAMILY and "." in name]
+    own, common = [at[name] for name, _ in families], [at[shared_name] for _, shared_name in families]
+    own_spreads = np.array([BY_FAMILY[shared_name].spread for _, shared_name in families])
 
     def distance(x: Array) -> Array:
         apart = (x[own] - x[common]) / own_spreads

@@ -28,7 +28,8 @@ from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 from ridgeline.cost import PARAMETERS, Calibration
-from ridgeline.cost.fitting import SHIPPED_CALIBRATION, Components
+from ridgeline.cost.anchoring import Components
+from ridgeline.cost.fitting import SHIPPED_CALIBRATION
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim import (
     SHIPPED_RESIDUALS,

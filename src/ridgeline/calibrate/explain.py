@@ -19,7 +19,7 @@ from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import BIGGEST_FILE, read_table
 from ridgeline.core.units import DECIMAL, format_quantity
-from ridgeline.cost import Calibration, read_calibration
+from ridgeline.cost import Calibration
 from ridgeline.models.facts import training_flops_per_token
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import apply_settings, read_scenario, self_contained
@@ -35,7 +35,7 @@ def diff(
     before: Comparable,
     after: Comparable | None = None,
     *,
-    policy: str = trace.ALL,
+    policy: str = "all",
     classes: Path | None = None,
     settings: Sequence[str] = (),
 ) -> trace.Diff:
@@ -51,10 +51,10 @@ def diff(
     True
     """
     if after is None:
-        return _settings_diff(before, policy, trace.read_rules(classes), tuple(settings))
+        return _settings_diff(before, policy, trace.Rules.read(classes), tuple(settings))
     if settings and not any(_is_scenario(side) for side in (before, after)):
         raise InputError(Problem(path="--set", given=settings[0], expected="a scenario among A and B; both are traces"))
-    rules = trace.read_rules(classes)
+    rules = trace.Rules.read(classes)
     sides = [side_of(side, rules, settings) for side in (before, after)]
     labels = (_label(before, "A"), _label(after, "B"))
     return trace.diff_timelines(sides[0], sides[1], rules, policy, labels)
@@ -130,38 +130,7 @@ MODEL, MACHINE, UNCLEAR, NOTHING = "model", "machine", "unclear", "nothing"
 SMALL = 0.005  # of the measured step: a part of the gap below is nothing to act on
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
-    """How near the roofline a class ran, what bounds most of it, and how near good kernels come."""
-
-    efficiency: float
-    bound: str
-    reachable: float
-
-
-def reached_by_class(found: trace.Analysis) -> dict[str, Reached]:
-    """By coarse class: time the roofline allows over time taken, of all ops with recorded shapes."""
-    line = found.timeline
-    rates: dict[str, list[tuple[float, float, float, str]]] = {}
-    for rate in found.rates:
-        if rate.roof_ns is not None and rate.bound is not None:
-            roof = min(rate.roof_ns, rate.total_ns)
-            parts = rates.setdefault(trace.coarse(line, line.classes.index(rate.class_)), [])
-            parts.append((roof, rate.total_ns, roof / rate.reachable, rate.bound))
-    return {class_: _together(parts) for class_, parts in rates.items()}
-
-
-def _together(parts: list[tuple[float, float, float, str]]) -> Reached:
-    roofs, totals, goods, bounds = zip(*parts, strict=True)
-    roof, good = sum(roofs), sum(goods)
-    spent = dict.fromkeys(bounds, 0.0)
-    for time, bound in zip(totals, bounds, strict=True):
-        spent[bound] += time
-    bound = max(spent, key=lambda name: spent[name])
-    return Reached(efficiency=roof / sum(totals), bound=bound, reachable=roof / good if good else 1.0)
-
-
-def own_bytes(predicted_ns: float, measured_ns: float, share: float) -> dict[str, Reached]:
+def own_bytes(predicted_ns: float, measured_ns: float, share: float) -> dict[str, trace.ClassRate]:
     """Efficiency of the optimizer from the bytes the scenario counts.
 
     efficiency = sustained share of the memory's rate the model takes * predicted / measured
@@ -172,10 +141,10 @@ def own_bytes(predicted_ns: float, measured_ns: float, share: float) -> dict[str
     if not predicted_ns or not measured_ns:
         return {}
     efficiency = min(1.0, share * predicted_ns / measured_ns)
-    return {"optimizer": Reached(efficiency=efficiency, bound="memory", reachable=trace.ASSUMED["memory"])}
+    return {"optimizer": trace.ClassRate.of_memory(efficiency)}
 
 
-def verdict(class_: str, times: tuple[float, float], rate: Reached | None, step: float) -> tuple[str, str]:
+def verdict(class_: str, times: tuple[float, float], rate: trace.ClassRate | None, step: float) -> tuple[str, str]:
     """Who should change, and why; times are predicted and measured.
 
         measured faster than predicted          the model: nothing runs faster than it can
@@ -187,7 +156,7 @@ def verdict(class_: str, times: tuple[float, float], rate: Reached | None, step:
     Near means what good kernels reach (`OpRate.reachable`): 75 % of the compute roof, less for attention, whose softmax
     counts, and 80 % of the memory roof. The optimizer's shapes are never recorded, but the scenario knows its bytes.
 
-    >>> verdict("matmul", (10.0, 14.0), Reached(efficiency=0.5, bound="compute", reachable=0.75), 100.0)
+    >>> verdict("matmul", (10.0, 14.0), trace.ClassRate(efficiency=0.5, bound="compute", reachable=0.75), 100.0)
     ('machine', 'it runs at 50% of the compute roof; 75% is within reach')
     """
     gap = times[1] - times[0]
@@ -227,10 +196,10 @@ BACKWARD_OF_INPUTS = 2 / 3  # of the products: forward, and the gradients that e
 FORCE = "name the scenario of this run, or add --force to compare them all the same"
 
 
-def contradictions(built: Scenario, found: trace.Analysis) -> Iterator[Problem]:
+def contradictions(built: Scenario[Train], found: trace.Analysis) -> Iterator[Problem]:
     """What rules out that the trace is of the scenario."""
     about = found.timeline.about
-    ran_on, world = trace.chip_of(about), about.world_size
+    ran_on, world = found.ran_on, about.world_size
     host = built.system.chip.vendor == "host"  # a process without an accelerator: its ops are the work
     if not host and not found.timeline.predicted and not found.timeline.of_kind("kernel").any():
         yield _against("a trace without a kernel", "kernels of a training step on a chip")
@@ -239,8 +208,6 @@ def contradictions(built: Scenario, found: trace.Analysis) -> Iterator[Problem]:
         yield _against(f"a trace of {ran_on.id}", f"{built.system.chip.id}, the scenario's chip")
     if world and world != built.system.chips:
         yield _against(f"a trace of {world} ranks", f"{built.system.chips}, the scenario's chips")
-    if not isinstance(built.workload, Train):
-        return
     flops, chips = _step_flops(built), built.system.chips
     ran = _products(found)
     largest_share = OTHER if chips == 1 and built.plan.recompute.kind == "none" else OTHER_RANK
@@ -260,10 +227,10 @@ def _against(given: str, expected: str) -> Problem:
     return Problem(path="trace", given=given, expected=expected, todo=FORCE)
 
 
-def doubts(built: Scenario, found: trace.Analysis) -> Iterator[str]:
+def doubts(built: Scenario[Train], found: trace.Analysis) -> Iterator[str]:
     """What makes a comparison of the two unequal, in words; most decisive first."""
     about, chips = found.timeline.about, len(found.breakdown.chips)
-    ran_on = trace.chip_of(about)
+    ran_on = found.ran_on
     if ran_on is not None and ran_on.id != built.system.chip.id:
         yield f"the trace ran on {ran_on.id}, the scenario is about {built.system.chip.id}"
     world = about.world_size or chips
@@ -281,9 +248,9 @@ def doubts(built: Scenario, found: trace.Analysis) -> Iterator[str]:
         yield "the trace marks no steps: all of it counts as one"
 
 
-def _other_sizes(built: Scenario, found: trace.Analysis) -> Iterator[str]:
+def _other_sizes(built: Scenario[Train], found: trace.Analysis) -> Iterator[str]:
     """Products of a step, by recorded shapes, against 3 x forward of the scenario; one chip, nothing recomputed."""
-    if built.system.chips != 1 or built.plan.recompute.kind != "none" or not isinstance(built.workload, Train):
+    if built.system.chips != 1 or built.plan.recompute.kind != "none":
         return
     ran, step_flops = _products(found), _step_flops(built)
     if ran is not None and abs(ran / step_flops - 1) > APART:
@@ -291,7 +258,7 @@ def _other_sizes(built: Scenario, found: trace.Analysis) -> Iterator[str]:
         yield f"the trace has {statement} {format_quantity(step_flops, 'FLOP', 3)}: another model or batch"
 
 
-def _step_flops(built: Scenario) -> float:
+def _step_flops(built: Scenario[Train]) -> float:
     """Matrix products of a step over all chips: 3 x forward, without the scores of attention."""
     token_flops = training_flops_per_token(built.model, built.workload.seq)
     return (token_flops.total - token_flops.scores) * built.workload.tokens
@@ -429,7 +396,7 @@ class Explanation:
 def explain(
     scenario: Scenario | Path | str,
     *traces: Path | str | trace.Timeline,
-    policy: str = trace.ALL,
+    policy: str = "all",
     classes: Path | None = None,
     settings: Sequence[str] = (),
     calibration: Calibration | Path | None = None,
@@ -441,12 +408,12 @@ def explain(
     cannot be of the scenario is refused with the reasons; with ``force`` they are doubts.
     """
     built = scenario if isinstance(scenario, Scenario) else read_scenario(scenario, settings)
-    used = read_calibration(calibration) if isinstance(calibration, Path) else calibration
+    used = Calibration.read(calibration) if isinstance(calibration, Path) else calibration
     prediction = predict(built, used)
     if isinstance(prediction, Impossible):
         raise InputError(prediction.reasons)
     analysis = trace.analyze(*traces, policy=policy, chip=built.system.chip.id, classes=classes)
-    against = tuple(contradictions(built, analysis))
+    against = tuple(contradictions(prediction.scenario, analysis))
     if against and not force:
         raise InputError(against)
     drawn = predicted_timeline(built, analysis.rules, used)
@@ -455,12 +422,12 @@ def explain(
     sides = [_by_part(line, analysis.rules, policy) for line in (drawn, analysis.timeline)]
     share = (used or default_calibration()).value("memory", built.system.chip, built.engine)
     before_ns, after_ns = (side.get(("optimizer", "optimizer"), 0.0) for side in sides)
-    rates = reached_by_class(analysis)
+    rates = analysis.class_rates
     if not built.plan.offload.optimizer:
         rates |= own_bytes(before_ns, after_ns, share)
     return Explanation(
         scenario=built, prediction=prediction, analysis=analysis, diff=difference,
-        parts=tuple(_parts(sides, difference, rates)), doubts=tuple(doubts(built, analysis)),
+        parts=tuple(_parts(sides, difference, rates)), doubts=tuple(doubts(prediction.scenario, analysis)),
         table=None if isinstance(scenario, Scenario) else scenario_table(Path(scenario), settings),
     )  # fmt: skip
 
@@ -471,7 +438,7 @@ def _by_part(line: trace.Timeline, rules: trace.Rules, policy: str) -> dict[tupl
     Gaps are classed by their cause, of which those between kernels are what a model calls per-kernel cost.
     """
     side: dict[tuple[str, str], float] = {}
-    for entry in trace.entries_of(trace.exclusive_time(line, rules, policy), by_name=False):
+    for entry in trace.exclusive_time(line, rules, policy).entries(by_name=False):
         idle = "per-kernel" if entry.name == "between kernels" else f"idle, {entry.name}"
         key = entry.phase, idle if entry.class_ == "idle" else entry.class_
         side[key] = side.get(key, 0.0) + entry.own_ns
@@ -479,7 +446,7 @@ def _by_part(line: trace.Timeline, rules: trace.Rules, policy: str) -> dict[tupl
 
 
 def _parts(
-    sides: list[dict[tuple[str, str], float]], compared: trace.Diff, rates: Mapping[str, Reached]
+    sides: list[dict[tuple[str, str], float]], compared: trace.Diff, rates: Mapping[str, trace.ClassRate]
 ) -> list[GapPart]:
     total_ns = compared.delta_ns or 1.0
     parts = []

@@ -34,13 +34,16 @@ from ridgeline.calibrate.folds import Dataset
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.documents import JsonObject
+from ridgeline.core.dtype import PEAKS
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.core.units import DECIMAL
-from ridgeline.cost import PARAMETERS, Calibration, Owners, machines_of, owners, shipped_profiles, sustained_rates
-from ridgeline.cost.fitting import APART, SHARE, WIDE, flash_seconds, known_share, measured_updates, padded_flops
-from ridgeline.cost.pricing import PEAKS, Machines, ParameterColumns, SustainedRates, measured_memory
+from ridgeline.cost import PARAMETERS, Calibration, Owners, owners, shipped_profiles
+from ridgeline.cost.anchoring import APART
+from ridgeline.cost.fitting import flash_seconds, measured_updates, padded_flops, product_parameter
+from ridgeline.cost.pricing import Machines, ParameterColumns, SustainedRates, measured_memory
 from ridgeline.hardware.load import CHIPS, system
 from ridgeline.hardware.topology import Topology
+from ridgeline.ir.kernel import product_flops
 from ridgeline.plan.engine import ENGINES
 
 TRUTH = Path(__file__).parent / "truth"
@@ -95,35 +98,24 @@ def anchors() -> tuple[Anchor, ...]:
     return tuple(_read(table | {"serving": path == SERVING_ANCHORS}) for path, tables in read for table in tables)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _BareLaunches:
-    """How kernels are launched that run by themselves: no graph, no compiled program, 16-bit attention."""
-
-    graph: Array
-    xla: Array
-    attention: Array
-
-
 def promised_rates(known: Sequence[Anchor], parameters: ParameterColumns) -> Array:
     """The rate that parameters promise for each anchor, one entry of every column for each."""
     machines = _machines(tuple(anchor.chip for anchor in known))
-    none = np.zeros(len(known))
-    bare = _BareLaunches(graph=none, xla=none, attention=np.full(len(known), float(WIDE)))
-    rates = sustained_rates(machines, parameters, plans=bare)
+    rates = SustainedRates.bare(machines, parameters, np.full(len(known), float(PEAKS.index("bf16"))))
     return np.array([_rate(anchor, rates, row) for row, anchor in enumerate(known)])
 
 
 @cache
 def _machines(chips: tuple[str, ...]) -> Machines:
     """The chips of anchors, by row: the same in every round of a fit."""
-    return machines_of([system(f"8x{chip}") for chip in chips])
+    return Machines.of([system(f"8x{chip}") for chip in chips])
 
 
 @cache
 def _useful(shape: tuple[int, int, int], cores: float) -> float:
     """The share of a product's padded flops that it asked for."""
     m, n, k = (np.array([float(side)]) for side in shape)
-    return float(2 * m[0] * n[0] * k[0] / padded_flops(m, n, k, np.ones(1), np.array([cores]))[0])
+    return float(product_flops(m, n, k)[0] / padded_flops(m, n, k, np.ones(1), np.array([cores]))[0])
 
 
 def _rate(anchor: Anchor, rates: SustainedRates, row: int) -> float:
@@ -170,7 +162,7 @@ def sheet_of(chip: str, chips: int) -> ChipSheet | None:
     try:
         built_system = system(f"{chips}x{chip}")
         return ChipSheet(
-            machine=machines_of([built_system]), wired=tuple((tier.chips, tier.topology) for tier in built_system.tiers)
+            machine=Machines.of([built_system]), wired=tuple((tier.chips, tier.topology) for tier in built_system.tiers)
         )
     except (MissingNumber, InputError):
         return None
@@ -245,7 +237,7 @@ def _bare(name: str, chip: str, power: float) -> Array:
     """What a parameter is a share of."""
     machine = next(sheet for chips in SIZES if (sheet := sheet_of(chip, chips)) is not None).machine
     if name.startswith("matmul"):
-        peaks = [place for place, key in enumerate(PEAKS) if SHARE.get(key, "matmul_wide") == name]
+        peaks = [place for place, key in enumerate(PEAKS) if product_parameter(key) == name]
         return np.asarray((machine.peak * machine.density**-power)[0, peaks])
     if name == "attention":
         return np.asarray(machine.peak[0])
@@ -363,7 +355,7 @@ def _columns(at: Mapping[str, int], each: Sequence[Owners]) -> OffsetColumns:
     return OffsetColumns(
         common=MappingProxyType({name: at[name] for name in PARAMETERS}),
         own=MappingProxyType(offset_rows),
-        known=MappingProxyType({name: np.array([known_share(name, row) for row in each]) for name in PARAMETERS}),
+        known=MappingProxyType({name: np.array([row.known_share(name) for row in each]) for name in PARAMETERS}),
         measured=MappingProxyType({}),
     )
 

@@ -27,9 +27,8 @@ from ridgeline.calibrate.truth.rows import Row, Skipped, read_rows
 from ridgeline.core.arrays import Array
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, MissingNumber
-from ridgeline.cost import Calibration, Profile, machines_of, parameter_columns, shipped_profiles
-from ridgeline.cost.fitting import shipped_calibration
-from ridgeline.cost.pricing import ParameterColumns
+from ridgeline.cost import Calibration, Profile, default_calibration, shipped_profiles
+from ridgeline.cost.pricing import Machines, ParameterColumns
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim import SHIPPED_RESIDUALS, Residual, read_residuals
 from ridgeline.sim.batches import StepBatch, StepTimes
@@ -61,7 +60,7 @@ class Dataset:
 
     def predict(self, calibration: Calibration) -> Array:
         """Seconds of a step by row."""
-        return self.steps(parameter_columns(calibration, self.scenarios)).step_s
+        return self.steps(ParameterColumns.of(calibration, self.scenarios)).step_s
 
 
 def dataset_of(
@@ -96,7 +95,7 @@ def _predictable_s(row: Row, scenario: Scenario) -> float | Skipped:
     """The measured seconds of a row whose system has every number that a prediction needs, or why there are none."""
     measured_s = measured_step_s(row, scenario)
     try:
-        machines_of([scenario.system])
+        Machines.of([scenario.system])
     except (MissingNumber, InputError) as missing:
         return measured_s if isinstance(measured_s, Skipped) else Skipped(id=row.id, reason=str(missing))
     return measured_s
@@ -228,7 +227,7 @@ def _read_parameters() -> FittedParameters:
     rows_by_id = bundled_rows()
     groups = [rows_by_id[row["id"]].group if row["id"] in rows_by_id else row["id"] for row in rows]
     return FittedParameters(
-        full=shipped_calibration(),
+        full=default_calibration(),
         folds=shipped_folds(),
         residuals=tuple(zip(groups, read_residuals(rows), strict=True)),
     )

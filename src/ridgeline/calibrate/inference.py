@@ -32,9 +32,16 @@ from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import MissingNumber
 from ridgeline.core.files import write_text
-from ridgeline.cost import Calibration, Owners, ServingCalibration, default_calibration, owners, shipped_serving
-from ridgeline.cost.fitting import SHIPPED_SERVING, Owner
-from ridgeline.cost.pricing import SERVING_PARAMETERS
+from ridgeline.cost import (
+    SERVING_PARAMETERS,
+    Calibration,
+    Owners,
+    ServingCalibration,
+    default_calibration,
+    owners,
+    shipped_serving,
+)
+from ridgeline.cost.fitting import SHIPPED_SERVING
 from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.plan.serving_plan import BARE
 from ridgeline.serving.simulation import ClosedBatch, Limits, closed_batch
@@ -191,8 +198,7 @@ def scatter_of(run: PricedRun) -> float:
 def _unknowns(runs: Sequence[PricedRun]) -> tuple[list[str], Mapping[str, tuple[Index, ...]], Array]:
     """Keys of offsets; for each parameter which of them each run answers to (-1: none); how far each may move."""
     owner_rows = [run.owners for run in runs]
-    kinds: tuple[Owner, ...] = ("family", "link", "engine")
-    owners = {kind: [owner_names.of(kind) for owner_names in owner_rows] for kind in kinds}
+    owners = {kind: [getattr(row, kind) for row in owner_rows] for kind in ("family", "link", "engine")}
     many = {kind: Counter(column) for kind, column in owners.items()}
     names: list[str] = []
     prior: list[float] = []

@@ -26,9 +26,9 @@ from ridgeline.core.dtype import element_bytes
 from ridgeline.core.errors import RidgelineError, near
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.units import BINARY, DECIMAL
-from ridgeline.cost import Calibration, Profile, fitting, owners, read_profile
+from ridgeline.cost import Calibration, Profile, default_calibration, fitting, owners, read_profile
 from ridgeline.hardware.load import CHIPS, chip
-from ridgeline.ir.kernel import LEAST_OUTPUT, Kernel, product_bytes
+from ridgeline.ir.kernel import FLASH_PASSES, LEAST_OUTPUT, PRODUCTS, Kernel, product_bytes
 from ridgeline.plan.engine import ENGINES
 
 LIBRARY_FOLDER = fitting.SHIPPED_PROFILES / "libraries"
@@ -84,7 +84,7 @@ def price_kernels(
     kernels: Sequence[PublishedKernel], profiles: Mapping[str, Profile], calibration: Calibration | None = None
 ) -> list[KernelPrice]:
     """The price of every kernel: by profiles first, by libraries' figures without its own, by the calibration last."""
-    numbers = calibration or fitting.shipped_calibration()
+    numbers = calibration or default_calibration()
     tables = _Tables(profiles)
     return [_slower(kernel, _price_kernel(kernel, tables, numbers), tables, numbers) for kernel in kernels]
 
@@ -112,20 +112,17 @@ def _slower(one: PublishedKernel, price: KernelPrice, tables: _Tables, calibrati
 
 def _price_kernel(one: PublishedKernel, tables: _Tables, calibration: Calibration) -> KernelPrice:
     kernel = one.kernel
-    roof = _roof(kernel, _sheet(one.chip))
+    roof = fitting.kernel_roof(kernel, _sheet(one.chip))
     fitted_s = roof / _share(kernel, one.chip, calibration)
     for how, rows, sheet in tables.candidates(one):
-        surface = fitting.surface_of(rows, sheet)
+        surface = fitting.Surface.of(rows, sheet)
         if surface is None:
             continue
-        _, place = fitting.roof_and_place(kernel.op, rows[0].dtype, fitting.kernel_columns([kernel]), sheet)
-        place = np.column_stack([place, fitting.product_state([_as_run(one, rows)])]) if kernel.op == "gemm" else place
-        ratio, distance = surface.read(place)
-        nearest = float(distance[0])
-        far = float(fitting.fitted_share(distance)[0])
+        row = _as_run(one, rows) if kernel.op == "gemm" else kernel
+        ratio, nearest, far = surface.price(row, rows[0].dtype, sheet)
         if far >= 1:
             continue
-        seconds = float(np.exp((1 - far) * (np.log(roof) + ratio[0]) + far * np.log(fitted_s)))
+        seconds = float(np.exp((1 - far) * (np.log(roof) + ratio) + far * np.log(fitted_s)))
         evidence = Evidence.MEASURED if how == "profile" and far == 0 else Evidence.FITTED
         return KernelPrice(seconds=seconds, how=how, distance=nearest, evidence=evidence)
     return KernelPrice(seconds=fitted_s, how="fitted", distance=float("inf"), evidence=Evidence.FITTED)
@@ -182,11 +179,11 @@ class _Tables:
 
 
 def _key(id: str, row: fitting.Measurement, impl: str = "") -> Key:
-    dtype = "bf16" if row.dtype == "fp16" and row.op in fitting.FLASH else row.dtype
+    dtype = "bf16" if row.dtype == "fp16" and row.op in FLASH_PASSES else row.dtype
     dtype = "" if row.op in ("copy", "read", "write", "h2d", "d2h", "launch") else dtype
     name = impl or row.impl
     layout = {"torch_nn": "torch", "torch_nt": "torch"}.get(name, name) if row.op == "gemm" else name
-    return id, row.op, layout, dtype, int(row.dims.get("causal", 0)) if row.op in fitting.FLASH else 0
+    return id, row.op, layout, dtype, int(row.dims.get("causal", 0)) if row.op in FLASH_PASSES else 0
 
 
 def _without_warm(profile: Profile) -> Iterable[fitting.Measurement]:
@@ -201,7 +198,7 @@ def _without_warm(profile: Profile) -> Iterable[fitting.Measurement]:
 
 @cache
 def _sheet(id: str) -> fitting.ChipRates:
-    return fitting.chip_rates(chip(id))
+    return fitting.ChipRates.of(chip(id))
 
 
 @cache
@@ -231,14 +228,10 @@ def is_own(row: Row) -> bool:
     return row["source"].startswith("own measurement")
 
 
-def _roof(kernel: fitting.Measurement, sheet: fitting.ChipRates) -> float:
-    return float(fitting.roof_and_place(kernel.op, kernel.dtype, fitting.kernel_columns([kernel]), sheet)[0][0])
-
-
 def is_priceable(one: PublishedKernel) -> bool:
     """Whether the catalog has the rates that a kernel's roof needs."""
     try:
-        return math.isfinite(_roof(one.kernel, _sheet(one.chip)))
+        return math.isfinite(fitting.kernel_roof(one.kernel, _sheet(one.chip)))
     except RidgelineError:
         return False
 
@@ -246,10 +239,9 @@ def is_priceable(one: PublishedKernel) -> bool:
 def _share(kernel: fitting.Measurement, id: str, calibration: Calibration) -> float:
     """What the calibration says is sustained of a kernel's roof."""
     owner_names = owners(chip(id), ENGINES[ENGINE_OF.get(kernel.impl, "torch-eager")])
-    if kernel.op in fitting.PRODUCTS:
-        name = {"fp8": "matmul_8", "int8": "matmul_8", "nvfp4": "matmul_4"}.get(kernel.dtype, "matmul_wide")
-        return calibration.owner_value(name, owner_names)
-    if kernel.op in fitting.FLASH:
+    if kernel.op in PRODUCTS:
+        return calibration.owner_value(fitting.product_parameter(kernel.dtype), owner_names)
+    if kernel.op in FLASH_PASSES:
         share = calibration.owner_value("attention", owner_names)
         share *= 1.0 if kernel.op == "attention_forward" else calibration.owner_value("attention_back", owner_names)
         return share / (UNFUSED if kernel.impl in ("math", "xformers") else 1.0)
@@ -262,7 +254,7 @@ def group_of(kernel: Kernel | fitting.Measurement) -> str:
     >>> group_of(Kernel(op="gemm", dims={}))
     'product'
     """
-    if kernel.op in fitting.PRODUCTS:
+    if kernel.op in PRODUCTS:
         return "product"
     return "attention" if kernel.op.startswith("attention") else "memory"
 

@@ -29,8 +29,7 @@ from ridgeline.calibrate.folds import Dataset
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.documents import JsonObject
 from ridgeline.cost import PARAMETERS, owners
-from ridgeline.cost.fitting import PARTS, Components, basis
-from ridgeline.cost.pricing import Sensitivity, shape_of
+from ridgeline.cost.anchoring import PARTS, Components, Sensitivity, basis, shape_of
 
 RUNS = (0, 1, 2, 3, 5)
 PICKS, SOUGHT_PICKS = 24, 10  # times that runs are picked to be scored, and to seek components

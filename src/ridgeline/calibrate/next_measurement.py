@@ -17,16 +17,18 @@ from math import gcd, log
 from types import MappingProxyType
 from typing import Literal
 
+from ridgeline.core.dtype import PEAKS
 from ridgeline.core.errors import InputError
 from ridgeline.cost import PARAMETERS, Calibration, owners
-from ridgeline.cost.fitting import APART, COMMON, SHARE, Anchored, after_one_more, density_of
-from ridgeline.cost.pricing import Sensitivity
+from ridgeline.cost.anchoring import APART, Anchored, Sensitivity, after_one_more
+from ridgeline.cost.fitting import product_parameter
+from ridgeline.cost.pricing import Machines
 from ridgeline.hardware.load import system as load_system
 from ridgeline.ir.ops import Attend, MatMul
 from ridgeline.lowering.program import lower
 from ridgeline.plan.engine import OVERLAPS
 from ridgeline.plan.mesh import Mesh
-from ridgeline.plan.scenario import Scenario, training
+from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.sim import Impossible, Prediction, default_calibration, predict
 from ridgeline.sim.batches import StepBatch, sensitivities
@@ -97,7 +99,7 @@ def next_measurements(scenario: Scenario, calibration: Calibration | None = None
     now = predict(scenario, used)
     if isinstance(now, Impossible):
         raise InputError(now.reasons)
-    target = _Target(scenario=scenario, prediction=now, calibration=used, own=_sensitivity(scenario, used))
+    target = _Target(scenario=now.scenario, prediction=now, calibration=used, own=_sensitivity(scenario, used))
     order = sorted([*_runs(target), *_kernels(target)], key=lambda item: (round(item.width, 3), item.chip_seconds))
     return NextMeasurements(prediction=now, candidates=tuple(order))
 
@@ -110,7 +112,7 @@ def _sensitivity(scenario: Scenario, calibration: Calibration) -> Sensitivity:
 class _Target:
     """What is to be known better."""
 
-    scenario: Scenario
+    scenario: Scenario[Train]
     prediction: Prediction
     calibration: Calibration
     own: Sensitivity
@@ -141,8 +143,7 @@ class _Target:
 def _shared_parameters(own: Sensitivity, other: Sensitivity) -> tuple[str, ...]:
     """The parameters that two steps depend on most together."""
     variances = {
-        name: (item.spread * COMMON) ** 2 + sum(APART[owner] ** 2 for owner in item.per)
-        for name, item in PARAMETERS.items()
+        name: item.common_spread**2 + sum(APART[owner] ** 2 for owner in item.per) for name, item in PARAMETERS.items()
     }
     shared = {name: abs(own.slopes[name] * other.slopes.get(name, 0.0)) * variances[name] for name in variances}
     ordered_names = sorted((name for name in shared if shared[name] > 0), key=lambda name: -shared[name])
@@ -161,9 +162,9 @@ def _runs(target: _Target) -> Iterator[MeasurementCandidate]:
             yield target.candidate("run", name, how, _sensitivity(variant, target.calibration), spent)
 
 
-def _variants(scenario: Scenario) -> Iterator[tuple[str, str, Scenario]]:
+def _variants(scenario: Scenario[Train]) -> Iterator[tuple[str, str, Scenario]]:
     """The scenario and cheaper or other runs of the same software and machine; some cannot run."""
-    plan, work, model = scenario.plan, training(scenario).workload, scenario.model
+    plan, work, model = scenario.plan, scenario.workload, scenario.model
     measure = f"{STEPS} steps; step time as [measured] step_time_s, or a trace with --anchor TRACE@SCENARIO"
     yield "the scenario itself", measure, scenario
     yield from _one_node(scenario, measure)
@@ -185,11 +186,11 @@ def _variants(scenario: Scenario) -> Iterator[tuple[str, str, Scenario]]:
         yield "nothing overlapped", f"every plan.overlap off; {measure}", replace(scenario, plan=without_overlap)
 
 
-def _one_node(scenario: Scenario, measure: str) -> Iterator[tuple[str, str, Scenario]]:
+def _one_node(scenario: Scenario[Train], measure: str) -> Iterator[tuple[str, str, Scenario]]:
     """The same on the chips of one innermost domain: layers of one pipeline stage or fewer, a batch as much smaller."""
     plan, work, mesh, system = scenario.plan, scenario.workload, scenario.plan.mesh, scenario.system
     inner = system.tiers[0].chips if system.tiers else 1
-    if system.chips <= inner or inner % (mesh.tp * mesh.cp) or not isinstance(work, Train):
+    if system.chips <= inner or inner % (mesh.tp * mesh.cp):
         return
     dp = inner // (mesh.tp * mesh.cp)
     try:
@@ -220,7 +221,7 @@ def _kernels(target: _Target) -> Iterator[MeasurementCandidate]:
     for name, how, slopes, chips in (*_products(target), *_other_kernels(scenario, inner)):
         kernel_slopes = {key: sign * _log_slope(target, key) for key, sign in slopes.items()}
         if "power" in kernel_slopes:
-            kernel_slopes["power"] *= log(density_of(system.chip))
+            kernel_slopes["power"] *= log(float(Machines.of([system]).density[0, PEAKS.index("bf16")]))
         kernel_sensitivity = replace(target.own, slopes=MappingProxyType(kernel_slopes))
         if any(abs(kernel_slopes[key] * target.own.slopes[key]) > 0 for key in kernel_slopes):
             yield target.candidate("kernel", name, how, kernel_sensitivity, chips * KERNEL_S)
@@ -243,7 +244,7 @@ def _products(target: _Target) -> Iterator[_Kernel]:
         group_products = [entry for entry in products if (entry[1].groups > 1) == in_groups]
         if group_products:
             op = max(group_products, key=lambda entry: entry[0])[1]
-            share = SHARE.get(op.peak, "matmul_wide")
+            share = product_parameter(op.peak)
             slopes = {share: -1.0, "power": 1.0} | ({"experts": -1.0} if in_groups else {})
             sizes = f"{op.m:.0f}x{op.n:.0f}x{op.k:.0f}" + (f", {op.groups:.0f} groups" if in_groups else "")
             yield f"product {op.label} {sizes} in {op.peak}", "torch.matmul or cublasLt, warm", slopes, 1

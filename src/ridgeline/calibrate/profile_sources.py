@@ -28,8 +28,8 @@ from ridgeline.calibrate.truth.rows import WORDS
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.core.units import DECIMAL
-from ridgeline.cost import Choice, Profile, read_profile
-from ridgeline.cost.fitting import Measurement, chosen_profiles
+from ridgeline.cost import Choice, Profile, read_profile, shipped_profiles
+from ridgeline.cost.fitting import Measurement
 from ridgeline.hardware.chip import Chip
 from ridgeline.ir.kernel import Kernel
 
@@ -215,10 +215,17 @@ def open_profile(name: str | Path | Profile) -> Profile:
 
 
 def profiles_of(choice: Choice) -> Mapping[str, Profile]:
-    """The profiles that an option means, by chip."""
-    if isinstance(choice, str) and choice.startswith(TABLES):
-        return chosen_profiles(open_profile(choice))
-    return chosen_profiles(choice)
+    """The profiles that an option means, by chip; one that names no chip is of every chip.
+
+    >>> dict(profiles_of("none"))
+    {}
+    """
+    if choice is None:
+        return shipped_profiles()
+    if isinstance(choice, str) and choice.strip().lower() == "none":
+        return MappingProxyType({})
+    profile = open_profile(choice)
+    return MappingProxyType({**shipped_profiles(), profile.chip: profile})
 
 
 def refuse_other_chip(choice: Choice, chips: Sequence[Chip]) -> None:

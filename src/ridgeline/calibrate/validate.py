@@ -50,8 +50,8 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.core.table import decode
-from ridgeline.cost import Calibration, Choice, owners, parameter_columns
-from ridgeline.cost.fitting import shipped_calibration
+from ridgeline.cost import Calibration, Choice, default_calibration, owners
+from ridgeline.cost.pricing import ParameterColumns
 from ridgeline.plan.check import check
 from ridgeline.plan.plan import Plan, plan_table
 from ridgeline.plan.scenario import Scenario
@@ -170,7 +170,7 @@ def validate(
             prices = None if profile is None else StepPricing(calibration=shipped_parameters(profiles).full)
             return validate_serving(selected_rows, prices)
         case "inference":
-            return validate_inference(selected_rows, replace(shipped_calibration(), profiles=profiles))
+            return validate_inference(selected_rows, replace(default_calibration(), profiles=profiles))
         case "training":
             return validation_of(dataset_of(selected_rows, profiles), shipped_parameters(profiles))
 
@@ -216,7 +216,7 @@ def _predict_steps(table: Dataset, used: Sequence[Calibration]) -> tuple[Array, 
     for key, calibration in distinct.items():
         of_calibration = np.array([id(item) == key for item in used])
         with np.errstate(all="ignore"):
-            steps = table.steps(parameter_columns(calibration, table.scenarios), by_part=True)
+            steps = table.steps(ParameterColumns.of(calibration, table.scenarios), by_part=True)
         predicted_s[of_calibration] = steps.step_s[of_calibration]
         for name, column in steps.parts.items():
             parts.setdefault(name, np.zeros(len(used)))[of_calibration] = column[of_calibration]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 
 import typer
@@ -16,7 +15,6 @@ import typer
 import ridgeline
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import answer, check_outputs, print_json, progress_bar
-from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 
 
@@ -55,23 +53,23 @@ def fit(
     if own:
         _fit_own(own, output, json)
         return
-    if output is not None:
-        raise InputError(Problem(path="-o", given="no --with", expected="--with RUN, whose calibration it gets"))
     if collectives:
         _fit_collectives(json, write=not quick)
         return
     if serving:
         _refit_serving(json)
         return
-    if tables:
+    if tables and output is None:
         for path in report.write_current():
             say(f"wrote {path}", err=True)
         return
-    if check:
+    if check and output is None:
         _check(report.stale_tables())
         return
     root = report.checkout() if nested or not quick else None
-    sheet = _fit_rows(nested=nested, quick=quick, write=root is not None)
+    with _progress() as tell:
+        fits = ridgeline.fit(quick=quick, nested=nested, write=root is not None, output=output, progress=tell)
+    sheet = fits if isinstance(fits, dict) else fits.accuracy
     if root is not None:
         for path in report.write_tables(sheet, root):
             say(f"wrote {path.relative_to(root)}", err=True)
@@ -81,28 +79,9 @@ def fit(
         say(report.figures_table(sheet))
 
 
-def _fit_rows(*, nested: bool, quick: bool, write: bool) -> dict[str, object]:
-    """Fit the bundled rows with a progress bar, or choose the priors inside folds; what that is worth.
-
-    Parameters are written where there is a checkout to write to.
-    """
-    _need_scipy()
-    from ridgeline.calibrate.cross_validate import nested_sheet, refit, write_parameters
-
-    with _progress() as tell:
-        if nested:
-            return nested_sheet(progress=tell)
-        fits = refit(quick=quick, progress=tell)
-    if write:
-        write_parameters(fits)
-    return fits.accuracy
-
-
 def _refit_serving(json: bool) -> None:
     """Derive the parameters of serving again, write them, and tell errors by kind of row."""
-    from ridgeline.calibrate.inference import refit_serving
-
-    sheet = refit_serving()
+    sheet = ridgeline.fit(serving=True)
     if json:
         print_json(sheet)
         return
@@ -123,15 +102,11 @@ def _check(stale: Sequence[str]) -> None:
 
 def _fit_own(runs: Sequence[str], output: Path | None, json: bool) -> None:
     """Anchor on the user's runs; tell what that is worth, and write the calibration if asked."""
-    _need_scipy()
-    from ridgeline.calibrate.cross_validate import fit_with, write_calibration
     from ridgeline.report import fit_with_text
 
     check_outputs(output)
     with _progress() as tell:
-        fits = fit_with(*runs, progress=tell)
-    if output is not None:
-        write_calibration(fits, output)
+        fits = ridgeline.fit(*runs, output=output, progress=tell)
     if json:
         print_json(fits)
         return
@@ -142,15 +117,13 @@ def _fit_own(runs: Sequence[str], output: Path | None, json: bool) -> None:
 
 def _fit_collectives(json: bool, *, write: bool) -> None:
     """Fit the numbers of library times, with and without each system; write them unless told otherwise."""
-    _need_scipy()
-    from ridgeline.calibrate.collectives import fit_collectives, in_sample, write_collectives
-    from ridgeline.cost import SHIPPED_LIBRARY_TIMES as SHIPPED
+    from ridgeline.calibrate.collectives import in_sample
+    from ridgeline.cost.library_times import SHIPPED_LIBRARY_TIMES
 
     with _progress() as tell:
-        fits = fit_collectives(progress=tell)
+        fits = ridgeline.fit(collectives=True, write=write, progress=tell)
     if write:
-        write_collectives(fits)
-        say(f"wrote {SHIPPED}", err=True)
+        say(f"wrote {SHIPPED_LIBRARY_TIMES}", err=True)
     if json:
         print_json(
             {
@@ -163,15 +136,6 @@ def _fit_collectives(json: bool, *, write: bool) -> None:
         return
     for name, value in fits.values.items():
         say(f"{name:24} {value:9.4g}")
-
-
-def _need_scipy() -> None:
-    """Refuse with advice where fits cannot run."""
-    try:
-        import_module("scipy.optimize")
-    except ModuleNotFoundError as missing:
-        lack = Problem(path="fit", given=f"no module {missing.name}", expected="scipy", todo="`pip install scipy`")
-        raise InputError(lack) from None
 
 
 @contextmanager

@@ -6,23 +6,21 @@ file for other verbs.
 
 from __future__ import annotations
 
-import atexit
 import json as codec
-import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import ridgeline
-from ridgeline.cli.streams import say
+from ridgeline import api
+from ridgeline.cli.streams import note, say
 from ridgeline.cli.terminal import check_outputs, console, print_json
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.core.files import read_table, write_text
+from ridgeline.core.files import write_text
 
 if TYPE_CHECKING:
-    from ridgeline.models.spec import ModelSpec
+    pass
 
 
 def _completions(prefix: str) -> list[str]:
@@ -50,7 +48,9 @@ def show(
     from ridgeline.report import Detail, entries
 
     detail = Detail(seq=seq, batch=batch, stages=stages, microbatches=microbatches, chunks=chunks, dtype=dtype)
-    shown = entries(*map(named_model, names), detail=detail, settings=tuple(settings or ()))
+    shown = entries(
+        *(api.named_model(name, note=note) for name in names), detail=detail, settings=tuple(settings or ())
+    )
     if json:
         print_json(shown)
         return
@@ -90,59 +90,13 @@ def capture(model: str, output: Path | None = None, seq: int = 8192, json: bool 
     if output is not None and output.suffix.lower() != ".toml":
         raise InputError(Problem(path="-o", given=str(output), expected="a model file, FILE.toml"))
     check_outputs(output)
-    spec = _capture_model(model)
+    spec = api.captured_model(model, note=note)
     entry = model_entry(spec, Detail(seq=seq))
     if output is not None:
-        _save(spec, output)
+        api.write_model(spec, output)
     if json:
         print_json(entry)
         return
     draw_entries([entry], console())
     if output is not None:
         say(f"wrote {output}: ridgeline predict {output} --on SYSTEM takes it, without torch")
-
-
-def named_model(model: str, beside: Path | None = None) -> str:
-    """The model argument of a verb: `module:function` as the model file it was captured into, anything else as it is.
-
-    `beside` is the plan that will name the file: it then stays, next to the plan.
-    """
-    if not is_reference(model):
-        return model
-    name = model.rpartition(":")[2]
-    if beside is not None:
-        file = beside.with_name(f"{beside.stem}.{name}.toml")
-    else:
-        folder = Path(tempfile.mkdtemp(prefix="ridgeline-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        file = folder / f"{name}.toml"
-    _save(_capture_model(model), file)
-    return str(file)
-
-
-def is_reference(model: str) -> bool:
-    """Whether it is spelled `module:function` or `file.py:function`."""
-    module, colon, function = model.rpartition(":")
-    return bool(colon) and function.isidentifier() and bool(module) and not Path(model).exists()
-
-
-def _capture_model(model: str) -> ModelSpec:
-    from ridgeline.models.hf import READERS
-    from ridgeline.models.hf.generic import capture_config, captured_module
-
-    say(f"capturing {model}", err=True)
-    if is_reference(model):
-        return captured_module(model)
-    path = Path(model)
-    file = path / "config.json" if path.is_dir() else path
-    if not file.is_file():
-        expectation = "a config.json, its folder, or module:function"
-        raise InputError(Problem(path="MODEL", given=model[:80], expected=expectation))
-    return capture_config(dict(read_table(file).data), READERS, id=file.resolve().parent.name)
-
-
-def _save(spec: ModelSpec, file: Path) -> None:
-    from ridgeline.core.encode import toml_text
-    from ridgeline.models.dimensions import dimensions_of
-
-    write_text(file, toml_text(dimensions_of(spec)))

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import typer
 
@@ -14,9 +13,8 @@ import ridgeline
 from ridgeline.cli.refuse import UNUSABLE
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import answer, check_outputs
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
-
-Parts = list[str] | None
 
 
 def collective(
@@ -31,9 +29,12 @@ def collective(
     timeout: float = 120, json: bool = False,
 ) -> None:  # fmt: skip
     """How long a collective takes on a network, by which algorithm, and how far that is from the best possible."""
-    network = _FileNetwork(on, topology, link, latency, size, to, picture)
-    if what in ("verify", "list"):
-        _verify(file, network, json) if what == "verify" else _list(network, outer, without, groups, json)
+    network: JsonObject = {"on": on, "topology": topology, "link": link, "latency": latency, "size": size}
+    if what == "list":
+        answer(ridgeline.collective_list(outer=outer or None, without=without or (), groups=groups, **network), json)
+        return
+    if what == "verify":
+        _verify(file, network, to, picture, json)
         return
     if what == "run":
         if file is None:
@@ -93,31 +94,6 @@ def _asks_library(file: Path | None, output: Path | None, to: str, library: str)
     return is_choice
 
 
-class _FileNetwork(NamedTuple):
-    """On what a file's algorithm is to be timed and drawn, and whose limits it is held against."""
-
-    on: str
-    topology: str
-    link: str
-    latency: str
-    size: str
-    profile: str
-    picture: Path | None
-
-    def shape(self, usual: str) -> str:
-        """The topology, or the usual one where no network is given."""
-        return self.topology if self.on or self.topology else usual
-
-
-def _list(network: _FileNetwork, outer: str, without: Parts, groups: str, json: bool) -> None:
-    """Every algorithm of the library, for each collective it can do on this network."""
-    from ridgeline.comm import asked_graph, list_algorithms
-
-    shape = network.shape("torus:4x4")
-    graph = asked_graph(network.on, shape, network.link, network.latency, outer or None, without or (), (), groups)
-    answer(list_algorithms(graph, network.size), json)
-
-
 def _library(what: str, on: str, size: str, library: str, target: tuple[Path | None, str], json: bool) -> None:
     """What a library would do for the collective; written as its settings if asked."""
     from ridgeline.comm.formats import write_choice
@@ -132,26 +108,17 @@ def _library(what: str, on: str, size: str, library: str, target: tuple[Path | N
     answer(choice, json)
 
 
-def _verify(file: Path | None, network: _FileNetwork, json: bool) -> None:
+def _verify(file: Path | None, network: JsonObject, to: str, picture: Path | None, json: bool) -> None:
     """Check a file, time its algorithm where a network is given; exit code 2 where it is wrong."""
-    from ridgeline.comm import asked_graph, timed_file
-    from ridgeline.comm.formats import read_collective
+    from ridgeline.comm import CollectiveTime
     from ridgeline.report import refuse_picture, write_picture
 
     if file is None:
         raise InputError(Problem(path="FILE", given="nothing", expected="a file after verify"))
-    if network.profile not in ("", "msccl", "rccl"):
-        expectation = "--to rccl or msccl: whose limits an XML file is held against"
-        raise InputError(Problem(path="--to", given=f"verify --to {network.profile}", expected=expectation))
-    refuse_picture(network.picture, "collective")
-    content = read_collective(file, network.profile)
-    if content.algorithm is not None and (network.on or network.topology or network.picture):
-        shape = network.shape(f"switch:{content.algorithm.ranks}")
-        time = timed_file(content, asked_graph(network.on, shape, network.link, network.latency), network.size)
-        if network.picture is not None:
-            write_picture(time, network.picture)
-        answer(time, json)
-    else:
-        answer(content, json)
-    if content.verification is not None and not content.verification.ok:
+    refuse_picture(picture, "collective")
+    found = ridgeline.collective_verify(file, profile=to, timed=picture is not None, **network)
+    if picture is not None and isinstance(found, CollectiveTime):
+        write_picture(found, picture)
+    answer(found, json)
+    if found.verification is not None and not found.verification.ok:
         raise typer.Exit(UNUSABLE)

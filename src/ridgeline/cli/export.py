@@ -6,9 +6,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,12 +18,12 @@ from ridgeline.cli.terminal import print_json
 from ridgeline.core.encode import plain
 from ridgeline.core.errors import InputError, Problem, UnitError
 from ridgeline.core.files import write_text
+from ridgeline.run_api import MOST, one_line, refuse_existing, scenario_text, unread_lines
 from ridgeline.targets import IDS, LAUNCHERS
 
 if TYPE_CHECKING:
-    from ridgeline.targets import Export, Imported
+    from ridgeline.targets import Export
 
-MOST = 8  # decisions named for one reason
 MISFIT = 1  # exit code: the files would not run as planned
 
 
@@ -44,20 +42,11 @@ def export(
     The files are read again and predicted: where they would no longer fit, or take over 5 % longer than the plan,
     nothing is written and the exit code is 1.
     """
-    built = ridgeline.read_scenario(scenario, settings or ())
-    exported_files = ridgeline.export(built, to=to, launcher=launcher, job=_variables(job or [], "--job"))
+    exported_files = ridgeline.export(
+        scenario, to=to, launcher=launcher, job=_variables(job or [], "--job"), settings=settings or (), output=output,
+        allow_misfit=allow_misfit, force=force,
+    )  # fmt: skip
     refused = exported_files.check is not None and exported_files.check.refuses and not allow_misfit
-    if output is not None and not refused:
-        _refuse_existing([output / name for name in exported_files.files], force)
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as wrong:
-            problem = Problem(
-                path="--output", given=wrong.strerror or "not writable", expected="a folder", where=str(output)
-            )
-            raise InputError(problem) from None
-        for name, text in exported_files.files.items():
-            write_text(output / name, text)
     if json:
         print_json(exported_files)
     elif refused:
@@ -93,10 +82,10 @@ def _refusal(found: Export) -> Iterator[str]:
     yield f"refused: the {found.target} files {outcome_words.get(check.verdict, slower)}; nothing was written"
     yield from (f"  {line}" for line in check_lines(check))
     for lost in check.causes[:MOST]:
-        yield _one_line(f"  because {lost.path} = {plain(lost.value)}: {lost.why}")
+        yield one_line(f"  because {lost.path} = {plain(lost.value)}: {lost.why}")
     lost_paths = {lost.path for lost in check.causes}
     for item in [differ for differ in check.differs if differ.path not in lost_paths][:MOST]:
-        yield _one_line(f"  differs {item.path}: planned {plain(item.planned)}, written {plain(item.written)}")
+        yield one_line(f"  differs {item.path}: planned {plain(item.planned)}, written {plain(item.written)}")
     yield "  choose a plan or a target that carries these, or add --allow-misfit"
 
 
@@ -108,7 +97,7 @@ def lost_lines(found: Export) -> Iterator[str]:
         reasons.setdefault((fate, part.why), []).append(f"{part.path} = {plain(part.value)}")
     for (fate, why), parts in reasons.items():
         rest = f", and {len(parts) - MOST} more (LEDGER.md lists them)" if len(parts) > MOST else ""
-        yield _one_line(f"{fate} {', '.join(parts[:MOST])}{rest}: {why}")
+        yield one_line(f"{fate} {', '.join(parts[:MOST])}{rest}: {why}")
 
 
 def import_run(
@@ -117,35 +106,21 @@ def import_run(
     output: Path | None = None, force: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     """Read a run's configuration into a scenario that `ridgeline predict` takes; say what could not be read."""
-    from ridgeline.core.encode import toml_text
-
     imported_run = ridgeline.import_run(
         source, target=target, system=system, model=model, seq=_tokens(seq), arguments=arguments or (),
         environment=_variables(environment or []),
     )  # fmt: skip
-    missing = {
-        "model": ("--model", "the model that the script builds", "add --model llama3-8b, for example"),
-        "system": ("--on", "the machine that runs it", "add --on 64xh100-sxm, for example"),
-    }
-    lacks = [parts for key, parts in missing.items() if key not in imported_run.settings]
-    if lacks:
-        nothing = f"nothing in the {imported_run.target} files"
-        strange = [
-            f"{one.value}, which no model of the catalog is" for one in imported_run.unread if one.option == "model"
-        ]
-        texts = {"--model": strange[0] if strange else nothing, "--on": nothing}
-        raise InputError([Problem(path=at, given=texts[at], expected=want, todo=todo) for at, want, todo in lacks])
-    text = _notes(imported_run) + toml_text(imported_run.settings)
+    text = scenario_text(imported_run)
     if output is not None:
-        _refuse_existing([output], force)
+        refuse_existing([output], force)
         write_text(output, text)
     if json:
         print_json(imported_run)
         return
     say(f"wrote {output}" if output is not None else text, nl=output is not None)
     for note in imported_run.assumptions:
-        say(f"assumed {_one_line(note)}", err=True)
-    for line in _unread(imported_run):
+        say(f"assumed {one_line(note)}", err=True)
+    for line in unread_lines(imported_run):
         say(line, err=True)
 
 
@@ -168,45 +143,3 @@ def _variables(given: list[str], option: str = "--env") -> dict[str, str]:
             raise InputError(Problem(path=option, given=word[:60], expected="NAME=VALUE"))
         variables[name] = value
     return variables
-
-
-def _unread(found: Imported) -> Iterator[str]:
-    """What was not read: what changes the step by name and reason, then the rest by how many."""
-    matters = replace(found, unread=tuple(part for part in found.unread if part.matters))
-    for why, names in _by_reason(matters).items():
-        yield _one_line(f"unread, changes the step ({why}): {', '.join(names)}")
-    rest = [part for part in found.unread if not part.matters]
-    if rest:
-        named = ", ".join(_one_line(f"{part.option} {part.value}".strip()) for part in rest[:MOST])
-        more = f", and {len(rest) - MOST} more (--json lists them)" if len(rest) > MOST else ""
-        yield f"unread, changes no step: {named}{more}"
-
-
-def _by_reason(found: Imported) -> dict[str, list[str]]:
-    """What was not read, gathered by why."""
-    reasons: dict[str, list[str]] = {}
-    for part in found.unread:
-        reasons.setdefault(_one_line(part.why), []).append(_one_line(f"{part.option} {part.value}".strip()))
-    return reasons
-
-
-def _refuse_existing(paths: list[Path], force: bool) -> None:
-    there = [path for path in paths if os.path.exists(path)]
-    if there and not force:
-        expectation = "files that do not exist yet"
-        todo = "choose another place, or add --force"
-        raise InputError(
-            [Problem(path="--output", given=f"{path}, which exists", expected=expectation, todo=todo) for path in there]
-        )
-
-
-def _notes(found: Imported) -> str:
-    """The scenario file's head: where it came from, what was assumed and what did not reach it."""
-    lines = [f"Read by Ridgeline from files of {found.target}."]
-    lines += [f"assumed: {note}" for note in found.assumptions]
-    lines += list(_unread(found))
-    return "".join(f"# {_one_line(line)}\n" for line in lines)
-
-
-def _one_line(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in text)[:2000]

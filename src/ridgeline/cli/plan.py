@@ -11,21 +11,21 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeline import api
-from ridgeline.cli.catalog import named_model
+from ridgeline import api, run_api
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
-from ridgeline.cli.streams import say
+from ridgeline.cli.streams import note, say
 from ridgeline.cli.terminal import answer, console, print_json, stderr_console
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.core.files import SUFFIXES, read_table, write_text
+from ridgeline.core.files import SUFFIXES, write_text
 from ridgeline.core.records import dataclass
 from ridgeline.targets import SERVE, TRAIN
 
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
     from ridgeline.plan.scenario import Scenario
-    from ridgeline.search import DeploymentOptions, PlanRequest, Progress, Recommendation, SearchTime
-    from ridgeline.serving import StepPricing
+    from ridgeline.search import DeploymentAnswer, Progress, Recommendation, SearchTime
 
 SCENARIO = "scenario.toml"
 SIGNALLED = 128  # what shells add to the number of a signal
@@ -89,30 +88,34 @@ def plan(
     To train: every split of the work, and what would beat the best; with --to only plans that software can express.
     With --serve: replicas, pools and engine settings that keep an objective at the least cost, or serve the most.
     """
-    from ridgeline.search import PlanRequest
+    from ridgeline.report import refuse_picture
 
     with _answering(json):
         out = PlanOut(output=output, html=html, json=json, to=to, force=force, picture=picture)
         _writable(out.file, html, picture)
-        model = named_model(model, beside=output)
-        limits = {"ttft": ttft, "tpot": tpot, "itl": itl, "e2e": e2e}
-        run = {"tokens": tokens, "chips": chips, "headroom": headroom, "frontier": frontier}
-        if serve or _serves(model):
-            drop = "drop it; --rate, --isl and --osl describe a load"
-            _refuse_options("none of it with --serve", drop, seq=seq, global_batch=global_batch, days=days, **run)
-            _plan_serving(
-                model, api.priced_of(calibration, anchor or (), profile), out, on=on,
-                requests=requests, rate=rate, isl=isl, osl=osl, percentile=percentile, engine=engine,
-                settings=settings or (), space=space, objective=objective, **limits,
-            )  # fmt: skip
+        model = api.named_model(model, output, note)
+        refuse_filled(out.folder, force)
+        pricing: JsonObject = {"calibration": calibration, "anchor": anchor or (), "profile": profile}
+        options: JsonObject = {
+            "on": on, "engine": engine, "settings": settings or (), "space": space, "objective": objective,
+            "seq": seq, "global_batch": global_batch, "tokens": tokens, "days": days, "chips": chips,
+            "headroom": headroom, "frontier": frontier, "requests": requests, "rate": rate, "isl": isl, "osl": osl,
+            "ttft": ttft, "tpot": tpot, "itl": itl, "e2e": e2e, "percentile": percentile,
+        }  # fmt: skip
+        options = {name: value for name, value in options.items() if value not in (None, "")}
+        if serve or api.serves(model):
+            refuse_picture(picture, "plan")
+            with _watching("deployment", quiet=json) as watch:
+                deployment = api.plan(model, serve=True, to=to, watch=watch, **pricing, **options)
+            _tell_deployment(deployment, watch, out)
             return
-        serving = {"requests": requests, "rate": rate, "isl": isl, "osl": osl, "picture": picture}
-        _refuse_options("--serve with it", "add --serve", **serving, **limits)
-        request = PlanRequest.from_options(
-            model, on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or (), space=space,
-            objective=objective, days=days, top=top, refine=refine, **run,
-        )  # fmt: skip
-        _plan_training(request, out, calibration, anchor or (), profile)
+        api.refuse_options({"picture": picture}, ("picture",), "--serve with it", "add --serve")
+        with _watching("plan", quiet=json) as watch:
+            answer = api.plan(
+                model, to=to, watch=watch, all_gains=json or html is not None, top=top, refine=refine,
+                on_best=None if json else watch.print_best, **pricing, **options,
+            )  # fmt: skip
+        _tell(answer, watch, out)
 
 
 @contextmanager
@@ -132,46 +135,7 @@ def _answering(json: bool) -> Iterator[None]:
         raise typer.Exit(UNUSABLE) from None
 
 
-def _serves(model: str) -> bool:
-    """Whether a scenario file asks for serving."""
-    if not model.lower().endswith(SUFFIXES) or not Path(model).is_file():
-        return False
-    work = read_table(Path(model)).data.get("workload")
-    return isinstance(work, dict) and work.get("kind") == "serve"
-
-
-def _refuse_options(expected: str, todo: str, **options: object) -> None:
-    """Refuse options of a training run beside those of a deployment, or the other way round."""
-    problems = [
-        Problem(path=f"--{name.replace('_', '-')}", given=str(value), expected=expected, todo=todo)
-        for name, value in options.items()
-        if value not in (None, "")
-    ]
-    if problems:
-        raise InputError(problems)
-
-
 # -- training ---------------------------------------------------------------------------------------------------------
-
-
-def _plan_training(
-    request: PlanRequest, out: PlanOut, calibration: Path | None, anchor: Sequence[str], profile: str | None
-) -> None:
-    """Search for the best plan of a request; print the best ones, the reasons, and what was written.
-
-    A page for people names changes that gain something; files list all that were tried.
-    """
-    if out.to:
-        from ridgeline.targets import training_target
-
-        request = replace(request, target=training_target(out.to))
-    refuse_filled(out.folder, out.force)
-    with _watching("plan", quiet=out.json) as watch:
-        answer = api.recommend(
-            request, watch, calibration=calibration, anchor=anchor, profile=profile,
-            all_gains=out.json or out.html is not None, on_best=None if out.json else watch.print_best,
-        )  # fmt: skip
-    _tell(answer, watch, out)
 
 
 def _tell(found: Recommendation, watch: _Watch, out: PlanOut) -> None:
@@ -210,20 +174,10 @@ def _tell(found: Recommendation, watch: _Watch, out: PlanOut) -> None:
 # -- serving ----------------------------------------------------------------------------------------------------------
 
 
-def _plan_serving(model: str, priced: StepPricing, out: PlanOut, **options: Unpack[DeploymentOptions]) -> None:
-    """Print the deployment that a question asks for, and write it as asked: a scenario, a page, a picture."""
-    from ridgeline.report import refuse_picture, write_picture
-    from ridgeline.search import DeploymentRequest, recommend_deployment
+def _tell_deployment(found: DeploymentAnswer, watch: _Watch, out: PlanOut) -> None:
+    """Print the deployment that was found, and write it as asked: a scenario, a page, a picture."""
+    from ridgeline.report import write_picture
 
-    refuse_picture(out.picture, "plan")
-    request = replace(DeploymentRequest.from_options(model, **options), priced=priced)
-    if out.to:
-        from ridgeline.targets import serving_target
-
-        request = replace(request, target=serving_target(out.to))
-    refuse_filled(out.folder, out.force)
-    with _watching("deployment", quiet=out.json) as watch:
-        found = recommend_deployment(request, watch)
     if found.best is None and not found.complete:
         say("ridgeline: stopped before a deployment was found", err=True)
         raise typer.Exit(watch.exit_code)
@@ -282,11 +236,10 @@ def _write_plan(out: PlanOut, scenario: Scenario, text: str) -> list[str]:
             write_text(out.output, text)
         return []
     from ridgeline.cli.export import lost_lines
-    from ridgeline.targets import check_lines, export
+    from ridgeline.targets import check_lines
 
-    exported = export(scenario, to=out.to)
-    for name, content in {SCENARIO: text, **exported.files}.items():
-        write_text(out.folder / name, content)
+    exported = run_api.export(scenario, to=out.to, output=out.folder, allow_misfit=True, force=True)
+    write_text(out.folder / SCENARIO, text)
     lines = [f"written: {out.folder / name}" for name in (SCENARIO, *exported.files)]
     return [*lines, *(check_lines(exported.check) if exported.check else ()), *lost_lines(exported)]
 

@@ -15,9 +15,8 @@ import typer
 
 import ridgeline
 from ridgeline import api
-from ridgeline.cli.catalog import named_model
 from ridgeline.cli.refuse import UNUSABLE
-from ridgeline.cli.streams import say
+from ridgeline.cli.streams import note, say
 from ridgeline.cli.terminal import answer, check_outputs, print_json, progress_bar
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
@@ -38,8 +37,9 @@ def predict(
 ) -> None:  # fmt: skip
     """Predict a step of training, prefill or decode, or requests under load: how long, where time goes, what fits."""
     built = api.scenario_of(
-        named_model(scenario), on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or ()
-    )
+        scenario, on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or (),
+        note=note,
+    )  # fmt: skip
     conditions: NetworkOptions = {}
     if network == "simulated" or paths != "ecmp":
         conditions["paths"] = paths
@@ -175,11 +175,9 @@ def roofline(
 
 def profile(names: list[str], output: Path | None = None, json: bool = False) -> None:
     """Show what was measured of a machine: ceilings against the data sheet, slow chips; import and merge profiles."""
-    from ridgeline.cost import profile_report, profile_text
-
     check_outputs(output)
     merged = ridgeline.profile(*names)
     if output is not None:
-        write_text(output, profile_text(merged))
+        write_text(output, merged.text())
         say(f"{output}: {len(merged.rows)} measurements", err=True)
-    answer(profile_report(merged), json)
+    answer(ridgeline.profile_report(merged), json)

@@ -1,29 +1,29 @@
-"""Turn `ridgeline run`, `pack`, `doctor`, `characterize` and `preflight` into calls of the library.
+"""Turn `ridgeline run`, `pack`, `doctor`, `characterize`, `preflight` and `bringup` into calls of the library.
 
 0    done, nothing wrong; run --verify, --dry: equal
 1    run --verify: loss or a gradient differs; --dry: an op does; preflight: a chip, link or setting is wrong;
-     doctor: a package that every verb needs is missing
+     doctor: a package that every verb needs is missing; bringup: an op is wrong, or with --faults one was not caught
 2    refused, a worker was lost, or the last checkpoint could not be written
 130  stopped by Ctrl-C, in order
 """
 
 from __future__ import annotations
 
+import json as codec
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 import ridgeline
-from ridgeline import api
+from ridgeline import run_api
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
-from ridgeline.cli.streams import say
+from ridgeline.cli.streams import note, say
 from ridgeline.cli.terminal import answer, check_outputs, print_json, progress_bar, stderr_console
-from ridgeline.core.errors import InputError
+from ridgeline.core.encode import to_json
 from ridgeline.core.files import write_text
 
 if TYPE_CHECKING:
@@ -43,34 +43,30 @@ def run(
     """Train a scenario's model by its plan, here; it starts a process for each rank, or joins those of torchrun."""
     from ridgeline.runtime.train import RunOptions, RunOutcome
 
-    built = ridgeline.read_scenario(scenario, settings or ())
+    changes = settings or ()
     if dry:
-        comparison = ridgeline.dry_run(built)
+        comparison = ridgeline.dry_run(ridgeline.read_scenario(scenario, changes))
         answer(comparison, json)
         if not comparison.equal:
             raise typer.Exit(1)
         return
     options = RunOptions(
-        steps=steps, device=device or api.torch_device(built), backend=backend, data=data, rate=rate, seed=seed,
-        every=every, folder=str(output or ""), resume=resume, timeout=timeout, restarts=restarts, verify=verify,
+        steps=steps, device=device, backend=backend, data=data, rate=rate, seed=seed, every=every,
+        folder=str(output or ""), resume=resume, timeout=timeout, restarts=restarts, verify=verify,
         trace=str(trace or ""), elastic=elastic, launcher=launcher, tensorboard=tensorboard,
         weights=str(weights or ""), save_weights=str(save_weights or ""),
     )  # fmt: skip
     if sbatch is not None:
-        from ridgeline.runtime.train import SbatchScript, refusals
-        from ridgeline.targets import slurm_run
-
-        if problems := (*ridgeline.check(built), *refusals(built)):
-            raise InputError(problems)
-        write_text(sbatch, slurm_run(built, (str(scenario), *_words(options, device, settings or ()))))
+        script = run_api.write_sbatch(sbatch, scenario, options, changes)
         if json:
-            print_json(SbatchScript(output=sbatch))
+            print_json(script)
         else:
             say(f"{sbatch}: sbatch {sbatch}")
         return
-    expected_step = None if verify else api.expected_step(built)
-    with _live(options, expected_step, json) as (tell, note):
-        outcome = ridgeline.run(built, options, tell=tell, note=note)
+    built = ridgeline.read_scenario(scenario, changes)
+    expected_step = None if verify else run_api.expected_step(built)
+    with _live(options, expected_step, json) as (tell, hear):
+        outcome = ridgeline.run(built, options, tell=tell, note=hear)
     if outcome is None:  # rank 0 speaks for all
         return
     answer(outcome, json)
@@ -82,21 +78,6 @@ def run(
         say(f"{trace}: a trace of each rank; `ridgeline explain {scenario} {trace}` accounts for the gap")
     if outcome.stopped or outcome.unsaved:
         raise typer.Exit(STOPPED if outcome.stopped else UNUSABLE)
-
-
-def _words(options: RunOptions, device: str, settings: Sequence[str]) -> Iterator[str]:
-    """The options that are not as they are by default, as a command line gives them."""
-    usual = type(options)()
-    for item in fields(options):
-        value = getattr(options, item.name)
-        if value == getattr(usual, item.name) or item.name == "device":
-            continue
-        yield {"folder": "--output"}.get(item.name, f"--{item.name.replace('_', '-')}")
-        if value is not True:
-            yield str(value)
-    yield from ("--device", device) if device else ()
-    for setting in settings:
-        yield from ("--set", setting)
 
 
 @contextmanager
@@ -114,7 +95,7 @@ def _live(
                 say(step_line(row, options.steps, expected))
                 sys.stdout.flush()
 
-        yield print_some, lambda line: say(line, err=True)
+        yield print_some, note
         return
     from rich.live import Live
     from rich.text import Text
@@ -194,3 +175,46 @@ def preflight(
     answer(figures, json)
     if not figures.ok:
         raise typer.Exit(1)
+
+
+def bringup(
+    model: str = "", device: str = "cpu", faults: Path | None = None, fault: str = "", allow: list[str] | None = None,
+    seed: int = 0, chip: str | None = None, profile: Path | None = None, save_fingerprint: bool = False,
+    graph_breaks: bool = False, msprobe: Path | None = None, html: Path | None = None, output: Path | None = None,
+    json: bool = False,
+) -> None:  # fmt: skip
+    """Run a model on a device: every op, the ladder, invariances; judged against fp64 arithmetic on the host."""
+    from ridgeline.runtime import need_torch
+    from ridgeline.runtime.bringup import BringUp, FaultsReport
+
+    need_torch("bringup")
+    report, repros = _outputs(html, output)
+
+    def show(found: BringUp) -> None:
+        if not json and not fault and faults is not None:
+            answer(found, json)
+
+    found = ridgeline.bringup(
+        model, device, faults=faults or "", fault=fault, allow=allow or (), seed=seed, chip=chip, profile=profile,
+        save_fingerprint=save_fingerprint, graph_breaks=graph_breaks, msprobe=msprobe, folder=repros,
+        tell=None if json else note, each=show,
+    )  # fmt: skip
+    if html is not None:
+        from ridgeline.report import page
+
+        write_text(html, page(found))
+    if report is not None:
+        write_text(report, codec.dumps(to_json(found), indent=1, allow_nan=False) + "\n")
+    answer(found, json)
+    is_right = found.caught == len(found.faults) if isinstance(found, FaultsReport) else found.right
+    raise typer.Exit(0 if is_right else 1)
+
+
+def _outputs(html: Path | None, output: Path | None) -> tuple[Path | None, Path | None]:
+    """Where the report goes, and where reproductions do; both are refused before the work if they cannot be written."""
+    is_file = output is not None and output.suffix == ".json"
+    report = output if output is None or is_file else output / "report.json"
+    if output is not None and not is_file:
+        output.mkdir(parents=True, exist_ok=True)
+    check_outputs(html, report)
+    return report, None if is_file else output

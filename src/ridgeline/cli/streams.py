@@ -67,6 +67,11 @@ def say(text: str, *, err: bool = False, nl: bool = True) -> None:
     print(text, file=sys.stderr if err else sys.stdout, end="\n" if nl else "")
 
 
+def note(line: str) -> None:
+    """Say how far something is, where answers do not go."""
+    say(line, err=True)
+
+
 def is_unicode(stream: TextIO) -> bool:
     """Whether it takes every character."""
     return (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-").startswith("utf")

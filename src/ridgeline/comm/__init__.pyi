@@ -5,13 +5,12 @@ from ridgeline.comm.answer import CollectiveOptions as CollectiveOptions
 from ridgeline.comm.answer import CollectivePrices as CollectivePrices
 from ridgeline.comm.answer import CollectiveTime as CollectiveTime
 from ridgeline.comm.answer import LayerPrice as LayerPrice
-from ridgeline.comm.answer import asked_graph as asked_graph
 from ridgeline.comm.answer import collective as collective
-from ridgeline.comm.answer import timed_file as timed_file
+from ridgeline.comm.answer import collective_list as collective_list
+from ridgeline.comm.answer import collective_verify as collective_verify
 from ridgeline.comm.bounds import lower_bound as lower_bound
 from ridgeline.comm.comparisons import AlgorithmList as AlgorithmList
 from ridgeline.comm.comparisons import SizeRange as SizeRange
-from ridgeline.comm.comparisons import list_algorithms as list_algorithms
 from ridgeline.comm.contract import PLAIN_COLLECTIVES as PLAIN_COLLECTIVES
 from ridgeline.comm.contract import Collective as Collective
 from ridgeline.comm.contract import bus_factor as bus_factor

@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Unpack, cast
 
 import numpy as np
 
 from ridgeline.comm.algorithm import Algorithm, Candidate
 from ridgeline.comm.bounds import TimeBound, chunked_bound, lower_bound, sequence_bound, time_bound
-from ridgeline.comm.comparisons import SizeRange, crossings
+from ridgeline.comm.comparisons import AlgorithmList, SizeRange, crossings, list_algorithms
 from ridgeline.comm.contract import PLAIN_COLLECTIVES, Collective, bus_factor
-from ridgeline.comm.formats.files import CollectiveFile
+from ridgeline.comm.formats.files import CollectiveFile, read_collective
 from ridgeline.comm.graph import Graph, LinkLoad, bytes_of, group_ranks, link_load, parsed_quantity, refusal, slow_links
 from ridgeline.comm.graph import without as degraded
 from ridgeline.comm.library.table import ALGORITHMS
@@ -318,6 +319,38 @@ def timed_file(found: CollectiveFile, graph: Graph, size: str | float) -> Collec
     timing = time_algorithm(algorithm, graph, size_bytes)
     time_ = answer(algorithm.contract.collective, graph, size_bytes, algorithm, timing, None)
     return replace(time_, verification=found.verification)
+
+
+def collective_list(
+    *, on: str = "", topology: str = "", link: str | float = "50 GB/s", latency: str | float = "0.5 us",
+    size: str | float = "1 GB", outer: str | float | None = None, without: Iterable[str] = (), groups: str = "",
+) -> AlgorithmList:  # fmt: skip
+    """Every algorithm of the library, for each collective it can do on a network: a torus of 4 x 4 unless one is given.
+
+    >>> any(entry.algorithm == "ring" for entry in collective_list(topology="ring:4").algorithms)
+    True
+    """
+    shape = topology if on or topology else "torus:4x4"
+    return list_algorithms(asked_graph(on, shape, link, latency, outer, without, (), groups), size)
+
+
+def collective_verify(
+    file: Path, *, on: str = "", topology: str = "", link: str | float = "50 GB/s", latency: str | float = "0.5 us",
+    size: str | float = "1 GB", profile: str = "", timed: bool = False,
+) -> CollectiveFile | CollectiveTime:  # fmt: skip
+    """What a file of a collective holds, checked; with the time of its algorithm where a network is given.
+
+    profile   msccl or rccl: whose limits an XML file is held against
+    timed     time it without a network too, on a switch of equal links
+    """
+    if profile not in ("", "msccl", "rccl"):
+        expectation = "--to rccl or msccl: whose limits an XML file is held against"
+        raise refusal("--to", f"verify --to {profile}", expectation)
+    content = read_collective(file, profile)
+    if content.algorithm is None or not (on or topology or timed):
+        return content
+    shape = topology if on or topology else f"switch:{content.algorithm.ranks}"
+    return timed_file(content, asked_graph(on, shape, link, latency), size)
 
 
 def asked_graph(

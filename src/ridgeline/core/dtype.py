@@ -82,6 +82,8 @@ DTYPES: Mapping[str, DType] = MappingProxyType(
         )
     }
 )
+PEAKS = tuple(dict.fromkeys(item.peak for item in DTYPES.values()))
+"""Keys of the peaks that formats are multiplied at, in the order of their columns."""
 # other spellings met in configs and tables
 ALIASES: Mapping[str, str] = MappingProxyType(
     {

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from types import MappingProxyType
+from typing import ClassVar
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
@@ -27,7 +28,6 @@ from ridgeline.core.records import dataclass
 
 FURTHEST = 100.0  # no logarithm, slope or offset of a run is anywhere near
 KNOWN_BY = 5  # family, die, chip, kernel, engine; files before dies were told apart have the other four
-MOST_RUNS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +94,8 @@ class Anchored:
     """The runs that anchored a calibration, and by how much they moved its offsets."""
 
     components: Components
+    MOST_RUNS: ClassVar = 1000
+
     runs: tuple[AnchorRun, ...]
     moved: Mapping[str, float]
 
@@ -131,8 +133,8 @@ def anchored_from(table: object, where: str) -> Anchored:
     offsets = table.get("moved") if isinstance(table, Mapping) else None
     if not isinstance(table, Mapping) or not isinstance(runs, Sequence) or not isinstance(offsets, Mapping):
         raise _input_error("anchored", "another value", "`components`, `moved` and `runs`", where)
-    if len(runs) > MOST_RUNS:
-        raise _input_error("anchored.runs", f"{len(runs)} runs", f"at most {MOST_RUNS}", where)
+    if len(runs) > Anchored.MOST_RUNS:
+        raise _input_error("anchored.runs", f"{len(runs)} runs", f"at most {Anchored.MOST_RUNS}", where)
     return Anchored(
         components=components_from(table.get("components"), where),
         runs=tuple(_run(run, where) for run in runs),
@@ -179,9 +181,3 @@ def _number(table: object, name: object, where: str, *, below: float = FURTHEST,
 def _input_error(path: str, given: str, expected: str, where: str) -> InputError:
     todo = "write the file again with `ridgeline fit --with RUN -o FILE.json`"
     return InputError(Problem(path=path, given=given, expected=expected, todo=todo, where=where))
-
-
-def weigh_runs(runs: Sequence[AnchorRun], weights: Sequence[float], noise: Sequence[float]) -> tuple[AnchorRun, ...]:
-    """The runs with these weights and noises."""
-    columns = zip(runs, weights, noise, strict=True)
-    return tuple(replace(run, weight=float(weight), noise=float(spread_s)) for run, weight, spread_s in columns)

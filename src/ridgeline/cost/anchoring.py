@@ -11,9 +11,7 @@ the whole step that parameters do not explain.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import exp, log2
-from types import MappingProxyType
 
 import numpy as np
 
@@ -22,7 +20,20 @@ from ridgeline.cost.anchored import Anchored, AnchorRun, Components, Sensitivity
 from ridgeline.cost.calibration import APART, PARAMETERS, Calibration, Owner, owners
 from ridgeline.plan.scenario import Scenario
 
-COMMON = 1 / 3  # how far a common value moves for one user, against what is a chip's or an engine's own
+__all__ = (
+    "APART",
+    "PARTS",
+    "AnchorRun",
+    "Anchored",
+    "Components",
+    "Sensitivity",
+    "after_one_more",
+    "basis",
+    "covariance",
+    "shape_of",
+    "variances",
+)
+
 LENGTH = 2.0  # doublings of a size over which the effect of alike runs fades
 OTHER = {"experts": 1.0, "chip": 2.0, "engine": 2.0}  # squared distance of runs that differ in this
 OWNERS: tuple[Owner, ...] = tuple(APART)
@@ -68,7 +79,7 @@ def _slopes(each: Sequence[Sensitivity]) -> Array:
 
 
 def _along_parameters(one: Array, other: Array, alike: Sequence[Array]) -> Array:
-    prior_spread = np.array([item.spread for item in PARAMETERS.values()]) * COMMON
+    prior_spread = np.array([item.common_spread for item in PARAMETERS.values()])
     products: Array = (one * prior_spread**2) @ other.T
     for owner, same in zip(OWNERS, alike, strict=True):
         indices = [index for index, item in enumerate(PARAMETERS.values()) if owner in item.per]
@@ -99,35 +110,6 @@ def sum_parts(parts: Sequence[Array], components: Components, names: Sequence[st
         getattr(components, name) ** 2 * part for name, part in zip(PARTS, parts, strict=True) if name in names
     ]
     return np.asarray(sum(scaled_parts[1:], start=scaled_parts[0]))
-
-
-def offsets_of(runs: Sequence[AnchorRun], components: Components) -> dict[str, float]:
-    """What the weights of runs move: the offset of every parameter, common and by owner."""
-    offsets: dict[str, float] = {}
-    for run in runs:
-        sensitivity = run.sensitivity
-        for name, slope in sensitivity.slopes.items():
-            item = PARAMETERS.get(name)
-            if item is None:
-                continue
-            push = components.owners**2 * slope * run.weight
-            offsets[name] = offsets.get(name, 0.0) + push * (item.spread * COMMON) ** 2
-            for owner in item.per:
-                if member := sensitivity.owners[OWNERS.index(owner)]:
-                    key = f"{name}/{member}"
-                    offsets[key] = offsets.get(key, 0.0) + push * APART[owner] ** 2
-    return offsets
-
-
-def before_anchors(calibration: Calibration) -> Calibration:
-    """The calibration as it was before runs anchored it."""
-    if calibration.anchored is None:
-        return calibration
-    offsets = dict(calibration.offsets)
-    for name, by in calibration.anchored.moved.items():
-        offsets[name] = offsets.get(name, 0.0) - by
-    source = calibration.source.partition(", anchored on ")[0]
-    return replace(calibration, offsets=MappingProxyType(offsets), source=source, anchored=None)
 
 
 def pace_of(calibration: Calibration, scenario: Scenario) -> float:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cache
 from math import exp, inf, log
 from pathlib import Path
@@ -57,6 +57,7 @@ BARE_LOOPS = ("torch-compile", "torch-eager")
 # of what other software loses: of the seconds that a step costs whatever it does (a launch or two, a synchronisation),
 # and of a step to what no op explains (kernels of five traced steps on an H200 fill 97 to 100 % of them)
 BARE_SHARES: Mapping[str, float] = MappingProxyType({"fixed": 0.1, "slack": 0.25})
+COMMON = 1 / 3  # how far a common value moves for one user, against what is a chip's or an engine's own
 SHIPPED_CALIBRATION = Path(__file__).parent / "calibration.json"
 SHIPPED_SERVING = Path(__file__).parent / "serving_calibration.json"
 FURTHEST = 100.0  # no offset that keeps a value off the ends of its range is anywhere near
@@ -81,6 +82,11 @@ class Parameter:
     group: str = "serving"
     per: tuple[Owner, ...] = ()
     spread: float = 1.0
+
+    @property
+    def common_spread(self) -> float:
+        """How far the common value moves for one user, in units of x."""
+        return self.spread * COMMON
 
     @overload
     def value(self, offset: float) -> float: ...
@@ -133,7 +139,50 @@ class Calibration:
 
     def owner_value(self, name: str, own: Owners) -> float:
         """The parameter's value for what a scenario's chip and engine are known by."""
-        return _owned_value(PARAMETERS[name], self.offsets, own) * known_share(name, own)
+        return _owned_value(PARAMETERS[name], self.offsets, own) * own.known_share(name)
+
+    @classmethod
+    def read(cls, path: Path) -> Calibration:
+        """A calibration from a file that `ridgeline fit --with` wrote; `InputError` for anything else."""
+        table = read_table(path).data
+        offsets, source, where = table.get("offsets"), table.get("source"), str(path)
+        if not isinstance(offsets, Mapping) or not isinstance(source, str):
+            expected_text = "a calibration with `source` and `offsets`"
+            todo = "write one with `ridgeline fit --with FILE.csv -o FILE.json`"
+            raise InputError(Problem(path="", given="another table", expected=expected_text, todo=todo, where=where))
+        problems = [
+            Problem(
+                path=f"offsets.{name}",
+                given=repr(value)[:40],
+                expected="a number of a known parameter",
+                where=where,
+            )
+            for name, value in offsets.items()
+            if name.partition("/")[0] not in PARAMETERS
+            or isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not abs(value) < FURTHEST
+        ]
+        if problems:
+            raise InputError(problems)
+        components = table.get("components")
+        return cls(
+            offsets=MappingProxyType({name: float(x) for name, x in offsets.items()}),
+            source=source,
+            profiles=shipped_profiles(),
+            components=default_calibration().components if components is None else components_from(components, where),
+            anchored=None if table.get("anchored") is None else anchored_from(table["anchored"], where),
+        )
+
+    def before_anchors(self) -> Calibration:
+        """The calibration as it was before runs anchored it."""
+        if self.anchored is None:
+            return self
+        offsets = dict(self.offsets)
+        for name, by in self.anchored.moved.items():
+            offsets[name] = offsets.get(name, 0.0) - by
+        source = self.source.partition(", anchored on ")[0]
+        return replace(self, offsets=MappingProxyType(offsets), source=source, anchored=None)
 
     def knows(self, chip: Chip, engine: Engine) -> tuple[bool, bool]:
         """Whether runs on this chip, and of this engine, took part in the fit."""
@@ -189,6 +238,25 @@ class Owners(NamedTuple):
         """What parameters of training may differ by, in the order of `APART`."""
         return tuple(self[: len(APART)])
 
+    def known_share(self, name: str) -> float:
+        """What a parameter is multiplied with for reasons that kernels alone have shown; 1 for most.
+
+        >>> from ridgeline.hardware.load import chip
+        >>> from ridgeline.plan.engine import engine
+        >>> h100, titan, nemo = chip("h100-sxm"), engine("torchtitan"), engine("nemo")
+        >>> owners(h100, titan).known_share("attention"), owners(h100, nemo).known_share("attention")
+        (0.55, 1.0)
+        >>> owners(chip("mi325x"), engine("rocm-mlperf")).known_share("matmul_8")
+        0.7
+        >>> owners(h100, engine("torch-compile")).known_share("fixed")
+        0.1
+        """
+        if name in BARE_SHARES and self.engine in BARE_LOOPS:
+            return BARE_SHARES[name]
+        if name.startswith("matmul"):
+            return PRODUCTS.get(self.family, 1.0)
+        return KERNELS.get(self.kernel, 1.0) if name == "attention" else 1.0
+
 
 def owners(chip: Chip, engine: Engine) -> Owners:
     """What a chip and an engine are known by: values of theirs, so that a copy in a user's file is priced alike.
@@ -210,59 +278,11 @@ def owners(chip: Chip, engine: Engine) -> Owners:
     )
 
 
-def known_share(name: str, own: Owners) -> float:
-    """What a parameter is multiplied with for reasons that kernels alone have shown; 1 for most.
-
-    >>> from ridgeline.hardware.load import chip
-    >>> from ridgeline.plan.engine import engine
-    >>> h100, titan, nemo = chip("h100-sxm"), engine("torchtitan"), engine("nemo")
-    >>> known_share("attention", owners(h100, titan)), known_share("attention", owners(h100, nemo))
-    (0.55, 1.0)
-    >>> known_share("matmul_8", owners(chip("mi325x"), engine("rocm-mlperf")))
-    0.7
-    >>> known_share("fixed", owners(h100, engine("torch-compile")))
-    0.1
-    """
-    if name in BARE_SHARES and own.engine in BARE_LOOPS:
-        return BARE_SHARES[name]
-    if name.startswith("matmul"):
-        return PRODUCTS.get(own.family, 1.0)
-    return KERNELS.get(own.kernel, 1.0) if name == "attention" else 1.0
-
-
-def read_calibration(path: Path) -> Calibration:
-    """A calibration from a file that `ridgeline fit --with` wrote; `InputError` for anything else."""
-    table = read_table(path).data
-    offsets, source = table.get("offsets"), table.get("source")
-    if not isinstance(offsets, Mapping) or not isinstance(source, str):
-        expected_text = "a calibration with `source` and `offsets`"
-        todo = "write one with `ridgeline fit --with FILE.csv -o FILE.json`"
-        raise InputError(Problem(path="", given="another table", expected=expected_text, todo=todo, where=str(path)))
-    problems = [
-        Problem(
-            path=f"offsets.{name}", given=repr(value)[:40], expected="a number of a known parameter", where=str(path)
-        )
-        for name, value in offsets.items()
-        if name.partition("/")[0] not in PARAMETERS
-        or isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not abs(value) < FURTHEST
-    ]
-    if problems:
-        raise InputError(problems)
-    components, where = table.get("components"), str(path)
-    return Calibration(
-        offsets=MappingProxyType({name: float(x) for name, x in offsets.items()}),
-        source=source,
-        profiles=shipped_profiles(),
-        components=shipped_calibration().components if components is None else components_from(components, where),
-        anchored=None if table.get("anchored") is None else anchored_from(table["anchored"], where),
-    )
-
-
 @cache
-def shipped_calibration() -> Calibration:
-    """The calibration that comes with Ridgeline, fitted by `ridgeline fit` on the bundled rows."""
+def default_calibration() -> Calibration:
+    """The calibration that comes with Ridgeline, fitted on the bundled rows; the defaults before there is one."""
+    if not SHIPPED_CALIBRATION.exists():
+        return Calibration(offsets=MappingProxyType({}))
     table = json.loads(SHIPPED_CALIBRATION.read_text(encoding="utf-8"))
     components = table.get("components")
     return Calibration(
@@ -271,11 +291,6 @@ def shipped_calibration() -> Calibration:
         profiles=shipped_profiles(),
         components=Components() if components is None else components_from(components, str(SHIPPED_CALIBRATION)),
     )
-
-
-def default_calibration() -> Calibration:
-    """The shipped calibration, or the defaults before there is one."""
-    return shipped_calibration() if SHIPPED_CALIBRATION.exists() else Calibration(offsets=MappingProxyType({}))
 
 
 def read_serving_calibration(path: Path = SHIPPED_SERVING) -> ServingCalibration:

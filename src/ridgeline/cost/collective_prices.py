@@ -26,7 +26,7 @@ from ridgeline.cost.collectives import KINDS as CLOSED_KINDS
 from ridgeline.cost.collectives import explain_collective, links_of
 from ridgeline.cost.library_times.formulas import benchmark_seconds
 from ridgeline.cost.library_times.question import CollectiveQuestion, QuestionKind, describes
-from ridgeline.cost.machine import ParameterColumns, machines_of
+from ridgeline.cost.machine import Machines, ParameterColumns
 from ridgeline.hardware.system import System
 from ridgeline.plan.engine import ENGINES
 
@@ -107,7 +107,7 @@ def step_price(name: str, size: float, system: System, calibration: Calibration 
     values = {
         parameter: np.array([numbers.owner_value(parameter, owner_names)]) for parameter in ("near", "far", "meet")
     }
-    links = links_of(machines_of([system]), ParameterColumns(values=values))
+    links = links_of(Machines.of([system]), ParameterColumns(values=values))
     options = explain_collective(CLOSED_KINDS[KINDS[name]], size, system.chips, 1, links)
     if not options:
         return LayerPrice(reason="one chip has nobody to send to")

@@ -16,13 +16,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from ridgeline.core.arrays import Array
-from ridgeline.core.dtype import peak_key
+from ridgeline.core.dtype import PEAKS, peak_key
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import DECIMAL
-from ridgeline.cost.machine import PEAKS, exponentials_per_s
+from ridgeline.cost.machine import exponentials_per_s
 from ridgeline.hardware.chip import Chip
 from ridgeline.ir.kernel import FLASH_BACKWARD, ROW_PASSES
-from ridgeline.ir.ops import FLASH_EXTRA
+from ridgeline.ir.ops import ALIGNED, FLASH_EXTRA
 
 # tiles a product may be cut into (rows, columns) and what share of the large tile's rate each reaches
 TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.93), (64.0, 128.0, 0.78), (64.0, 64.0, 0.6))
@@ -32,10 +32,16 @@ SPLITS = (1, 2, 4)  # parts of the depth that may run side by side when tiles al
 HALF_DEPTH = 192.0  # depth at which a tile's start-up and write-back cost as much as its products
 
 
-ALIGNED = 16.0  # bytes that rows must be a multiple of for whole loads into the matrix unit
 # flops/s of one core whose operands arrive 4 or 2 bytes at a time; on an H200 (132 cores, cuBLAS 13) bf16 products of
 # 8192 tokens with widths of 4098 and 4100 ran at 280 TFLOP/s, of 4095, 4097 and 50257 at 123, of 4104 and 4096 at 735
 PAIRED, SINGLE = 2.1 * DECIMAL["T"], 0.93 * DECIMAL["T"]
+
+
+def load_rate(alignment: float) -> float | None:
+    """Flops/s of one core whose matrices have rows of this alignment, in bytes; None where loads do not limit it."""
+    if alignment >= ALIGNED:
+        return None
+    return PAIRED if alignment >= 4 else SINGLE
 
 
 def unaligned_rate(alignment: Array, cores: Array) -> Array:
@@ -128,22 +134,22 @@ class ChipRates:
     exponentials: float
     host: float
 
+    @classmethod
+    def of(cls, chip: Chip) -> ChipRates:
+        """A chip's data sheet; `MissingNumber` where it lacks its memory's rate."""
+        peaks = {key: chip.peak[key].value for key in PEAKS if key in chip.peak}
+        return cls(
+            peaks=tuple(peaks.items()),
+            memory=chip.need("hbm.bandwidth").value,
+            cores=chip.cores.value if chip.cores else 1.0,
+            exponentials=exponentials_per_s(chip),
+            host=chip.host.bandwidth.value if chip.host.bandwidth else float("inf"),
+        )
+
     def peak(self, dtype: str) -> float:
         """Flops/s of a format; 0 where nobody published it."""
         rates = dict(self.peaks)
         return rates.get(peak_key(dtype, rates), 0.0)
-
-
-def chip_rates(chip: Chip) -> ChipRates:
-    """A chip's data sheet; `MissingNumber` where it lacks its memory's rate."""
-    peaks = {key: chip.peak[key].value for key in PEAKS if key in chip.peak}
-    return ChipRates(
-        peaks=tuple(peaks.items()),
-        memory=chip.need("hbm.bandwidth").value,
-        cores=chip.cores.value if chip.cores else 1.0,
-        exponentials=exponentials_per_s(chip),
-        host=chip.host.bandwidth.value if chip.host.bandwidth else float("inf"),
-    )
 
 
 def product_roof(sizes: Array, traffic: Array, peak: Array, memory: Array, cores: Array) -> Array:

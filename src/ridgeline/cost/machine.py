@@ -9,8 +9,8 @@ from types import MappingProxyType
 import numpy as np
 
 from ridgeline.comm.closed_form import TopologyColumns, leaving, topology_columns
-from ridgeline.core.arrays import Array
-from ridgeline.core.dtype import DTYPES
+from ridgeline.core.arrays import Array, Index, at
+from ridgeline.core.dtype import PEAKS
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost.anchoring import pace_of
@@ -20,10 +20,10 @@ from ridgeline.hardware.chip import Chip
 from ridgeline.hardware.load import CHIPS, rated_power
 from ridgeline.hardware.system import System
 from ridgeline.hardware.topology import Torus
+from ridgeline.ir.ops import HostCopy
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 
-PEAKS = tuple(dict.fromkeys(item.peak for item in DTYPES.values()))
 WIDE = PEAKS.index("bf16")
 # flops for a joule of an H100 SXM at its rated power, by peak; it has no 4-bit unit, which would halve a flop once more
 FLOPS_PER_JOULE: Mapping[str, float] = MappingProxyType(
@@ -35,10 +35,14 @@ FLOPS_PER_JOULE: Mapping[str, float] = MappingProxyType(
         }.items()
     }
 )  # fmt: skip
+BITS = {"fp8": 8, "int8": 8, "fp4": 4, "int4": 4, "nvfp4": 4}  # of formats with a unit of their own
 MOST_OF_MEMORY = 0.98  # of its rate, whatever a clock says
 FLOPS_PER_EXPONENTIAL = 16.0  # 128 multiply-adds beside 16 exponentials a clock and core
-# which parameter says what share of a peak is sustained
-SHARE = {"fp8": "matmul_8", "int8": "matmul_8", "fp4": "matmul_4", "int4": "matmul_4"}
+
+
+def product_parameter(dtype: str) -> str:
+    """Which parameter says what share of a format's peak products sustain."""
+    return f"matmul_{BITS[dtype]}" if dtype in BITS else "matmul_wide"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +61,17 @@ class Machines:
     exponentials: Array  # a second, of the unit that works out softmax
     density: Array  # by peak: flops for a joule of rated power, over those of an H100 SXM; 1 where no power is known
 
+    @classmethod
+    def of(cls, systems: Sequence[System]) -> Machines:
+        """The columns of several systems; a number that is missing is named."""
+        rows = [_machine_row(system) for system in systems]
+        names = [field.name for field in fields(cls) if field.name != "topology"]
+        columns = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in names}
+        return cls(topology=topology_columns(systems), **columns)
 
-def machines_of(systems: Sequence[System]) -> Machines:
-    """The columns of several systems; a number that is missing is named."""
-    rows = [_machine_row(system) for system in systems]
-    names = [field.name for field in fields(Machines) if field.name != "topology"]
-    columns = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in names}
-    return Machines(topology=topology_columns(systems), **columns)
+    def copy_seconds(self, op: HostCopy, rows: Index | slice = slice(None)) -> Array:
+        """A copy over the chip's link to its host; nothing where the catalog does not state its rate."""
+        return np.asarray(op.payload_bytes / at(self.host, rows), dtype=np.float64)
 
 
 def _machine_row(system: System) -> dict[str, float | list[float]]:
@@ -148,6 +156,25 @@ class ParameterColumns:
     values: dict[str, Array]
     pace: Array | None = None
 
+    @classmethod
+    def of(cls, calibration: Calibration, scenarios: Sequence[Scenario]) -> ParameterColumns:
+        """The parameters of several scenarios under one calibration: by the chip and the engine that each carries.
+
+        Where a profile of the chip has large copies, the share of memory's rate is theirs.
+        """
+        owner_rows = [owners(scenario.system.chip, scenario.engine) for scenario in scenarios]
+        values_of = {
+            owner: {name: calibration.owner_value(name, owner) for name in PARAMETERS}
+            for owner in dict.fromkeys(owner_rows)
+        }
+        values = {name: np.array([values_of[owner][name] for owner in owner_rows]) for name in PARAMETERS}
+        if calibration.profiles:
+            values["memory"] = measured_memory(scenarios, calibration.profiles, values["memory"])
+            values["update"] = measured_updates(scenarios, calibration.profiles, values["memory"])
+        if calibration.anchored is None:
+            return cls(values=values)
+        return cls(values=values, pace=np.array([pace_of(calibration, scenario) for scenario in scenarios]))
+
     def __getitem__(self, name: str) -> Array:
         return self.values[name]
 
@@ -155,25 +182,6 @@ class ParameterColumns:
     def update(self) -> Array:
         """The share of memory's rate that an optimizer gets: that of copies where nobody measured one."""
         return self.values.get("update", self.values["memory"])
-
-
-def parameter_columns(calibration: Calibration, scenarios: Sequence[Scenario]) -> ParameterColumns:
-    """The parameters of several scenarios under one calibration: by the chip and the engine that each carries.
-
-    Where a profile of the chip has large copies, the share of memory's rate is theirs.
-    """
-    owner_rows = [owners(scenario.system.chip, scenario.engine) for scenario in scenarios]
-    values_of = {
-        owner: {name: calibration.owner_value(name, owner) for name in PARAMETERS}
-        for owner in dict.fromkeys(owner_rows)
-    }
-    values = {name: np.array([values_of[owner][name] for owner in owner_rows]) for name in PARAMETERS}
-    if calibration.profiles:
-        values["memory"] = measured_memory(scenarios, calibration.profiles, values["memory"])
-        values["update"] = measured_updates(scenarios, calibration.profiles, values["memory"])
-    if calibration.anchored is None:
-        return ParameterColumns(values=values)
-    return ParameterColumns(values=values, pace=np.array([pace_of(calibration, scenario) for scenario in scenarios]))
 
 
 def measured_updates(scenarios: Sequence[Scenario], profiles: Mapping[str, Profile], fitted: Array) -> Array:

@@ -14,17 +14,19 @@ from typing import assert_never
 
 import numpy as np
 
-from ridgeline.core.arrays import Array, Index
+from ridgeline.core.arrays import Array, Index, Mask, at
+from ridgeline.core.dtype import PEAKS
 from ridgeline.core.records import dataclass
-from ridgeline.cost.collectives import KINDS
-from ridgeline.cost.machine import PEAKS
+from ridgeline.cost.collectives import ALL_REDUCE, KINDS
+from ridgeline.cost.kernels import SERVED_TILES, TILES, padded_flops
+from ridgeline.cost.machine import Machines
 from ridgeline.cost.step_part import AXES
 from ridgeline.ir.ops import Attend, Collective, MatMul, Num, Op, Stream
-from ridgeline.ir.program import Program, Section
+from ridgeline.ir.program import PHASES, Program, Section
 
 Fields = Sequence[tuple[Num, ...]]  # of ops of one type
 Table = Callable[[Fields, int], Array]
-PHASES = 4  # forward, backward input, backward weight, recompute
+BLOCK = 8192  # products tiled at once, so that what is tried of them stays in the cache
 _PLACE = {str(axis): place for place, axis in enumerate(AXES)}
 
 
@@ -51,17 +53,32 @@ class OpTable:
         """The cell of every slot."""
         return np.repeat(self.cell, PHASES)
 
+    @property
+    def is_all_reduce(self) -> Mask:
+        """Which of the collectives are all-reduces."""
+        return np.asarray(self.collectives[0] == ALL_REDUCE)
 
-def tabulate_ops(programs: Sequence[Program]) -> OpTable:
-    """The columns of several programs, a cell each; their sections one after the other."""
-    sections = [section for program in programs for section in program.sections]
-    cells = np.repeat(np.arange(len(programs)), [len(program.sections) for program in programs])
-    return _gather_columns(sections, 1, cells, _numbers)
+    @classmethod
+    def of(cls, programs: Sequence[Program]) -> OpTable:
+        """The columns of several programs, a cell each; their sections one after the other."""
+        sections = [section for program in programs for section in program.sections]
+        cells = np.repeat(np.arange(len(programs)), [len(program.sections) for program in programs])
+        return _gather_columns(sections, 1, cells, _numbers)
 
+    @classmethod
+    def over(cls, sections: Sequence[Section], cells: int) -> OpTable:
+        """Columns of sections whose sizes are numbers or arrays over cells; section s of cell c at s cells + c."""
+        return _gather_columns(sections, cells, np.tile(np.arange(cells), len(sections)), columns_over(cells))
 
-def op_table_over(sections: Sequence[Section], cells: int) -> OpTable:
-    """Columns of sections whose sizes are numbers or arrays over cells; section s of cell c stands at s cells + c."""
-    return _gather_columns(sections, cells, np.tile(np.arange(cells), len(sections)), columns_over(cells))
+    def padded_flops(self, machines: Machines, *, served: bool = False) -> Array:
+        """Padded flops of every product, which depend on sizes and cores alone; `served`: engines swap few rows."""
+        tiled = SERVED_TILES if served else TILES
+        cell, flops = self.slot_cell[self.matmul_slot], np.empty(len(self.matmul_slot))
+        for start in range(0, len(flops), BLOCK):
+            block = slice(start, start + BLOCK)
+            m, n, k, groups = self.matmuls[:4, block]
+            flops[block] = padded_flops(m, n, k, groups, at(machines.cores, cell[block]), tiled)
+        return flops
 
 
 def _gather_columns(sections: Sequence[Section], many: int, cell: Index, table: Table) -> OpTable:
@@ -71,8 +88,7 @@ def _gather_columns(sections: Sequence[Section], many: int, cell: Index, table: 
     }
     peaks: list[int] = []
     for place, section in enumerate(sections):
-        passes = (section.forward, section.backward_input, section.backward_weight, section.recompute)
-        for phase, phase_ops in enumerate(passes):
+        for phase, phase_ops in enumerate(section.passes):
             for op in phase_ops:
                 values, slots = ops[type(op)]
                 values.append(_values(op))

@@ -52,11 +52,6 @@ class Ceiling:
         return self.measured / self.datasheet if self.datasheet else None
 
 
-def ceilings(profile: Profile, chip: Chip | None = None) -> tuple[Ceiling, ...]:
-    """The best of what a profile holds, in a fixed order."""
-    return tuple(_best_rates(profile, chip))
-
-
 def _best_rates(profile: Profile, chip: Chip | None) -> Iterator[Ceiling]:
     peaks = {key: rate.value for key, rate in chip.peak.items()} if chip else {}
     for dtype in FORMATS:
@@ -244,6 +239,25 @@ class Profile:
         device = str(self.device.get("name") or self.chip or "a device")
         return f"{device}, {self.taken}" if self.taken else device
 
+    def text(self) -> str:
+        """A profile as its file holds it, one measurement a line."""
+        head = {
+            "ridgeline_profile": VERSION,
+            "chip": self.chip or None,
+            "device": dict(self.device),
+            "host": dict(self.host),
+            "software": dict(self.software),
+            "taken": self.taken,
+            **({"fingerprint": dict(self.fingerprint)} if self.fingerprint else {}),
+        }
+        top = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+        lines = [json.dumps(_line(row)) for row in in_order(self.rows)]
+        return "{\n" + ",\n".join(top) + ',\n  "rows": [\n    ' + ",\n    ".join(lines) + "\n  ]\n}\n"
+
+    def ceilings(self, chip: Chip | None = None) -> tuple[Ceiling, ...]:
+        """The best of what it holds, in a fixed order."""
+        return tuple(_best_rates(self, chip))
+
 
 @lru_cache(maxsize=64)
 def _copy_bytes_per_s(profile: Profile) -> float | None:
@@ -387,22 +401,6 @@ def _facts(value: object) -> JsonMapping:
     )
 
 
-def profile_text(profile: Profile) -> str:
-    """A profile as its file holds it, one measurement a line."""
-    head = {
-        "ridgeline_profile": VERSION,
-        "chip": profile.chip or None,
-        "device": dict(profile.device),
-        "host": dict(profile.host),
-        "software": dict(profile.software),
-        "taken": profile.taken,
-        **({"fingerprint": dict(profile.fingerprint)} if profile.fingerprint else {}),
-    }
-    top = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
-    lines = [json.dumps(_line(row)) for row in in_order(profile.rows)]
-    return "{\n" + ",\n".join(top) + ',\n  "rows": [\n    ' + ",\n    ".join(lines) + "\n  ]\n}\n"
-
-
 def in_order(rows: Iterable[Measurement]) -> list[Measurement]:
     """Rows in the order of `OPS`, then by implementation, format and size."""
     place = {op: index for index, op in enumerate(OPS)}
@@ -422,20 +420,6 @@ def _line(row: Measurement) -> JsonObject:
 
 Choice = Profile | Path | str | None
 """A profile, its file, `none`, or nothing said: those that ship with Ridgeline."""
-
-
-def chosen_profiles(choice: Choice) -> Mapping[str, Profile]:
-    """The profiles that an option means, by chip; one that names no chip is of every chip.
-
-    >>> dict(chosen_profiles("none"))
-    {}
-    """
-    if choice is None:
-        return shipped_profiles()
-    if isinstance(choice, str) and choice.strip().lower() == "none":
-        return MappingProxyType({})
-    profile = choice if isinstance(choice, Profile) else read_profile(choice)
-    return MappingProxyType({**shipped_profiles(), profile.chip or EVERY: profile})
 
 
 def profile_for(profiles: Mapping[str, Profile], chip: str) -> Profile | None:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.cost.fingerprint import changes
-from ridgeline.cost.profile import GROUPS, Ceiling, Measurement, Profile, ceilings
+from ridgeline.cost.profile import GROUPS, Ceiling, Measurement, Profile
 from ridgeline.hardware.chip import Chip
 from ridgeline.hardware.load import CHIPS, chip
 
@@ -280,7 +280,7 @@ class ProfileReport:
 
     @property
     def ceilings(self) -> tuple[Ceiling, ...]:
-        return ceilings(self.profile, self.chip)
+        return self.profile.ceilings(self.chip)
 
     @property
     def slow(self) -> tuple[SlowChip, ...]:

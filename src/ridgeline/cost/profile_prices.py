@@ -24,8 +24,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.core.arrays import Array, Index, at
-from ridgeline.core.dtype import element_bytes
+from ridgeline.core.arrays import Array, Index, Mask, at
+from ridgeline.core.dtype import PEAKS, element_bytes
 from ridgeline.core.errors import RidgelineError
 from ridgeline.core.records import dataclass
 from ridgeline.cost.kernels import (
@@ -35,18 +35,19 @@ from ridgeline.cost.kernels import (
     attention_coordinates,
     attention_roof,
     attention_work,
-    chip_rates,
     decode_coordinates,
     halvings_to_align,
     memory_coordinates,
     product_coordinates,
     product_roof,
 )
-from ridgeline.cost.machine import PEAKS, Machines
-from ridgeline.cost.op_table import PHASES, OpTable
+from ridgeline.cost.machine import Machines
+from ridgeline.cost.op_table import OpTable
 from ridgeline.cost.profile import Measurement, Profile, profile_for
 from ridgeline.hardware.load import CHIPS, chip
-from ridgeline.ir.kernel import kernel_bytes, kernel_flops, product_bytes, product_flops
+from ridgeline.ir.kernel import FLASH_PASSES, PRODUCTS, kernel_bytes, kernel_flops, product_bytes, product_flops
+from ridgeline.ir.ops import ALIGNED
+from ridgeline.ir.program import PHASES
 from ridgeline.plan.resolve import attention_format
 from ridgeline.plan.scenario import Scenario
 
@@ -57,13 +58,6 @@ BLOCK = 4_000_000  # distances worked out at once
 SAME, REACH, END = 0.05, 1.5, 4.0  # doublings: the kernel itself; interpolated up to; nothing measured counts beyond
 LAYOUTS: Mapping[str, tuple[float, float]] = {"torch_nn": (0.6, 0.0), "torch_nt": (0.0, 0.6)}
 FROM_CACHE = 0.7
-PRODUCTS = ("gemm", "grouped_gemm")
-FLASH: Mapping[str, tuple[bool, ...]] = {
-    "attention_forward": (False,),
-    "attention_backward": (True,),
-    "attention_both": (False, True),
-}
-"""Whether each pass of an op is a backward one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +84,36 @@ class Surface:
             ratios[start : start + step] = weight @ self.ratios / weight.sum(1)
             distance[start : start + step] = np.sqrt(least)
         return ratios, distance
+
+    @classmethod
+    def of(cls, rows: Sequence[Measurement], sheet: ChipRates) -> Surface | None:
+        """The surface of rows of one op and format; None where there are none, or the sheet lacks the format's peak."""
+        if not rows:
+            return None
+        roof, place = _roof_and_state(rows, rows[0].dtype, sheet)
+        ratios = np.log([row.seconds for row in rows]) - np.log(roof)
+        is_finite = np.isfinite(ratios) & np.isfinite(place).all(1)
+        return cls(points=place[is_finite], ratios=ratios[is_finite], rows=len(rows)) if is_finite.any() else None
+
+    def price(self, row: Measurement, dtype: str, sheet: ChipRates) -> tuple[float, float, float]:
+        """Logarithm of one kernel's seconds over its roof, doublings to the nearest measured kernel, and how much of an
+        answer the fitted model gives that far from it.
+
+        dtype   in which the rows of the surface were measured
+        """
+        ratio, distance = self.read(_roof_and_state([row], dtype, sheet)[1])
+        return float(ratio[0]), float(distance[0]), float(fitted_share(distance)[0])
+
+
+def _roof_and_state(rows: Sequence[Measurement], dtype: str, sheet: ChipRates) -> tuple[Array, Array]:
+    """Roofs and coordinates of rows of one op; those of products with what else makes them differ."""
+    roof, place = roof_and_place(rows[0].op, dtype, kernel_columns(rows), sheet)
+    return roof, np.column_stack([place, product_state(rows)]) if rows[0].op == "gemm" else place
+
+
+def kernel_roof(row: Measurement, sheet: ChipRates) -> float:
+    """Seconds of a kernel at data-sheet rates."""
+    return float(roof_and_place(row.op, row.dtype, kernel_columns([row]), sheet)[0][0])
 
 
 def fitted_share(distance: Array) -> Array:
@@ -124,8 +148,8 @@ def roof_and_place(op: str, dtype: str, dims: Mapping[str, Array], sheet: ChipRa
         roof = product_roof(sizes, traffic, wide, memory, np.full(count, sheet.cores))
         place = product_coordinates(sizes, halvings_to_align(sizes))
         return roof, place if op == "gemm" else np.column_stack([place, 0.4 * np.log2(groups)])
-    if op in FLASH:
-        return _flash(FLASH[op], dims, size, (wide, np.full(count, sheet.exponentials), memory))
+    if op in FLASH_PASSES:
+        return _flash(FLASH_PASSES[op], dims, size, (wide, np.full(count, sheet.exponentials), memory))
     if op == "launch":
         return np.full(count, FLOOR), np.zeros((count, 1))
     traffic_bytes = kernel_bytes(op, dims, size)
@@ -149,19 +173,6 @@ def _flash(passes: tuple[bool, ...], dims: Mapping[str, Array], size: float, uni
     return roof, attention_coordinates(*works[0], width)
 
 
-def surface_of(rows: Sequence[Measurement], sheet: ChipRates) -> Surface | None:
-    """The surface of rows of one op and format; None where there are none, or the sheet lacks the format's peak."""
-    if not rows:
-        return None
-    op, dtype = rows[0].op, rows[0].dtype
-    roof, place = roof_and_place(op, dtype, kernel_columns(rows), sheet)
-    if op == "gemm":
-        place = np.column_stack([place, product_state(rows)])
-    ratios = np.log([row.seconds for row in rows]) - np.log(roof)
-    is_finite = np.isfinite(ratios) & np.isfinite(place).all(1)
-    return Surface(points=place[is_finite], ratios=ratios[is_finite], rows=len(rows)) if is_finite.any() else None
-
-
 PLAIN = ("torch", "torch_nn", "torch_nt", "scaled_mm", "int_mm")  # products as frameworks call the vendor's library
 LIBRARY: Mapping[str, str] = MappingProxyType({"cudnn": "cudnn", "flash-2": "flash"})
 """Implementation of attention in a profile, by an engine's attention library."""
@@ -182,7 +193,7 @@ MOST_SHARED = 16  # query heads of a cached head beyond which a decode's product
 # coordinates of products by phase beside their shape: layout, and operands from main memory
 BETWEEN = 0.5  # the same of attention between products: on an H200 1.15 to 1.24 of what it takes by itself
 STEADY = 0.75  # of what clocks lose under load, in logarithms: memory-bound kernels between products give power back
-WHOLE_READ = 16.0  # bytes
+
 PHASE_STATE = np.array([(*LAYOUTS.get(name, (0.0, 0.0)), 0.0) for name in ("torch", "torch_nn", "torch_nt", "torch")])
 
 
@@ -199,9 +210,9 @@ class KernelPrices:
 @lru_cache(maxsize=64)
 def kernel_prices(profile: Profile, sheet: ChipRates) -> KernelPrices:
     """The surfaces of a profile over a chip's data sheet."""
-    products = {key: surface_of(_products(profile, names), sheet) for key, names in FORMATS.items()}
+    products = {key: Surface.of(_products(profile, names), sheet) for key, names in FORMATS.items()}
     attention = {
-        (impl, backward): surface_of(_between_products(profile, op, impl), sheet)
+        (impl, backward): Surface.of(_between_products(profile, op, impl), sheet)
         for impl in LIBRARY.values()
         for op, backward in (("attention_forward", False), ("attention_backward", True))
     }
@@ -209,7 +220,7 @@ def kernel_prices(profile: Profile, sheet: ChipRates) -> KernelPrices:
     return KernelPrices(
         products=MappingProxyType({key: surface for key, surface in products.items() if surface}),
         attention=MappingProxyType({key: surface for key, surface in attention.items() if surface}),
-        decode=surface_of([row for row in profile.of("attention_decode") if row.impl == DECODED], sheet),
+        decode=Surface.of([row for row in profile.of("attention_decode") if row.impl == DECODED], sheet),
         steady=cold ** (1 - STEADY) * load**STEADY,
     )
 
@@ -282,10 +293,10 @@ def measured_rates(profile: Profile, scenario: Scenario) -> ChipRates:
     """The data sheet that efficiencies are shares of: the catalog's chip, else the scenario's own."""
     if profile.chip in CHIPS:
         try:
-            return chip_rates(chip(profile.chip))
+            return ChipRates.of(chip(profile.chip))
         except RidgelineError:
             pass
-    return chip_rates(scenario.system.chip)
+    return ChipRates.of(scenario.system.chip)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,24 +314,29 @@ class MeasuredOps:
     attend_fitted: Array
     attend_distance: Array
 
+    @property
+    def timed_themselves(self) -> tuple[Mask, Mask]:
+        """Which products, and which attention kernels, were themselves measured."""
+        return self.matmul_distance <= SAME, self.attend_distance <= SAME
 
-def measured_ops(
-    table: OpTable, machines: Machines, scenarios: Sequence[Scenario], profiles: Mapping[str, Profile]
-) -> MeasuredOps | None:
-    """What profiles of the scenarios' chips say of every op of a table; None without any."""
-    kernels = measured_kernels(scenarios, profiles)
-    if kernels is None:
-        return None
-    products = _matmuls(table, machines, kernels)
-    attends = _attends(table, machines, kernels)
-    return MeasuredOps(
-        matmul_s=products[0],
-        matmul_fitted=fitted_share(products[1]),
-        matmul_distance=products[1],
-        attend_s=attends[0],
-        attend_fitted=fitted_share(attends[1]),
-        attend_distance=attends[1],
-    )
+    @classmethod
+    def of(
+        cls, table: OpTable, machines: Machines, scenarios: Sequence[Scenario], profiles: Mapping[str, Profile]
+    ) -> MeasuredOps | None:
+        """What profiles of the scenarios' chips say of every op of a table; None without any."""
+        kernels = measured_kernels(scenarios, profiles)
+        if kernels is None:
+            return None
+        products = _matmuls(table, machines, kernels)
+        attends = _attends(table, machines, kernels)
+        return cls(
+            matmul_s=products[0],
+            matmul_fitted=fitted_share(products[1]),
+            matmul_distance=products[1],
+            attend_s=attends[0],
+            attend_fitted=fitted_share(attends[1]),
+            attend_distance=attends[1],
+        )
 
 
 def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tuple[Array, Array]:
@@ -346,7 +362,7 @@ def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
             roof = product_roof(
                 sizes, traffic, np.broadcast_to(peak, m.shape), at(machines.memory, rows), at(machines.cores, rows)
             )
-            halvings = np.log2(WHOLE_READ / alignment)
+            halvings = np.log2(ALIGNED / alignment)
             where = np.column_stack([product_coordinates(sizes, halvings), PHASE_STATE[phase[mine_first]]])
             ratio, distances = surface.read(where)
             least = product_flops(m, n, k, groups) / peak  # no product beats its data sheet

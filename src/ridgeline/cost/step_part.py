@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal, Self
 
+__all__ = ("AXES", "COMPUTE", "SECTION_PARTS", "Bound", "StepPart")
 Bound = Literal["compute", "memory", "network", "host"]
 
 

@@ -73,6 +73,11 @@ ROW_PASSES: Mapping[str, float] = MappingProxyType(
     }
 )  # fmt: skip
 """Passes over rows x columns elements: read and written."""
+PRODUCTS = ("gemm", "grouped_gemm")
+FLASH_PASSES: Mapping[str, tuple[bool, ...]] = MappingProxyType(
+    {"attention_forward": (False,), "attention_backward": (True,), "attention_both": (False, True)}
+)
+"""Ops of flash kernels, and whether each of their passes is a backward one."""
 COPY_PASSES: Mapping[str, float] = MappingProxyType({"copy": 2.0, "read": 1.0, "write": 1.0})
 PRODUCT_OPERANDS: Mapping[str, tuple[int, int]] = MappingProxyType(
     {

@@ -11,7 +11,7 @@ Nothing here knows a chip: `cost` prices ops.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, assert_never
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ Num: TypeAlias = int | float | NDArray[np.float64]
 # and ending a row of them; from causal kernels of 512 to 16384 tokens on an H200
 FLASH_EXTRA = (160.0, 320.0)
 
+ALIGNED = 16.0  # bytes that rows must be a multiple of for whole loads into the matrix unit
+
 CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
 Axis = Literal["tp", "cp", "dp", "ep", "etp", "edp", "pp", "shard", "replica", "host"]
 
@@ -39,7 +41,7 @@ class MatMul:
     weight_bytes   bytes of an element of the second input (k x n), in those of the first: below 1 where weights are
                 stored narrower than they are multiplied (weight-only quantization)
     out_bytes   bytes of one output element, twice that when it is read back to be added to
-    alignment   bytes to which the rows of its matrices are aligned: 16 for the matrix unit's fast path
+    alignment   bytes to which the rows of its matrices are aligned: `ALIGNED` for the matrix unit's fast path
     launches    kernels the host issues for it: one, or more where software launches one per group
     share       of what plain kernels of that format reach: less where rows have scales of their own
     """
@@ -52,7 +54,7 @@ class MatMul:
     peak: str = "bf16"
     in_bytes: float = 2.0
     out_bytes: float = 2.0
-    alignment: Num = 16.0
+    alignment: Num = ALIGNED
     launches: Num = 1.0
     share: float = 1.0
     weight_bytes: float = 1.0
@@ -67,6 +69,12 @@ class MatMul:
         """Bytes of both operands and the result."""
         sides = (self.m, self.n, self.k)
         return product_bytes(sides, self.groups, self.in_bytes, self.out_bytes, self.weight_bytes)
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel it runs, of a single plan."""
+        sides = {"m": float(self.m), "n": float(self.n), "k": float(self.k), "groups": float(self.groups)}
+        return Kernel(op="gemm", dtype=self.peak, dims=sides, moved=float(self.stream_bytes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +104,12 @@ class Attend:
     sizes: tuple[Num, Num, Num, int, int] | None = None
     steps: Num = 1
 
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel it runs, of a single plan: its flops are those that are executed."""
+        name = "attention_backward" if self.backward else "attention_forward"
+        return Kernel(op=name, dtype="bf16", dims={"flops": float(self.flops)}, moved=float(self.stream_bytes))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
@@ -109,6 +123,11 @@ class Stream:
     kernels: Num = 1.0
     waits: float = 0.0
     exponentials: Num = 0.0
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel it runs, of a single plan."""
+        return stream_kernel(float(self.stream_bytes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,19 +164,3 @@ class HostCopy:
 
 Op: TypeAlias = MatMul | Attend | Stream | Collective
 """What the passes of a section consist of."""
-
-
-def kernel_of(op: MatMul | Attend | Stream) -> Kernel:
-    """The kernel that an op of a single plan runs."""
-    traffic = float(op.stream_bytes)
-    match op:
-        case MatMul():
-            sides = {"m": float(op.m), "n": float(op.n), "k": float(op.k), "groups": float(op.groups)}
-            return Kernel(op="gemm", dtype=op.peak, dims=sides, moved=traffic)
-        case Attend():
-            name = "attention_backward" if op.backward else "attention_forward"
-            return Kernel(op=name, dtype="bf16", dims={"flops": float(op.flops)}, moved=traffic)
-        case Stream():
-            return stream_kernel(traffic)
-        case _:
-            assert_never(op)

@@ -17,8 +17,6 @@ from enum import StrEnum
 from math import prod
 from typing import Literal, NamedTuple
 
-import numpy as np
-
 from ridgeline.core.records import dataclass
 from ridgeline.ir.ops import Axis, Collective, HostCopy, Num, Op, Stream
 
@@ -57,18 +55,10 @@ class Tensor:
         """Of the whole tensor."""
         return prod(self.dims)
 
-    @property
-    def local_elements(self) -> Num:
-        """Elements that one rank holds.
 
-        >>> kv = Tensor(name="kv", dims=(1024, 4096), splits=(Split(dim=0, axis="tp", degree=8, units=4),))
-        >>> bool(kv.local_elements == kv.elements / 4)     # four heads over eight ranks: each is held twice
-        True
-        """
-        local: Num = self.elements
-        for split in self.splits:
-            local = local / (np.minimum(split.degree, split.units) if split.units else split.degree)
-        return local
+PASSES = ("forward", "backward_input", "backward_weight", "recompute")
+"""Passes of a section, in the order of a table of ops."""
+PHASES = len(PASSES)
 
 
 class SectionRole(StrEnum):
@@ -147,6 +137,11 @@ class Section:
     saved: SavedActivations = field(default_factory=SavedActivations)
     saved_without_recompute: SavedActivations = field(default_factory=SavedActivations)
     tensors: tuple[Tensor, ...] = ()
+
+    @property
+    def passes(self) -> tuple[tuple[Op, ...], ...]:
+        """Ops of each of its passes, in the order of `PASSES`."""
+        return self.forward, self.backward_input, self.backward_weight, self.recompute
 
     @property
     def role(self) -> SectionRole:

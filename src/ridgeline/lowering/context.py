@@ -8,8 +8,9 @@ from ridgeline.core.records import dataclass
 from ridgeline.ir.forward_steps import ForwardSteps
 from ridgeline.ir.fusions import is_joined
 from ridgeline.ir.ops import Num
+from ridgeline.ir.program import Section, SectionRole
 from ridgeline.models.sizing import EncoderInput
-from ridgeline.models.spec import ModelSpec
+from ridgeline.models.spec import Block, ModelSpec
 from ridgeline.plan.engine import Engine
 from ridgeline.plan.plan import Precision, Recompute
 from ridgeline.plan.resolve import Resolved, resolve
@@ -146,6 +147,12 @@ class LoweringContext:
         if self.joins("gradient sum"):
             return 2 * self.resolved.gradients.bytes_per_element
         return self.precision.activations.bytes_per_element
+
+    def block_of(self, section: Section) -> Block | None:
+        """The model's block that a section was made from; None for the two ends."""
+        if section.role is SectionRole.BLOCK:
+            return self.model.blocks[section.key.block]
+        return self.model.mtp.block if section.role is SectionRole.MTP and self.model.mtp else None
 
     @property
     def span(self) -> int:

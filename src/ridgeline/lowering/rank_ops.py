@@ -17,7 +17,7 @@ import numpy as np
 
 from ridgeline.ir.kernel import Kernel
 from ridgeline.ir.ops import Attend, Collective, MatMul, Op
-from ridgeline.ir.program import Program, Section, SectionRole, Tensor
+from ridgeline.ir.program import Program, Section, Tensor
 from ridgeline.ir.rank_ops import OpPath, RankOp, attention_size, collective_size, grouped_size, product_size
 from ridgeline.lowering.context import LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import plan_columns
@@ -25,7 +25,7 @@ from ridgeline.lowering.program import lower
 from ridgeline.lowering.step_ops import grad_reduce, layer_gather, layer_scatter, param_gather
 from ridgeline.models.mixer_parts import mixer_parts
 from ridgeline.models.parts import ffn_parts
-from ridgeline.models.spec import Block, Moe
+from ridgeline.models.spec import Moe
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import virtual_stages_by_rank
 
@@ -99,7 +99,7 @@ def _parts(ctx: LoweringContext, section: Section, op: MatMul) -> tuple[OpPath, 
 
 def _widths(ctx: LoweringContext, section: Section, label: str) -> tuple[float, ...]:
     """Widths of what a product of this label joins, in any unit."""
-    block = _block(ctx, section)
+    block = ctx.block_of(section)
     if block is None:
         return ()
     hidden = ctx.model.hidden
@@ -113,12 +113,6 @@ def _widths(ctx: LoweringContext, section: Section, label: str) -> tuple[float, 
         return ()
     copies = [max(1.0, _n(ctx.degrees.tp) / part.shared_heads) if part.shared_heads else 1.0 for part in joint.columns]
     return tuple(width * copies[-1 if place else 0] for place, width in enumerate(joint.joins))
-
-
-def _block(ctx: LoweringContext, section: Section) -> Block | None:
-    if section.role is SectionRole.BLOCK:
-        return ctx.model.blocks[section.key.block]
-    return ctx.model.mtp.block if section.role is SectionRole.MTP and ctx.model.mtp else None
 
 
 def _attention(op: Attend, count: int) -> RankOp | None:

@@ -71,11 +71,6 @@ class Attention:
         return self.kv_heads * (self.head_dim + (0 if self.keys_as_values else self.value_dim))
 
     @property
-    def cached_kv(self) -> int:
-        """Elements that a token leaves in this layer's cache; one that sees both ways waits for nothing."""
-        return self.kv if self.causal and not self.kv_shared else 0
-
-    @property
     def kv(self) -> int:
         """Elements of a token's keys and values."""
         return self.kv_heads * (self.head_dim + self.value_dim)

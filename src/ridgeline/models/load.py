@@ -56,23 +56,12 @@ RULES: tuple[NameRule, ...] = (
 _TRUNCATED = re.compile(r"\s*,?\s*\(?truncated to (\d{1,4}) layers?\)?", re.IGNORECASE | re.ASCII)
 
 
-def resolve_name(text: str) -> tuple[str, Mapping[str, int]]:
-    """The catalog id a name means and the top-level dimensions it changes; `UnknownId` when there is none.
-
-    >>> resolve_name("nvidia/Llama-3.1-8B-Instruct-FP8")
-    ('llama3.1-8b', mappingproxy({}))
-    >>> id, changed = resolve_name("Llama3.1-405B truncated to 8 layers (proxy)")
-    >>> id, dict(changed)
-    ('llama3.1-405b', {'layers': 8})
-    """
-    catalog_name = find_name(text)
-    if catalog_name is None:
-        raise UnknownId("model", text[:LONGEST], MODELS)
-    return catalog_name
-
-
 def find_name(text: str) -> tuple[str, Mapping[str, int]] | None:
-    """As `resolve_name`, with None for a name that means no model of the catalog."""
+    """The catalog id a name means and the top-level dimensions it changes; None where it means none.
+
+    >>> find_name("nvidia/Llama-3.1-8B-Instruct-FP8")
+    ('llama3.1-8b', mappingproxy({}))
+    """
     if len(text) > LONGEST or not text.isprintable():
         return None
     cut = _TRUNCATED.search(text)

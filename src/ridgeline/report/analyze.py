@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -11,7 +11,7 @@ from rich.text import Text
 from ridgeline.core.encode import NANOSECONDS_PER_US
 from ridgeline.core.units import DECIMAL, format_quantity, signed_share
 from ridgeline.report.cells import BarRow, bar, bar_table, blocks, clean, grid, list_lines, time
-from ridgeline.trace import Analysis, CounterFile, Inference, KernelCounters, Launches, MemoryRecord, QueryAnswer
+from ridgeline.trace import Analysis, CounterFile, MemoryRecord, QueryAnswer
 
 SHOWN = 8  # rows a page shows of a list
 WIDE = 30  # cells of a bar
@@ -21,10 +21,9 @@ COLOURS = {"compute": "blue", "communication": "magenta", "copy": "green", "wait
 def draw_analysis(analysis: Analysis, console: Console) -> None:
     """Print what was read, where the time went, in which classes and ops, why the chip idled, and what to do."""
     depend = _path_lines(analysis) + _rank_lines(analysis) + _memory_lines(analysis)
-    model = analysis.model.name if analysis.model else None
     parts = (
         _headline(analysis), [_split(analysis)], [_by_class(analysis)], _idle(analysis), depend,
-        _collective_lines(analysis), _inference_lines(analysis.inference, model), _rates(analysis),
+        _collective_lines(analysis), _inference_lines(analysis), _rates(analysis),
         _measured_lines(analysis), [_ops(analysis)], _finding_lines(analysis), _what_if_lines(analysis),
         _doubts(analysis),
     )  # fmt: skip
@@ -91,18 +90,19 @@ def _idle(analysis: Analysis) -> list[RenderableType]:
     )  # fmt: skip
     table = grid("left", "right", "right", "left", "right", "left", rows=rows)
     lines: list[RenderableType] = [Text("idle because of", style="dim"), table] if analysis.idle_causes else []
-    launches = dict.fromkeys(_launch_line(launch) for launch in analysis.launches)
+    launches = dict.fromkeys(_launch_lines(analysis))
     who = f" on each of {len(analysis.launches)} chips" if len(launches) == 1 and len(analysis.launches) > 1 else ""
     return [*lines, *(Text.assemble((f"launches{who} ", "dim"), line) for line in list(launches)[:4])]
 
 
-def _launch_line(one: Launches) -> str:
-    graphs = f", {one.graph_spans:,} from {one.graph_replays:,} graph replays" if one.graph_replays else ""
-    return (
-        f"{one.spans:,} spans by {one.calls:,} calls of {time(one.call_ns)}{graphs}; started "
-        f"{time(one.delay_ns)} later, {one.queue_depth:.1f} queued on average, "
-        f"{one.empty_queue:.0%} on an empty queue"
-    )
+def _launch_lines(analysis: Analysis) -> Iterator[str]:
+    for chip in analysis.launches:
+        graphs = f", {chip.graph_spans:,} from {chip.graph_replays:,} graph replays" if chip.graph_replays else ""
+        yield (
+            f"{chip.spans:,} spans by {chip.calls:,} calls of {time(chip.call_ns)}{graphs}; started "
+            f"{time(chip.delay_ns)} later, {chip.queue_depth:.1f} queued on average, "
+            f"{chip.empty_queue:.0%} on an empty queue"
+        )
 
 
 def _rates(analysis: Analysis) -> list[RenderableType]:
@@ -226,9 +226,10 @@ def _memory_lines(analysis: Analysis) -> list[RenderableType]:
 # -- inference --------------------------------------------------------------------------------------------------------
 
 
-def _inference_lines(inference: Inference | None, model: str | None) -> list[RenderableType]:
+def _inference_lines(analysis: Analysis) -> list[RenderableType]:
     """The engine's steps in words; nothing for a trace without."""
     lines: list[RenderableType] = []
+    inference = analysis.inference
     if inference is not None:
         prefill, decode, mixed = inference.prefill_steps, inference.decode_steps, inference.mixed_steps
         counts = {"prefill": prefill, "decode": decode, "mixed": mixed}
@@ -242,8 +243,9 @@ def _inference_lines(inference: Inference | None, model: str | None) -> list[Ren
         if inference.prefill_ns:
             parts.append(f"prefill {time(inference.prefill_ns)}")
         lines.append(Text.assemble(("engine steps ", "dim"), ", ".join(parts)))
-    if model is not None:
-        lines.append(Text(f"kernels without recorded operands are priced by the sizes of {model}", style="dim"))
+    if analysis.model is not None:
+        note = f"kernels without recorded operands are priced by the sizes of {analysis.model.name}"
+        lines.append(Text(note, style="dim"))
     return lines
 
 
@@ -259,8 +261,8 @@ def draw_counters(found: CounterFile, console: Console) -> None:
     """Print the table of counters without a timeline."""
     title = f"{found.sources[0]}  {found.format}: {found.launches:,} launches of {found.names:,} kernels"
     note = "counters of kernels, no timeline: pass the trace too, ridgeline analyze TRACE --counters FILE"
-    kernels = [(kernel.duration_ns * kernel.launches, kernel.launches, kernel) for kernel in found.kernels[:ALL]]
-    console.print(Group(Text.assemble(clean(title), style="bold"), Text(note, style="dim"), Text(""), _table(kernels)))
+    head = Text.assemble(clean(title), style="bold")
+    console.print(Group(head, Text(note, style="dim"), Text(""), _counter_table(found)))
 
 
 def _measured_lines(analysis: Analysis) -> list[RenderableType]:
@@ -268,8 +270,7 @@ def _measured_lines(analysis: Analysis) -> list[RenderableType]:
     found = analysis.measured
     lines: list[RenderableType] = []
     if found.kernels:
-        kernels = [(kernel.total_ns, kernel.spans, kernel.counters) for kernel in found.kernels[:COUNTERS_SHOWN]]
-        lines += [Text("measured by counters, as shares of the peak", style="dim"), _table(kernels)]
+        lines += [Text("measured by counters, as shares of the peak", style="dim"), _counter_table(analysis)]
     absent = found.absent_names
     if absent:
         names = ", ".join(name[:60] for name in absent[:6]) + (" …" if len(absent) > 6 else "")
@@ -279,8 +280,13 @@ def _measured_lines(analysis: Analysis) -> list[RenderableType]:
     return lines
 
 
-def _table(kernels: Iterable[tuple[float, int, KernelCounters]]) -> Table:
-    """A row for each kernel, behind its total in nanoseconds and its spans."""
+def _counter_table(found: CounterFile | Analysis) -> Table:
+    """A row for each kernel, behind its total time and its launches, in a trace those that are in it."""
+    if isinstance(found, CounterFile):
+        kernels = [(kernel.duration_ns * kernel.launches, kernel.launches, kernel) for kernel in found.kernels[:ALL]]
+    else:
+        in_trace = found.measured.kernels[:COUNTERS_SHOWN]
+        kernels = [(kernel.total_ns, kernel.spans, kernel.counters) for kernel in in_trace]
     table = Table(box=None, show_header=True, pad_edge=False, header_style="dim")
     for head in HEADS:
         table.add_column(head, justify="left" if head == "kernel" else "right", no_wrap=head != "kernel")

@@ -10,7 +10,7 @@ from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.evidence import Quoted
 from ridgeline.core.records import dataclass
-from ridgeline.cost import FORMATS, ceilings, profile_for, shipped_profiles
+from ridgeline.cost import FORMATS, profile_for, shipped_profiles
 from ridgeline.hardware.chip import PEAK_KEYS, Chip, Ratio, link_bytes_per_flop, ridge_points
 from ridgeline.hardware.system import System, Tier
 from ridgeline.hardware.topology import bisection_bytes_per_s, diameter, label
@@ -131,7 +131,7 @@ def _measured_numbers(chip: Chip) -> JsonObject:
     paths |= {f"product {name}": f"peak.{dtype(name).peak}" for name in FORMATS}
     return {
         paths[best.name]: {"value": best.measured, "unit": best.unit, "share": best.share, "where": best.where}
-        for best in ceilings(profile, chip)
+        for best in profile.ceilings(chip)
         if best.name in paths
     } | {"profile": profile.title}
 

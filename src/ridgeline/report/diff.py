@@ -12,7 +12,7 @@ from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.hardware.what_if import system_title
 from ridgeline.report.cells import better_or_worse, blocks, clean, grid, list_lines, signed_time, time
 from ridgeline.report.html import document, escape_text, facts, label, page_style, rule, section, svg, table
-from ridgeline.trace import CauseTime, Diff, DiffRuns, Place
+from ridgeline.trace import Diff, DiffRuns
 
 SHOWN = 4  # of a cause on a page
 LEAST = 0.02  # of the whole difference: smaller items are not on the page
@@ -21,8 +21,7 @@ ROUNDING = 50  # nanoseconds: less is not shown
 
 def draw_diff(diff: Diff, console: Console) -> None:
     """Print the two steps, the causes of their difference with the largest items, and where it lies."""
-    places = (("phase", diff.phases), ("class", diff.classes), ("layer", diff.layers))
-    console.print(blocks(_head(diff), _causes(diff), *(_places(by, rows) for by, rows in places)))
+    console.print(blocks(_head(diff), _causes(diff), *(_places(diff, by) for by in diff.places)))
 
 
 def draw_runs(diffs: DiffRuns, console: Console) -> None:
@@ -85,8 +84,8 @@ def _causes(diff: Diff) -> list[RenderableType]:
     return [Text(match, style="dim"), table]
 
 
-def _places(by: str, places: Sequence[Place]) -> list[RenderableType]:
-    rows = [place for place in places if abs(place.delta_ns) >= ROUNDING]
+def _places(diff: Diff, by: str) -> list[RenderableType]:
+    rows = [place for place in diff.places[by] if abs(place.delta_ns) >= ROUNDING]
     if not rows:
         return []
     largest = max(abs(row.delta_ns) for row in rows)
@@ -206,13 +205,11 @@ def _diff_summary(diff: Diff) -> str:
         (signed_time(diff.delta_ns), "B − A, a step and chip"),
         (signed_share(diff.slower) if diff.slower else "0.0%", "of A's step"),
     )  # fmt: skip
-    by_place = (("phase", diff.phases), ("class", diff.classes), ("layer", diff.layers))
-    places = "".join(_place_table(by, rows) for by, rows in by_place)
     return (
         f"<h2>{escape_text(before.label)} → {escape_text(after.label)}</h2>{facts(figures)}"
         f"<figure>{_bars(diff)}<figcaption>Causes sum to the difference. Work is matched by "
         f"{escape_text(diff.by)}.</figcaption></figure>"
-        f"{''.join(map(_cause, diff.causes))}{places}"
+        f"{_cause_details(diff)}{''.join(_place_table(diff, by) for by in diff.places)}"
     )
 
 
@@ -246,22 +243,24 @@ def _bar(name: str, us: float, ends: tuple[float, float], place: int, kind: str)
     yield label(signed_time(us), right + 6, top + 12)
 
 
-def _cause(one: CauseTime) -> str:
-    rows = [
-        (
-            signed_time(item.delta_ns), f"{item.phase}, {item.class_}", both_ends(item.name, 120),
-            f"{item.calls_before:,.0f} → {item.calls_after:,.0f}",
-            time(item.before_ns), time(item.after_ns),
-            _kernels(item.kernels_before, item.kernels_after),
-        )
-        for item in one.items[:ITEMS]
-    ]  # fmt: skip
+def _cause_details(diff: Diff) -> str:
+    """Every cause with its largest items, folded."""
     head = ("", "where", "what", "calls", "A", "B", "kernels")
-    return (
-        f"<details><summary><b>{escape_text(one.cause)}</b> {escape_text(signed_time(one.delta_ns))}: "
-        f"{escape_text(one.meaning)}"
-        f"</summary>{table(head, rows, text=(1, 2, 6))}</details>"
-    )
+    details = []
+    for cause in diff.causes:
+        rows = [
+            (
+                signed_time(item.delta_ns), f"{item.phase}, {item.class_}", both_ends(item.name, 120),
+                f"{item.calls_before:,.0f} → {item.calls_after:,.0f}",
+                time(item.before_ns), time(item.after_ns),
+                _kernels(item.kernels_before, item.kernels_after),
+            )
+            for item in cause.items[:ITEMS]
+        ]  # fmt: skip
+        summary = f"<b>{escape_text(cause.cause)}</b> {escape_text(signed_time(cause.delta_ns))}: "
+        summary += escape_text(cause.meaning)
+        details.append(f"<details><summary>{summary}</summary>{table(head, rows, text=(1, 2, 6))}</details>")
+    return "".join(details)
 
 
 def _kernels(before: Sequence[str], after: Sequence[str]) -> str:
@@ -270,10 +269,10 @@ def _kernels(before: Sequence[str], after: Sequence[str]) -> str:
     return "" if not any(names) else names[0] if names[0] == names[1] else f"{names[0]} → {names[1]}"
 
 
-def _place_table(by: str, places: Sequence[Place]) -> str:
+def _place_table(diff: Diff, by: str) -> str:
     rows = [
         (place.id, time(place.before_ns), time(place.after_ns), signed_time(place.delta_ns))
-        for place in places
+        for place in diff.places[by]
         if place.delta_ns
     ]
     return section(f"By {by}", (by, "A", "B", "B − A"), rows[:60])

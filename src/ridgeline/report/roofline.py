@@ -69,7 +69,7 @@ def _ops(roofline: Roofline) -> Table:
         op = placed.op
         rate = format_quantity(op.flops_per_s, "FLOP/s", 3)
         if not op.flops:
-            rate = format_quantity(op.moved / op.seconds, "B/s", 3) if op.seconds else DASH
+            rate = format_quantity(op.moved_bytes / op.seconds, "B/s", 3) if op.seconds else DASH
         table.add_row(
             clean(f"{op.label} ({op.phase})"), f"{op.count:.0f}", format_quantity(op.seconds, "s", 3),
             percent(placed.share), f"{op.intensity:.3g}" if op.flops else DASH, rate, percent(placed.roof), op.bound,

@@ -22,16 +22,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 from ridgeline.core.records import dataclass
 from ridgeline.report.html import as_data, document, printable
-from ridgeline.trace import (
-    CAUSES,
-    Analysis,
-    DependencyGraph,
-    RecordedCollective,
-    RecordedShape,
-    Timeline,
-    counted_rows,
-    launching_ops,
-)
+from ridgeline.trace import Analysis, Timeline, launching_ops
 from ridgeline.version import __version__
 
 # -- trace pack -------------------------------------------------------------------------------------------------------
@@ -179,14 +170,12 @@ def _details(line: Timeline, kept: Rows) -> tuple[Columns, JsonObject]:
     if len(line.detail.shape):
         own = line.detail.shape.at(kept)
         shape = np.where(own >= 0, own, np.where(op >= 0, line.detail.shape.at(np.maximum(op, 0)), -1))
-        found["shape"], tables["operands"] = _sparse_texts(
-            shape, tuple(_operands(shape) for shape in line.detail.shapes)
-        )
+        found["shape"], tables["operands"] = _sparse_texts(shape, tuple(map(str, line.detail.shapes)))
     if len(line.detail.size_bytes):
         found["size"] = line.detail.size_bytes.at(kept).astype(np.float64)
     if len(line.detail.collective):
-        told = tuple(_collective(collective) for collective in line.detail.collectives)
-        found["collective"], tables["collectives"] = _sparse_texts(line.detail.collective.at(kept), told)
+        texts = tuple(map(str, line.detail.collectives))
+        found["collective"], tables["collectives"] = _sparse_texts(line.detail.collective.at(kept), texts)
     return found, tables
 
 
@@ -195,30 +184,6 @@ def _sparse_texts(codes: NDArray[np.integer], table: tuple[str, ...]) -> tuple[N
     distinct, place = np.unique(codes, return_inverse=True)
     none = int(len(distinct) > 0 and distinct[0] < 0)
     return (place - none).astype(np.int32), [printable(table[code]) for code in distinct[none:].tolist()]
-
-
-def _operands(shape: RecordedShape) -> str:
-    """Operands as people write them.
-
-    >>> _operands(RecordedShape(dims=((8, 4), (), (4, 2)), types=("c10::BFloat16", "Scalar", "float")))
-    '8x4 BFloat16, 4x2 float'
-    """
-    types = (*shape.types, *("",) * len(shape.dims))
-    figures = [
-        f"{'x'.join(map(str, dims))} {kind.removeprefix('c10::')}".strip()
-        for dims, kind in zip(shape.dims, types, strict=False)
-        if dims and not isinstance(dims[0], tuple)
-    ]
-    return ", ".join(figures)
-
-
-def _collective(one: RecordedCollective) -> str:
-    parts = [one.name, one.dtype]
-    if one.in_elements or one.out_elements:
-        parts.append(f"{one.in_elements:,} elements in, {one.out_elements:,} out")
-    if one.group_size:
-        parts.append(f"group of {one.group_size}")
-    return ", ".join(part for part in parts if part)
 
 
 def _bins(tracks: int) -> int:
@@ -297,17 +262,10 @@ OTHER, HOST, FIRST = 0, 1, 2  # what a question can scale: nothing, the host, or
 
 def layers_of(found: Analysis, first_ns: int) -> tuple[Columns, JsonObject]:
     """Columns and tables of all layers; those that would be too large are left out."""
-    columns: Columns = {}
-    tables: JsonObject = {"gap_causes": list(CAUSES), "replay_classes": [], "path_tracks": []}
-    columns |= _gaps(found, first_ns)
     path, tracks = _path(found, first_ns)
-    columns |= path
-    tables["path_tracks"] = tracks
-    if found.graph is not None and 0 < len(found.graph.dst) <= MOST_EDGES:
-        replayed, classes = _replay(found.graph)
-        columns |= replayed
-        tables["replay_classes"] = classes
-    return columns, tables
+    edges, classes = _replay(found)
+    tables: JsonObject = {"gap_causes": list(found.gap_causes), "replay_classes": classes, "path_tracks": tracks}
+    return _gaps(found, first_ns) | path | edges, tables
 
 
 def _gaps(found: Analysis, first_ns: int) -> Columns:
@@ -343,35 +301,32 @@ def _path(found: Analysis, first_ns: int) -> tuple[Columns, list[int]]:
     }, list(range(len(distinct)))
 
 
-def _replay(graph: DependencyGraph) -> tuple[Columns, list[str]]:
+def _replay(found: Analysis) -> tuple[Columns, list[str]]:
+    """Edges that a page replays, with the classes that a question can scale; a point that is not of work is on chip 0,
+    a start on chip c is 2 c + 1 and an end 2 c + 2."""
+    graph = found.graph
+    if graph is None or not 0 < len(graph.dst) <= MOST_EDGES:
+        return {}, []
     line = graph.line
     row = np.maximum(graph.row_of(graph.dst), 0)
     body = graph.is_body & (graph.row_of(graph.dst) >= 0) & (graph.lag > 0)
-    host = graph.is_host
     used = np.unique(line.class_[row[body]]).tolist()
     code = np.zeros(len(line.classes), np.int64)
     code[used] = np.arange(len(used)) + FIRST
-    scaled = np.where(body, code[line.class_[row]], np.where(host, HOST, OTHER))
-    found = np.ones(len(graph.at), np.bool_)
-    found[graph.dst] = False
+    is_source = np.ones(len(graph.at), np.bool_)
+    is_source[graph.dst] = False
+    work, chip = graph.points.work, np.zeros(len(graph.at), np.uint32)
+    _, place = np.unique(line.process[work], return_inverse=True)
+    chip[graph.points.start(work)] = 2 * place + 1
+    chip[graph.points.end(work)] = 2 * place + 2
     return {
         "edge_source": graph.src.astype(np.uint32),
         "edge_target": graph.dst.astype(np.uint32),
         "edge_lag": graph.lag.astype(np.float64),
-        "edge_what": scaled.astype(np.uint32),
-        "point_delay": (graph.delay - np.where(found, int(graph.at.min(initial=0)), 0)).astype(np.float64),
-        "point_chip": _chips(line, graph),
-    }, [line.classes[one] for one in used]
-
-
-def _chips(line: Timeline, graph: DependencyGraph) -> NDArray[np.uint32]:
-    """0 for a point that is not of work; 2 c + 1 for a start and 2 c + 2 for an end on chip c."""
-    points, work = graph.points, graph.points.work
-    _, place = np.unique(line.process[work], return_inverse=True)
-    found = np.zeros(len(graph.at), np.uint32)
-    found[points.start(work)] = 2 * place + 1
-    found[points.end(work)] = 2 * place + 2
-    return found
+        "edge_what": np.where(body, code[line.class_[row]], np.where(graph.is_host, HOST, OTHER)).astype(np.uint32),
+        "point_delay": (graph.delay - np.where(is_source, int(graph.at.min(initial=0)), 0)).astype(np.float64),
+        "point_chip": chip,
+    }, [line.classes[class_code] for class_code in used]
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -397,10 +352,9 @@ def page(found: Analysis, most: int = MOST) -> tuple[str, PackedTimeline]:
     if most < FEWEST:
         raise InputError(Problem(path="--html-spans", given=str(most), expected=f"a number from {FEWEST:,} up"))
     sheet = to_json(found)
-    counted = counted_rows(found.timeline, found.breakdown.policy.name)
     first = int(found.timeline.start_ns.min()) if len(found.timeline) else 0
     columns, tables = layers_of(found, first)
-    packed = pack(found.timeline, counted, tuple(_rows(sheet)), most, columns)
+    packed = pack(found.timeline, found.counted_mask, tuple(_rows(sheet)), most, columns)
     facts = {
         **{printable(key): _clean_value(value) for key, value in sheet.items()},
         "title": _title(found),
@@ -474,7 +428,7 @@ def _roof(found: Analysis) -> JsonObject | None:
 def _steps(found: Analysis, first: int) -> list[JsonObject]:
     """When each step ran on the chips, all ranks together."""
     line = found.timeline
-    rows = np.flatnonzero(counted_rows(line, found.breakdown.policy.name) & (line.step >= 0))
+    rows = np.flatnonzero(found.counted_mask & (line.step >= 0))
     start, end, step = line.start_ns[rows] - first, line.end_ns[rows] - first, line.step[rows]
     return [
         {"step": number, "start_ns": int(start[step == number].min()), "end_ns": int(end[step == number].max())}

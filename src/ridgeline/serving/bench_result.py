@@ -249,6 +249,11 @@ class BenchReport:
 
     JSON = "kind='bench' runs medians"
 
+    @classmethod
+    def read(cls, paths: Sequence[Path]) -> BenchReport:
+        """Every run of some results of a load generator, analysed."""
+        return cls(runs=tuple(analyze_bench(run) for path in paths for run in read_bench_runs(path)))
+
     @property
     def medians(self) -> dict[str, float]:
         spreads = {name: [getattr(run.metrics, name) for run in self.runs] for name in ("ttft", "tpot", "e2e")}

@@ -1,12 +1,10 @@
 from ridgeline.serving.bench_result import BenchAnalysis as BenchAnalysis
 from ridgeline.serving.bench_result import BenchReport as BenchReport
 from ridgeline.serving.bench_result import BenchRun as BenchRun
-from ridgeline.serving.bench_result import analyze_bench as analyze_bench
 from ridgeline.serving.bench_result import is_bench_result as is_bench_result
 from ridgeline.serving.bench_result import read_bench_runs as read_bench_runs
 from ridgeline.serving.replay import Replay as Replay
 from ridgeline.serving.replay import is_recording as is_recording
-from ridgeline.serving.replay import replay_recording as replay_recording
 from ridgeline.serving.request_files import RequestLog as RequestLog
 from ridgeline.serving.request_files import is_request_log as is_request_log
 from ridgeline.serving.request_files import read_request_log as read_request_log

@@ -84,15 +84,15 @@ class Replay:
 
     JSON = "kind='replay' *"
 
+    @classmethod
+    def of(cls, path: Path) -> Replay:
+        """A recording, read and replayed."""
+        return replay(read_recording(path))
+
 
 def is_recording(path: Path) -> bool:
     """Whether a file looks like JSON, as recordings do and tables of measurements do not."""
     return path.is_file() and TraceSource(path).head(512).lstrip().startswith(b"{")
-
-
-def replay_recording(path: Path) -> Replay:
-    """Read a recording and replay it."""
-    return replay(read_recording(path))
 
 
 def replay(recording: SchedulerRecording) -> Replay:

@@ -8,15 +8,12 @@ only, up to a degree of tensor parallelism, that is taken; of several, the one t
 from __future__ import annotations
 
 import re
-from collections import Counter
-
-import numpy as np
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.load import MODELS
 from ridgeline.models.load import model as from_catalog
 from ridgeline.models.spec import Attention, Mlp, ModelSpec, Moe
-from ridgeline.trace import PART, Inference, ServedModel, Timeline
+from ridgeline.trace import Inference, ServedModel, Timeline
 
 DEGREES = (1, 2, 4, 8, 16)
 
@@ -67,7 +64,7 @@ def _sizes(spec: ModelSpec, tp: int) -> ServedModel | None:
 
 def likely_models(line: Timeline, engine: Inference | None) -> tuple[ServedModel, ...]:
     """Models of the catalog whose layers and recorded sizes a timeline shows; those of equal sizes once."""
-    layers = _layers(line, engine)
+    layers = engine.layers(line) if engine is not None else set()
     if not layers:
         return ()
     shown = {one for shape in line.detail.shapes for dims in shape.dims for one in dims if isinstance(one, int)}
@@ -91,18 +88,3 @@ def likely_model(line: Timeline, engine: Inference | None) -> ServedModel | None
 
 def _plain(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.lower())
-
-
-def _layers(line: Timeline, engine: Inference | None) -> set[int]:
-    """Counts of the attention kernels of a name in each step of an engine."""
-    attention = np.array([id == "attention" for id in line.classes], np.bool_)[line.class_] & (line.launch >= 0)
-    rows = np.flatnonzero(attention)
-    at = line.start_ns[line.launch[rows]]
-    found = set()
-    for step in engine.steps if engine is not None else ():
-        own = rows[(at >= line.start_ns[step.row]) & (at < line.end_ns[step.row]) & (line.rank[rows] == step.rank)]
-        names = Counter(
-            name for name in (line.names[code] for code in line.name[own].tolist()) if not PART.search(name)
-        )
-        found |= {count for _, count in names.most_common(1)}
-    return found

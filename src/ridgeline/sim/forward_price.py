@@ -16,35 +16,28 @@ import numpy as np
 
 from ridgeline.comm.closed_form import Links
 from ridgeline.core.arrays import Array, Index, Mask
+from ridgeline.core.dtype import PEAKS
 from ridgeline.core.records import dataclass
 from ridgeline.cost import (
-    Bound,
+    SERVING_PARAMETERS,
     Calibration,
     ServingCalibration,
     default_calibration,
-    machines_of,
     owners,
-    parameter_columns,
     shipped_serving,
-    sustained_rates,
 )
 from ridgeline.cost.pricing import (
-    ALL_REDUCE,
-    PEAKS,
-    PHASES,
-    SERVED_TILES,
-    SERVING_PARAMETERS,
+    Machines,
+    MeasuredOps,
     OpTable,
+    ParameterColumns,
     SustainedRates,
     collective_op_seconds,
-    measured_ops,
-    op_table_over,
-    padded_products,
-    price_ops,
 )
+from ridgeline.cost.step_part import Bound
 from ridgeline.ir.forward_steps import ForwardSteps, forward_steps
 from ridgeline.ir.ops import Attend, Collective, MatMul, Num
-from ridgeline.ir.program import Section, SectionRole
+from ridgeline.ir.program import PHASES, Section, SectionRole
 from ridgeline.lowering.program import ForwardProgram, lower_forward
 from ridgeline.lowering.softmax_core import VECTOR_ATTENTION
 from ridgeline.plan.resolve import attention_format
@@ -152,24 +145,11 @@ def forward_work(scenario: Scenario, steps: ForwardSteps, calibration: Calibrati
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Launch:
-    """How steps reach the chip, for `sustained_rates`."""
-
-    graph: Array
-    xla: Array
-    attention: Array
-
-
 def _rates(scenario: Scenario, calibration: Calibration) -> SustainedRates:
-    launch = _Launch(
-        graph=np.zeros(1),
-        xla=np.zeros(1),
-        attention=np.array([float(PEAKS.index(attention_format(scenario.plan.precision).peak))]),
-    )
-    machines, parameters = machines_of([scenario.system]), parameter_columns(calibration, [scenario])
-    made = sustained_rates(machines, parameters, plans=launch)
-    return replace(made, links=replace(made.links, skew=np.zeros(1)))
+    machines, parameters = Machines.of([scenario.system]), ParameterColumns.of(calibration, [scenario])
+    attention = np.array([float(PEAKS.index(attention_format(scenario.plan.precision).peak))])
+    rates = SustainedRates.bare(machines, parameters, attention)
+    return replace(rates, links=replace(rates.links, skew=np.zeros(1)))
 
 
 def _classes(
@@ -177,11 +157,11 @@ def _classes(
 ) -> Array:  # fmt: skip
     """Nominal work by class, section and step."""
     many = len(program.graphed)
-    table = op_table_over(program.sections, many)
-    measured = measured_ops(table, rates.machines, [scenario], calibration.profiles)
+    table = OpTable.over(program.sections, many)
+    measured = MeasuredOps.of(table, rates.machines, [scenario], calibration.profiles)
     with np.errstate(divide="ignore", invalid="ignore"):
-        padded = padded_products(table, rates.machines, SERVED_TILES)
-        prices = price_ops(table, rates, padded, measured=measured)
+        padded = table.padded_flops(rates.machines, served=True)
+        prices = rates.price_ops(table, padded, measured=measured)
     matmul_s = np.where(table.matmuls[3] > 0, prices.matmul_s, 0.0)
     bound, decode = prices.matmul_memory_bound, table.attends[7] > 0
     by_vector = np.repeat(_on_vector_units(program.sections), many)
@@ -210,8 +190,8 @@ def _collectives(table: OpTable, ringed_s: Array, links: Links) -> Array:
     all-reduce, in which every rank reads what all others hold: (R - 1) payload / link, and one meeting."""
     if not table.collectives.size:
         return ringed_s
-    kind, payload, ranks, stride = table.collectives[:4]
-    inside = (kind == ALL_REDUCE) & (ranks * stride <= links.domain)
+    payload, ranks, stride = table.collectives[1:4]
+    inside = table.is_all_reduce & (ranks * stride <= links.domain)
     return np.where(inside, np.minimum(ringed_s, (ranks - 1) * payload / links.scale_up), ringed_s)
 
 

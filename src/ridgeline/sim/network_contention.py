@@ -23,7 +23,7 @@ import numpy as np
 from ridgeline.comm import Algorithm, graph_of_system, pairwise, ring_allgather, sends
 from ridgeline.comm.simulation import Conditions, Job, NetworkOptions, over_seeds, parse_conditions, simulated_graph
 from ridgeline.core.arrays import Index
-from ridgeline.cost import StepPart
+from ridgeline.cost.step_part import StepPart
 from ridgeline.ir.ops import Collective, Num
 from ridgeline.ir.program import Program
 from ridgeline.lowering.plan_columns import plan_columns

@@ -16,8 +16,15 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import HOUR, MILLION
-from ridgeline.cost import Bound, Calibration, ServingCalibration, default_calibration, profile_for, shipped_serving
-from ridgeline.cost.pricing import serving_spread
+from ridgeline.cost import (
+    Calibration,
+    ServingCalibration,
+    default_calibration,
+    profile_for,
+    serving_spread,
+    shipped_serving,
+)
+from ridgeline.cost.step_part import Bound
 from ridgeline.hardware.what_if import what_if_distance
 from ridgeline.ir.forward_steps import ForwardSteps, chunk_pairs, forward_steps
 from ridgeline.models.spec import Moe

@@ -25,16 +25,8 @@ import numpy as np
 from ridgeline.core.arrays import Array, Index
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.records import dataclass
-from ridgeline.cost import Calibration, Profile, machines_of, parameter_columns, profile_for, sustained_rates
-from ridgeline.cost.pricing import (
-    SectionPrices,
-    SustainedRates,
-    measured_ops,
-    op_table_over,
-    price_sections,
-    price_shared_ops,
-    tabulate_ops,
-)
+from ridgeline.cost import Calibration, Profile, profile_for
+from ridgeline.cost.pricing import MeasuredOps, OpTable, SectionPrices, SustainedRates
 from ridgeline.ir.program import Program, SectionKey, SectionRole
 from ridgeline.lowering.context import LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
@@ -133,12 +125,12 @@ class PlanModel:
         """Structures whose sections have sizes over so many cells, priced at the same rates; a model for each."""
         by_structure = [sections_of(context) for _, context in structures]
         if profile_for(profiles, structures[0][0].system.chip.fitted_id):
-            tables = [op_table_over(sections, cells) for sections in by_structure]
+            tables = [OpTable.over(sections, cells) for sections in by_structure]
             pairs = [(table, scenario) for table, (scenario, _) in zip(tables, structures, strict=True)]
-            kernels = (measured_ops(table, rates.machines, [scenario], profiles) for table, scenario in pairs)
-            prices = [price_sections(table, rates, measured=ops) for table, ops in zip(tables, kernels, strict=True)]
+            kernels = (MeasuredOps.of(table, rates.machines, [scenario], profiles) for table, scenario in pairs)
+            prices = [rates.price_sections(table, measured=ops) for table, ops in zip(tables, kernels, strict=True)]
         else:
-            prices = price_shared_ops(by_structure, cells, rates)
+            prices = rates.price_shared_ops(by_structure, cells)
         return [
             cls(
                 prices=section_prices,
@@ -482,15 +474,14 @@ def price_layouts(
     shares   of activations offloaded; the plan's own alone where no rate to the host is published
     """
     plan, context, plans = scenario.plan, lowering_context(scenario), plan_columns([scenario])
-    parameters, ways = parameter_columns(calibration, [scenario]), _useful_ways(context, recomputes)
-    rates = sustained_rates(machines_of([scenario.system]), parameters, plans=plans)
+    ways, rates = _useful_ways(context, recomputes), SustainedRates.of_scenario(calibration, scenario, plans)
     shares = shares if np.isfinite(rates.machines.host).all() else (plan.offload.activations,)
     policies = tuple((way.recompute, share) for share, way in product(shares, ways))
     by_policy = replace(plans, offload=np.array([share for _, share in policies]))
     needs = _side_by_side([way.needs for way in ways] * len(shares))
-    table = tabulate_ops([way.program for way in ways])
-    measured = measured_ops(table, rates.machines, [scenario], calibration.profiles)
-    priced = _repeat_sections(price_sections(table, rates, measured=measured), len(shares))
+    table = OpTable.of([way.program for way in ways])
+    measured = MeasuredOps.of(table, rates.machines, [scenario], calibration.profiles)
+    priced = _repeat_sections(rates.price_sections(table, measured=measured), len(shares))
     stages = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
     bare = stages_of(replace(context, recompute=ways[0].recompute), (0,) * plan.virtual_stages)
     group = _groups(stages)

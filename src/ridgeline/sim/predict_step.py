@@ -16,33 +16,14 @@ from ridgeline.core.errors import InputError, MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, Quoted
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import DECIMAL, format_gib
-from ridgeline.cost import (
-    Bound,
-    Calibration,
-    OpEstimate,
-    StepPart,
-    machines_of,
-    parameter_columns,
-    profile_for,
-    sustained_rates,
-)
+from ridgeline.cost import Calibration, profile_for
 from ridgeline.cost import default_calibration as default_calibration
-from ridgeline.cost.pricing import (
-    PHASES,
-    MeasuredOps,
-    OpPrices,
-    OpTable,
-    SectionPrices,
-    SustainedRates,
-    estimates,
-    measured_ops,
-    price_ops,
-    sum_sections,
-    tabulate_ops,
-)
+from ridgeline.cost.pricing import MeasuredOps, OpEstimate, OpPrices, OpTable, SectionPrices, SustainedRates
+from ridgeline.cost.step_part import Bound, StepPart
 from ridgeline.hardware.load import WITH_CAPACITY, rated_power
 from ridgeline.hardware.what_if import what_if_distance
-from ridgeline.ir.program import Program
+from ridgeline.ir.kernel import product_flops
+from ridgeline.ir.program import PHASES, Program
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import lower
 from ridgeline.models.facts import audio_flops, encoder_flops, image_flops, latent_flops, training_flops_per_token
@@ -88,7 +69,7 @@ def predict(
     if reasons:
         return Impossible(scenario=scenario, reasons=reasons)
     try:
-        return _predict_step(scenario, calibration or default_calibration(), causal)
+        return _predict_step(training(scenario), calibration or default_calibration(), causal)
     except MissingNumber as missing:
         return Impossible(scenario=scenario, reasons=(missing_number_problem(missing),))
 
@@ -111,11 +92,10 @@ def price(scenario: Scenario, calibration: Calibration) -> Priced:
     """Lower a possible scenario and price it as a batch of one."""
     plans = plan_columns([scenario])
     program = lower(scenario, plans, tensors=False)
-    table, parameters = tabulate_ops([program]), parameter_columns(calibration, [scenario])
-    rates = sustained_rates(machines_of([scenario.system]), parameters, plans=plans)
-    measured = measured_ops(table, rates.machines, [scenario], calibration.profiles)
-    ops = price_ops(table, rates, measured=measured)
-    sections = sum_sections(table, rates, ops)
+    table, rates = OpTable.of([program]), SustainedRates.of_scenario(calibration, scenario, plans)
+    measured = MeasuredOps.of(table, rates.machines, [scenario], calibration.profiles)
+    ops = rates.price_ops(table, measured=measured)
+    sections = rates.sum_sections(table, ops)
     return Priced(
         program=program,
         table=table,
@@ -142,7 +122,7 @@ def estimate(scenario: Scenario, calibration: Calibration | None = None) -> tupl
         raise InputError(reasons)
     priced = price(scenario, used)
     rests_on = _evidence(scenario, used.knows(scenario.system.chip, scenario.engine))
-    return tuple(estimates(priced.program.sections, priced.ops, rests_on, priced.measured))
+    return tuple(priced.ops.estimates(priced.program.sections, rests_on, priced.measured))
 
 
 def not_predictable(scenario: Scenario) -> Iterator[Problem]:
@@ -174,7 +154,7 @@ def _rates(scenario: Scenario) -> Iterator[tuple[str, Quoted | None, str]]:
         yield f"system.tier.{tier.name}.bandwidth", tier.bandwidth, "B/s"
 
 
-def _predict_step(scenario: Scenario, calibration: Calibration, causal: bool) -> Prediction | Impossible:
+def _predict_step(scenario: Scenario[Train], calibration: Calibration, causal: bool) -> Prediction | Impossible:
     chip, engine = scenario.system.chip, scenario.engine
     priced = price(scenario, calibration)
     program, steps = priced.program, priced.steps
@@ -263,14 +243,14 @@ def executed_flops(priced: Priced, ranks: int, microbatches: int) -> float:
     """Flops that all chips execute in a step: every matrix product and attention, recomputed ones included."""
     table = priced.table
     m, n, k, groups = table.matmuls[:4]
-    products = float((2 * m * n * k * groups * _op_repeats(priced, table.matmul_slot)).sum())
+    products = float((product_flops(m, n, k, groups) * _op_repeats(priced, table.matmul_slot)).sum())
     attention = float((table.attends[0] * _op_repeats(priced, table.attend_slot)).sum())
     return (products + attention) * ranks * microbatches
 
 
-def utilization(scenario: Scenario, priced: Priced, step_s: float, causal: bool) -> Utilization:
+def utilization(scenario: Scenario[Train], priced: Priced, step_s: float, causal: bool) -> Utilization:
     """MFU and HFU of a step, with the conventions they are counted by."""
-    plan, system, work = scenario.plan, scenario.system, training(scenario).workload
+    plan, system, work = scenario.plan, scenario.system, scenario.workload
     mesh = plan.mesh
     each = training_flops_per_token(scenario.model, work.document_tokens, causal, scenario.encoder_tokens).total
     halved = causal and scenario.model.causal

@@ -13,8 +13,8 @@ from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, Quoted, weakest
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import HOUR
-from ridgeline.cost import Bound, StepPart
-from ridgeline.cost.pricing import SAME, MeasuredOps, OpPrices
+from ridgeline.cost.pricing import MeasuredOps, OpPrices
+from ridgeline.cost.step_part import Bound, StepPart
 from ridgeline.hardware.load import rated_power
 from ridgeline.plan.plan import plan_table, plan_words
 from ridgeline.plan.scenario import Scenario
@@ -229,7 +229,7 @@ class Prediction(StepParts):
     network   what contention adds, where collectives were simulated; `step_time_s` is without it
     """
 
-    scenario: Scenario
+    scenario: Scenario[Train]
     step_time_s: float
     breakdown: tuple[Part, ...]
     utilization: Utilization
@@ -276,9 +276,7 @@ class Prediction(StepParts):
     @property
     def tokens_per_s_per_chip(self) -> float:
         """Tokens of the global batch, padding apart, over step time and chips."""
-        work = self.scenario.workload
-        tokens = work.useful_tokens if isinstance(work, Train) else work.tokens
-        return tokens / (self.step_time_s * self.scenario.system.chips)
+        return self.scenario.workload.useful_tokens / (self.step_time_s * self.scenario.system.chips)
 
     @property
     def model_flops_per_s_per_chip(self) -> float:
@@ -350,11 +348,10 @@ def kernel_evidence(
         (ops.attend_s * often[1], measured.attend_distance, measured.attend_fitted, spent[1]),
     )
     shares, furthest = np.zeros(3), 0.0
-    for seconds, distance, fitted, share in kinds:
+    for (seconds, distance, fitted, share), same in zip(kinds, measured.timed_themselves, strict=True):
         if not seconds.sum() > 0:
             continue
         part = seconds / seconds.sum() * share
-        same = distance <= SAME
         shares += [part[same].sum(), (part * (1 - fitted))[~same].sum(), (part * fitted)[~same].sum()]
         reached = distance[(fitted < 1) & (seconds > 0)]
         furthest = max(furthest, float(reached.max(initial=0.0)))

@@ -24,19 +24,11 @@ from ridgeline.core.dtype import dtype, peak_key
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.records import dataclass
-from ridgeline.cost import (
-    Calibration,
-    OpEstimate,
-    Profile,
-    ceilings,
-    machines_of,
-    parameter_columns,
-    profile_for,
-    sustained_rates,
-)
-from ridgeline.cost.pricing import estimates, measured_ops, price_ops, tabulate_ops
+from ridgeline.cost import Calibration, Profile, profile_for
+from ridgeline.cost.pricing import MeasuredOps, OpEstimate, OpTable, SustainedRates
 from ridgeline.hardware.load import system
-from ridgeline.ir.ops import Attend, Collective, MatMul, Op, kernel_of
+from ridgeline.ir.kernel import Kernel, stream_kernel
+from ridgeline.ir.ops import Attend, Collective, MatMul, Op
 from ridgeline.ir.program import Program, Section, SectionRole
 from ridgeline.lowering.plan_columns import plan_columns
 from ridgeline.lowering.program import lower
@@ -53,17 +45,37 @@ TRAINING_ONLY = ("loss",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoofOp:
-    """One op, all its runs in a step on the chip together."""
+    """One op, all its runs in a step on the chip together.
+
+    runs   of each of its kernels how often it runs, the kernel, and the seconds of one run
+    """
 
     label: str
     phase: str
-    peak: str
-    count: float
-    flops: float
-    moved: float
-    seconds: float
     bound: str
     evidence: Evidence
+    runs: tuple[tuple[float, Kernel, float], ...]
+
+    @property
+    def peak(self) -> str:
+        """The peak it runs at; empty where it has no flops."""
+        return self.runs[0][1].dtype
+
+    @property
+    def count(self) -> float:
+        return sum(times for times, _, _ in self.runs)
+
+    @property
+    def flops(self) -> float:
+        return sum(kernel.flops * times for times, kernel, _ in self.runs)
+
+    @property
+    def moved_bytes(self) -> float:
+        return sum(kernel.bytes * times for times, kernel, _ in self.runs)
+
+    @property
+    def seconds(self) -> float:
+        return sum(seconds * times for times, _, seconds in self.runs)
 
     @property
     def flops_per_s(self) -> float:
@@ -73,7 +85,7 @@ class RoofOp:
     @property
     def intensity(self) -> float:
         """Flops for a byte."""
-        return self.flops / self.moved if self.moved else 0.0
+        return self.flops / self.moved_bytes if self.moved_bytes else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +101,7 @@ class PlacedOp:
     roof: float
 
     JSON = """
-        op=op.label phase=op.phase count=op.count flops=op.flops bytes=op.moved seconds=op.seconds
+        op=op.label phase=op.phase count=op.count flops=op.flops bytes=op.moved_bytes seconds=op.seconds
         intensity=op.intensity flops_per_s=op.flops_per_s share bound=op.bound roof evidence=op.evidence
     """
 
@@ -153,7 +165,7 @@ class Roofline:
     def roof_s(self, op: RoofOp) -> float:
         """Seconds of an op at data-sheet rates."""
         peak = self.peaks.get(op.peak) or self.peaks.get("bf16") or float("inf")
-        return max(op.flops / peak, op.moved / self.memory["hbm"])
+        return max(op.flops / peak, op.moved_bytes / self.memory["hbm"])
 
     @property
     def bounds(self) -> dict[str, float]:
@@ -190,17 +202,15 @@ def roofline(
     used = calibration or default_calibration()
     plans = plan_columns([built])
     program = _phase_program(lower(built, plans, tensors=False), built, phase)
-    table, parameters = tabulate_ops([program]), parameter_columns(used, [built])
-    rates = sustained_rates(machines_of([built.system]), parameters, plans=plans)
-    measured = measured_ops(table, rates.machines, [built], used.profiles)
-    prices = price_ops(table, rates, measured=measured)
-    each = estimates(program.sections, prices, Evidence.FITTED, measured)
-    ops = [*_sum_equal_ops(each, program)]
+    table, rates = OpTable.of([program]), SustainedRates.of_scenario(used, built, plans)
+    measured = MeasuredOps.of(table, rates.machines, [built], used.profiles)
+    prices = rates.price_ops(table, measured=measured)
+    each = prices.estimates(program.sections, Evidence.FITTED, measured)
+    ops = sorted(_sum_equal_ops(each, program), key=lambda op: -op.seconds)
     if program.step is not None:
-        moved = float(np.asarray(program.step.optimizer.stream_bytes).max())
-        seconds = moved / float(rates.update[0])
-        kind: JsonObject = {"label": "optimizer", "phase": "step", "peak": "", "bound": "memory"}
-        ops.append(RoofOp(**kind, count=1.0, flops=0.0, moved=moved, seconds=seconds, evidence=Evidence.FITTED))
+        update = stream_kernel(float(np.asarray(program.step.optimizer.stream_bytes).max()))
+        run = (1.0, update, update.bytes / float(rates.update[0]))
+        ops.append(RoofOp(label="optimizer", phase="step", bound="memory", evidence=Evidence.FITTED, runs=(run,)))
     profile = profile_for(used.profiles, built.system.chip.fitted_id)
     return _roofline(built, phase, ops, profile)
 
@@ -259,35 +269,27 @@ def _reading(sections: Sequence[Section], program: Program, cache: float) -> Ite
 
 
 def _sum_equal_ops(each: Iterator[OpEstimate], program: Program) -> Iterator[RoofOp]:
-    """Ops of one label and pass together, those that take most time first."""
+    """Ops of one label, pass and bound together."""
     often = dict(zip((section.name for section in program.sections), np.array(program.stages).sum(0), strict=True))
-    found: dict[tuple[str, str, str], RoofOp] = {}
+    runs: dict[tuple[str, str, str], list[tuple[float, Kernel, float]]] = {}
+    evidence: dict[tuple[str, str, str], Evidence] = {}
     for one in each:
-        times = float(often[one.section])
+        times, price = float(often[one.section]), one.estimate
         if isinstance(one.op, Collective) or not times:
             continue
-        kernel = kernel_of(one.op)
-        key = (one.op.label, one.phase, one.estimate.bound)
-        known = found.get(key)
-        made = RoofOp(
-            label=one.op.label, phase=one.phase, peak=kernel.dtype, count=times, flops=kernel.flops * times,
-            moved=kernel.bytes * times,
-            seconds=one.estimate.seconds * times, bound=one.estimate.bound, evidence=one.estimate.evidence,
-        )  # fmt: skip
-        found[key] = made if known is None else _add_ops(known, made)
-    yield from sorted(found.values(), key=lambda op: -op.seconds)
-
-
-def _add_ops(one: RoofOp, other: RoofOp) -> RoofOp:
-    sums = {name: getattr(one, name) + getattr(other, name) for name in ("count", "flops", "moved", "seconds")}
-    return replace(one, evidence=min(one.evidence, other.evidence), **sums)
+        key = (one.op.label, one.phase, price.bound)
+        runs.setdefault(key, []).append((times, one.op.kernel, price.seconds))
+        evidence[key] = min(evidence.get(key, price.evidence), price.evidence)
+    for (label, phase, bound), kernels in runs.items():
+        grade = evidence[label, phase, bound]
+        yield RoofOp(label=label, phase=phase, bound=bound, evidence=grade, runs=tuple(kernels))
 
 
 def _roofline(built: Scenario, phase: Phase, ops: Sequence[RoofOp], profile: Profile | None) -> Roofline:
     chip = built.system.chip
     used = [key for key in dict.fromkeys(op.peak for op in ops) if key]
     known = {key: chip.peak[key].value for key in used if key in chip.peak}
-    found = ceilings(profile, chip) if profile else ()
+    found = profile.ceilings(chip) if profile else ()
     best: dict[str, float] = {}
     for one in found:
         key = peak_key(one.name.removeprefix("product "), known) if one.name.startswith("product ") else ""

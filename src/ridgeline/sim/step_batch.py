@@ -15,32 +15,9 @@ import numpy as np
 
 from ridgeline.core.arrays import Array
 from ridgeline.core.records import dataclass
-from ridgeline.cost import (
-    PARAMETERS,
-    Calibration,
-    Owners,
-    Profile,
-    before_anchors,
-    machines_of,
-    owners,
-    parameter_columns,
-    sustained_rates,
-)
-from ridgeline.cost.pricing import (
-    Machines,
-    MeasuredOps,
-    OpTable,
-    ParameterColumns,
-    Sensitivity,
-    measured_memory,
-    measured_ops,
-    pace_of,
-    padded_products,
-    price_sections,
-    shape_of,
-    tabulate_ops,
-    variances,
-)
+from ridgeline.cost import PARAMETERS, Calibration, Owners, Profile, owners
+from ridgeline.cost.anchoring import Sensitivity, shape_of, variances
+from ridgeline.cost.pricing import Machines, MeasuredOps, OpTable, ParameterColumns, SustainedRates, measured_memory
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import lower
 from ridgeline.plan.scenario import Scenario
@@ -75,14 +52,14 @@ class StepBatch:
         distinct = {id(one): one for one in scenarios}
         lowered = {key: lower(scenario, tensors=False) for key, scenario in distinct.items()}
         programs = [lowered[id(scenario)] for scenario in scenarios]
-        ops, machines = tabulate_ops(programs), machines_of([scenario.system for scenario in scenarios])
+        ops, machines = OpTable.of(programs), Machines.of([scenario.system for scenario in scenarios])
         return cls(
             ops=ops,
             mixes=stage_mixes(scenarios, programs),
             plans=plan_columns(scenarios),
             machines=machines,
-            padded=padded_products(ops, machines),
-            measured=measured_ops(ops, machines, scenarios, profiles),
+            padded=ops.padded_flops(machines),
+            measured=MeasuredOps.of(ops, machines, scenarios, profiles),
             memory=measured_memory(scenarios, profiles, np.full(len(scenarios), np.nan)) if profiles else None,
         )
 
@@ -91,8 +68,8 @@ class StepBatch:
         if self.memory is not None:
             share = np.where(np.isnan(self.memory), parameters["memory"], self.memory)
             parameters = replace(parameters, values={**parameters.values, "memory": share})
-        rates = sustained_rates(self.machines, parameters, plans=self.plans)
-        sections = price_sections(self.ops, rates, self.padded, self.measured)
+        rates = SustainedRates.of(self.machines, parameters, plans=self.plans)
+        sections = rates.price_sections(self.ops, self.padded, self.measured)
         return step_seconds(sections, self.mixes, self.plans, rates, by_part=by_part)
 
 
@@ -107,9 +84,11 @@ def move_parameter(calibration: Calibration, name: str, by: float) -> Calibratio
 
 def sensitivities(batch: StepBatch, scenarios: Sequence[Scenario], calibration: Calibration) -> tuple[Sensitivity, ...]:
     """What each of the scenarios that a batch was made of answers to."""
-    here = np.log(batch.steps(parameter_columns(calibration, scenarios)).step_s)
+    here = np.log(batch.steps(ParameterColumns.of(calibration, scenarios)).step_s)
     slopes = {
-        name: (np.log(batch.steps(parameter_columns(move_parameter(calibration, name, STEP), scenarios)).step_s) - here)
+        name: (
+            np.log(batch.steps(ParameterColumns.of(move_parameter(calibration, name, STEP), scenarios)).step_s) - here
+        )
         / STEP
         for name in PARAMETERS
     }
@@ -119,9 +98,9 @@ def sensitivities(batch: StepBatch, scenarios: Sequence[Scenario], calibration: 
 def sensitivity(scenario: Scenario, calibration: Calibration) -> Sensitivity:
     """What one scenario answers to: every parameter moved in a row of its own, so that all are priced at once.
 
-    >>> from ridgeline.cost.calibration import shipped_calibration
+    >>> from ridgeline.cost.calibration import default_calibration
     >>> from ridgeline.plan.scenario_file import read_scenario
-    >>> found = sensitivity(read_scenario("examples/llama3-70b-64xh100.toml"), shipped_calibration())
+    >>> found = sensitivity(read_scenario("examples/llama3-70b-64xh100.toml"), default_calibration())
     >>> found.slopes["matmul_wide"] < -0.05 < 0 <= found.slopes["kernel"]      # faster products, slower launches
     True
     """
@@ -132,23 +111,23 @@ def sensitivity(scenario: Scenario, calibration: Calibration) -> Sensitivity:
 
 def _under(scenario: Scenario, cases: Sequence[Calibration]) -> Array:
     """Seconds of a step under several calibrations, what no parameter explains left out."""
-    columns = [parameter_columns(case, [scenario]) for case in cases]
+    columns = [ParameterColumns.of(case, [scenario]) for case in cases]
     values = {name: np.concatenate([column[name] for column in columns]) for name in PARAMETERS}
     return StepBatch.of([scenario] * len(cases), cases[0].profiles).steps(ParameterColumns(values=values)).step_s
 
 
 def anchor_effect(scenario: Scenario, calibration: Calibration, step_s: float) -> AnchorEffect | None:
     """What the runs that anchored a calibration did to a scenario's step; None where none did."""
-    known = calibration.anchored
-    if known is None or not known.runs:
+    known, pace = calibration.anchored, ParameterColumns.of(calibration, [scenario]).pace
+    if known is None or pace is None or not known.runs:
         return None
     own = sensitivity(scenario, calibration)
-    start = before_anchors(calibration)
+    start = calibration.before_anchors()
     before, after = variances(known, own)
     return AnchorEffect(
         runs=tuple(run.id for run in known.runs),
         factor=step_s / float(_under(scenario, [start])[0]),
-        pace=pace_of(calibration, scenario),
+        pace=float(pace[0]),
         narrowed=sqrt(after / before) ** known.components.narrowing,
         parameters=MappingProxyType(_values(scenario, (start, calibration), own.slopes)),
     )

@@ -13,8 +13,8 @@ from itertools import chain
 from math import log2
 
 from ridgeline.core.units import DECIMAL
-from ridgeline.cost.pricing import ALIGNED, PAIRED, SINGLE
-from ridgeline.ir.ops import MatMul
+from ridgeline.cost.pricing import load_rate
+from ridgeline.ir.ops import ALIGNED, MatMul
 from ridgeline.ir.program import Program
 from ridgeline.lowering.plan_columns import ring_is_hidden
 from ridgeline.lowering.softmax_core import kernel_head_dim
@@ -31,11 +31,9 @@ UNCOUNTED_OPTIMIZERS = {
 }
 
 
-def unpriced_fields(scenario: Scenario) -> Iterator[str]:
+def unpriced_fields(scenario: Scenario[Train]) -> Iterator[str]:
     """What a scenario asks that its prediction leaves out or takes in a simplified way, a sentence each."""
-    work = scenario.workload
-    if isinstance(work, Train):
-        yield from _of_workload(work, scenario)
+    yield from _of_workload(scenario.workload, scenario)
     yield from unused_networks(scenario)
     yield from _of_model(scenario)
     if scenario.plan.switches.overlap.get("cp") and scenario.plan.mesh.cp > 1 and not ring_is_hidden(scenario):
@@ -132,10 +130,10 @@ def _unaligned_products(program: Program) -> Iterator[str]:
     found: dict[str, MatMul] = {}
     for section in program.sections:
         for op in section.forward:
-            if isinstance(op, MatMul) and op.alignment < ALIGNED:
+            if isinstance(op, MatMul) and load_rate(float(op.alignment)) is not None:
                 found.setdefault(op.label, op)
     for label, op in found.items():
-        rate = PAIRED if op.alignment >= 4 else SINGLE
+        rate = load_rate(float(op.alignment)) or 0.0
         whole = 2 ** round(log2(ALIGNED / op.in_bytes))  # scales of a block format are not counted
         yield (
             f"{label}: rows of {op.n:g} and {op.k:g} elements are not aligned to 16 bytes and miss the matrix unit: "

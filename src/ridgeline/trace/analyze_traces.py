@@ -14,7 +14,8 @@ from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.breakdown import Breakdown, breakdown
 from ridgeline.trace.analysis.collectives import CollectiveSize, RankReport, collective_sizes, rank_report, talk_of
 from ridgeline.trace.analysis.critical_path import CriticalPaths, critical_path
-from ridgeline.trace.analysis.idle import Gaps, IdleCause, Launches, gaps_of, idle_causes, launches
+from ridgeline.trace.analysis.exclusive_time import coarse
+from ridgeline.trace.analysis.idle import CAUSES, Gaps, IdleCause, Launches, gaps_of, idle_causes, launches
 from ridgeline.trace.analysis.inference import (
     Inference,
     PricedSpan,
@@ -26,9 +27,17 @@ from ridgeline.trace.analysis.inference import (
 )
 from ridgeline.trace.analysis.memory_peaks import MemoryPeak, memory_peaks
 from ridgeline.trace.analysis.phases import patterns_of
-from ridgeline.trace.analysis.roofline import JoinedCounters, OpRate, bytes_bound_ns, chip_of, join_counters, op_rates
+from ridgeline.trace.analysis.roofline import (
+    ClassRate,
+    JoinedCounters,
+    OpRate,
+    bytes_bound_ns,
+    chip_of,
+    join_counters,
+    op_rates,
+)
 from ridgeline.trace.analysis.what_if import WhatIfAnswer, answer_questions
-from ridgeline.trace.classes import ALL, Rules, classify, counted_rows, read_rules
+from ridgeline.trace.classes import ALL, Rules, classify, counted_rows
 from ridgeline.trace.findings.finding import LARGEST, Facts, Finding, software_of
 from ridgeline.trace.findings.idle import outlier_numbers
 from ridgeline.trace.findings.rules import findings
@@ -123,6 +132,31 @@ class Analysis:
         return self.timeline.about.chips[0] if self.timeline.about.chips else None
 
     @property
+    def ran_on(self) -> Chip | None:
+        """The chip of the catalog that the trace says it ran on, whichever it was analysed for."""
+        return chip_of(self.timeline.about)
+
+    @property
+    def counted_mask(self) -> Mask:
+        """Rows of the timeline that the policy counts."""
+        return counted_rows(self.timeline, self.breakdown.policy.name)
+
+    @property
+    def gap_causes(self) -> tuple[str, ...]:
+        """What the codes of `gaps.cause` mean."""
+        return CAUSES
+
+    @property
+    def class_rates(self) -> dict[str, ClassRate]:
+        """By the class a prediction has: time the roofline allows over time taken, of all ops with recorded shapes."""
+        line = self.timeline
+        rates: dict[str, list[OpRate]] = {}
+        for rate in self.rates:
+            if rate.roof_ns is not None and rate.bound is not None:
+                rates.setdefault(coarse(line, line.classes.index(rate.class_)), []).append(rate)
+        return {class_: ClassRate.of(parts) for class_, parts in rates.items()}
+
+    @property
     def rank_numbers(self) -> list[int]:
         """Ranks whose chips have work."""
         return sorted({row.rank for row in self.breakdown.chips})
@@ -178,14 +212,14 @@ def analyze(
     engine served, or who tells them of a timeline; both tell what the kernels of a replayed graph compute.
     ``what_if`` are questions that a replay answers: "matmul x2", "overlap nccl", "no launch gaps", "fuse elementwise".
 
-    >>> from ridgeline.trace import Span
+    >>> from ridgeline.trace.timeline import Span
     >>> a = Span(process="chip 0", stream="7", name="gemm", kind="kernel", start_ns=0, duration_ns=2000)
     >>> b = Span(process="chip 0", stream="9", name="ncclAllReduce", kind="kernel", start_ns=1000, duration_ns=3000)
     >>> found = analyze(Timeline.of([a, b])).breakdown.total
     >>> found.communication_ns, found.exposed_communication_ns
     (3000, 2000)
     """
-    rules = read_rules(classes)
+    rules = Rules.read(classes)
     lines = [trace for trace in traces if isinstance(trace, Timeline)]
     files = [trace for trace in traces if not isinstance(trace, Timeline)]
     line = classify(lines[0], rules) if lines else read_timeline(*files, rules=rules, unit=unit, progress=progress)

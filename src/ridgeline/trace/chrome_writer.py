@@ -49,7 +49,7 @@ def write_chrome(timeline: Timeline, path: Path) -> None:
 def chrome_events(timeline: Timeline) -> Iterator[Event]:
     """The events of the trace: metadata first, then spans in timeline order, then counters.
 
-    >>> from ridgeline.trace import Span
+    >>> from ridgeline.trace.timeline import Span
     >>> span = Span(process="stage 0", stream="compute", name="F0", start_ns=1000, duration_ns=2)
     >>> list(chrome_events(Timeline.of([span])))[-1]
     {'ph': 'X', 'pid': 1, 'tid': 1000, 'name': 'F0', 'cat': '', 'ts': 1.0, 'dur': 0.002}

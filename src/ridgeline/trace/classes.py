@@ -201,23 +201,23 @@ class Rules:
         """What a class is, in words."""
         return next((entry.what for entry in self.classes if entry.id == id and entry.what), "")
 
+    @classmethod
+    def read(cls, path: Path | None = None) -> Rules:
+        """The built-in classes, behind those of a user's file when there is one."""
+        if path is None:
+            return built_in()
+        table = read_table(path)
+        try:
+            own_classes = _entries(table)
+            return cls(classes=own_classes + built_in().classes, own=len(own_classes))
+        except InputError as wrong:
+            raise InputError([table.locate(problem) for problem in wrong.problems] or str(wrong)) from None
+
 
 @cache
 def built_in() -> Rules:
     """The classes that come with Ridgeline."""
     return Rules(classes=_entries(read_table(BUILT_IN)))
-
-
-def read_rules(path: Path | None = None) -> Rules:
-    """The built-in classes, behind those of a user's file when there is one."""
-    if path is None:
-        return built_in()
-    table = read_table(path)
-    try:
-        own_classes = _entries(table)
-        return Rules(classes=own_classes + built_in().classes, own=len(own_classes))
-    except InputError as wrong:
-        raise InputError([table.locate(problem) for problem in wrong.problems] or str(wrong)) from None
 
 
 def _entries(table: Table) -> tuple[OpClass, ...]:

@@ -29,7 +29,6 @@ from ridgeline.trace.analysis.exclusive_time import (
     BUBBLE,
     ExclusiveTime,
     TimeEntry,
-    entries_of,
     exclusive_time,
     op_labels,
 )
@@ -147,6 +146,11 @@ class Diff:
         return self.after.step_ns - self.before.step_ns
 
     @property
+    def places(self) -> dict[str, tuple[Place, ...]]:
+        """Where the difference lies: by phase, class and layer."""
+        return {"phase": self.phases, "class": self.classes, "layer": self.layers}
+
+    @property
     def by_name(self) -> bool:
         """Whether work was told apart more finely than by class."""
         return self.by != BY_CLASS
@@ -175,7 +179,7 @@ def diff_timelines(
 ) -> Diff:
     """Compare two classified timelines.
 
-    >>> from ridgeline.trace import Span
+    >>> from ridgeline.trace.timeline import Span
     >>> from ridgeline.trace.classes import classify
     >>> def line(us): return classify(Timeline.of([
     ...     Span(process="chip 0", stream="7", name="gemm", kind="kernel", start_ns=0, duration_ns=1000 * us)]))
@@ -216,11 +220,11 @@ def _side(one: ExclusiveTime, label: str) -> DiffSide:
 def _match_sides(sides: Sequence[ExclusiveTime]) -> tuple[str, list[Entries]]:
     """What both sides are compared by, and their entries: by what has most time in common."""
     if sides[0].line.predicted != sides[1].line.predicted:
-        return BY_CLASS, [_entries_by_key(entries_of(side, by_name=False)) for side in sides]
-    by_name = [_entries_by_key(entries_of(side)) for side in sides]
+        return BY_CLASS, [_entries_by_key(side.entries(by_name=False)) for side in sides]
+    by_name = [_entries_by_key(side.entries()) for side in sides]
     if any(side.line.predicted or not (side.line.launch >= 0).any() for side in sides):
         return BY_NAME, by_name
-    by_op = [_entries_by_key(entries_of(side, labels=op_labels(side.line, side.rows))) for side in sides]
+    by_op = [_entries_by_key(side.entries(labels=op_labels(side.line, side.rows))) for side in sides]
     return (BY_OP, by_op) if _common(by_op) > 1.05 * _common(by_name) else (BY_NAME, by_name)
 
 

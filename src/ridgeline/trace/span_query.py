@@ -73,7 +73,7 @@ def query(
 ) -> QueryAnswer:
     """Ask traces, or one timeline, in SQL: at most ``limit`` rows, found within ``seconds``.
 
-    >>> from ridgeline.trace import Span
+    >>> from ridgeline.trace.timeline import Span
     >>> span = Span(process="chip 0", stream="7", name="gemm", kind="kernel", start_ns=0, duration_ns=2000)
     >>> line = Timeline.of([span])
     >>> query(line, sql="SELECT name, duration_us FROM spans").rows
@@ -88,15 +88,6 @@ def query(
     line = lines[0] if lines else read_timeline(*files, unit=unit, progress=progress)
     with closing(_fill_database(line)) as base:
         return replace(_answer_query(base, sql, limit, seconds), warnings=line.about.warnings)
-
-
-def span_table(line: Timeline) -> dict[str, list[object]]:
-    """The spans of a timeline by column, as `pandas.DataFrame`, polars and pyarrow take them."""
-    columns: dict[str, list[object]] = {name: [] for name in SCHEMA}
-    for row in _rows(line):
-        for name, value in zip(columns, row, strict=True):
-            columns[name].append(value)
-    return columns
 
 
 def _fill_database(line: Timeline) -> sqlite3.Connection:

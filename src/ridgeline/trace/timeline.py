@@ -95,6 +95,20 @@ class RecordedShape:
         dims = [dim for dim in self.dims if dim and not isinstance(dim[0], tuple)]
         return " ".join("x".join(map(str, dim)) for dim in dims[:most])
 
+    def __str__(self) -> str:
+        """Operands as people write them.
+
+        >>> str(RecordedShape(dims=((8, 4), (), (4, 2)), types=("c10::BFloat16", "Scalar", "float")))
+        '8x4 BFloat16, 4x2 float'
+        """
+        types = (*self.types, *("",) * len(self.dims))
+        operands = [
+            f"{'x'.join(map(str, dims))} {kind.removeprefix('c10::')}".strip()
+            for dims, kind in zip(self.dims, types, strict=False)
+            if dims and not isinstance(dims[0], tuple)
+        ]
+        return ", ".join(operands)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCollective:
@@ -111,6 +125,14 @@ class RecordedCollective:
     """Of a receive: the rank that sends, -1 where it is not recorded."""
     to_rank: int = -1
     """Of a send."""
+
+    def __str__(self) -> str:
+        parts = [self.name, self.dtype]
+        if self.in_elements or self.out_elements:
+            parts.append(f"{self.in_elements:,} elements in, {self.out_elements:,} out")
+        if self.group_size:
+            parts.append(f"group of {self.group_size}")
+        return ", ".join(part for part in parts if part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,8 @@ from ridgeline.calibrate.truth.rows import Row
 from ridgeline.cli.main import command_line
 from ridgeline.core.errors import InputError
 from ridgeline.cost.anchored import Components
-from ridgeline.cost.anchoring import before_anchors, pace_of
-from ridgeline.cost.calibration import PARAMETERS, Calibration, read_calibration, shipped_calibration
+from ridgeline.cost.anchoring import pace_of
+from ridgeline.cost.calibration import PARAMETERS, Calibration, default_calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario, scenario
 from ridgeline.sim import Prediction, predict, simulate, timeline
@@ -61,8 +61,8 @@ def runs(tables: Sequence[dict[str, Any]], truth: Calibration) -> Dataset:
 
 def usual() -> Calibration:
     """The shipped parameters with hosts at their default: fitted ones stand near the end of their range."""
-    kept = {name: x for name, x in shipped_calibration().offsets.items() if name.partition("/")[0] != "host"}
-    return replace(shipped_calibration(), offsets=kept)
+    kept = {name: x for name, x in default_calibration().offsets.items() if name.partition("/")[0] != "host"}
+    return replace(default_calibration(), offsets=kept)
 
 
 def slower_host(factor: float) -> Calibration:
@@ -170,12 +170,12 @@ def test_anchors_stand_upon_a_calibration(tmp_path: Path) -> None:
     again = anchored_by(first, rest)
     assert [run.id for run in again.anchored.runs] == ["own-0", "own-1"]  # type: ignore[union-attr]
     assert step(HOST_BOUND[4], again) == pytest.approx(step(HOST_BOUND[4], both), rel=0.01)
-    back = before_anchors(again)
+    back = again.before_anchors()
     assert {name: back.offsets.get(name, 0.0) for name in usual().offsets} == pytest.approx(dict(usual().offsets))
     own = tmp_path / "prior.json"
     own.write_text(json.dumps({"source": "mine", "offsets": {"memory": 0.5}}), encoding="utf-8")
     told = ridgeline.predict(read_scenario(MEASURED), own, anchor=MEASURED)
-    same = predict(read_scenario(MEASURED), anchor_calibration(read_calibration(own), MEASURED))
+    same = predict(read_scenario(MEASURED), anchor_calibration(Calibration.read(own), MEASURED))
     assert told == same
     assert told != ridgeline.predict(read_scenario(MEASURED), anchor=MEASURED)
 
@@ -283,24 +283,24 @@ def test_a_calibration_with_broken_anchors_is_refused(tmp_path: Path, broken: di
     path = tmp_path / "c.json"
     path.write_text(json.dumps({"source": "x", "offsets": {}, **broken}), encoding="utf-8")
     with pytest.raises(InputError, match="anchored"):
-        read_calibration(path)
+        Calibration.read(path)
 
 
 def test_a_scenario_with_a_measurement_predicts_as_without(tmp_path: Path) -> None:
     bare: Scenario = read_scenario(measured(tmp_path, ""))
-    assert step_of(shipped_calibration()) == getattr(predict(bare), "step_time_s")  # noqa: B009
+    assert step_of(default_calibration()) == getattr(predict(bare), "step_time_s")  # noqa: B009
 
 
 def test_a_trace_with_its_scenario_anchors_as_its_residuals(tmp_path: Path) -> None:
     own, trace = "examples/llama3.2-1b-1xh200.toml", tmp_path / "run.json"
     built = read_scenario(own)
-    slower = replace(shipped_calibration(), offsets={**shipped_calibration().offsets, "slack/torch-eager": 2.0})
+    slower = replace(default_calibration(), offsets={**default_calibration().offsets, "slack/torch-eager": 2.0})
     line = timeline(built, slower)
     assert isinstance(line, Timeline)
     write_chrome(line, trace)
     write_residuals(explain(own, trace), tmp_path / "residuals.csv")
     by_trace, by_table = (anchor_calibration(None, run) for run in (f"{trace}@{own}", str(tmp_path / "residuals.csv")))
-    calibrations = (shipped_calibration(), by_trace, by_table, slower)
+    calibrations = (default_calibration(), by_trace, by_table, slower)
     steps = [getattr(predict(built, calibration), "step_time_s") for calibration in calibrations]  # noqa: B009
     assert steps[0] * 1.02 < steps[1] < steps[3]
     assert steps[1] == pytest.approx(steps[2], rel=1e-6)

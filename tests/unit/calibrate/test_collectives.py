@@ -26,8 +26,7 @@ from ridgeline.calibrate.validate import validate
 from ridgeline.calibrate.validation import Validation, ValidationReport, errors_by_set
 from ridgeline.comm.libraries.tuners import communicator, nccl_options
 from ridgeline.core.encode import to_json
-from ridgeline.cost.library_times.formulas import library_seconds, ring_is_simple
-from ridgeline.cost.library_times.parameters import shipped_parameters
+from ridgeline.cost.library_times.formulas import library_seconds, ring_is_simple, shipped_parameters
 from ridgeline.cost.library_times.question import CollectiveQuestion, describes, question_columns
 from ridgeline.hardware.load import system
 from ridgeline.report.validate import validation_page, worst

@@ -19,7 +19,7 @@ from ridgeline.calibrate.fit import Array, OffsetLayout, calibration_of, fit, fo
 from ridgeline.calibrate.folds import Dataset, bundled_rows, dataset_of, shipped_folds
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.calibrate.validation import differences
-from ridgeline.cost.calibration import PARAMETERS, SHIPPED_CALIBRATION, Calibration, known_share, owners
+from ridgeline.cost.calibration import PARAMETERS, SHIPPED_CALIBRATION, Calibration, owners
 from ridgeline.report import accuracy as tables
 
 # slower products, not faster ones: an A100 is little short of what a matrix unit reaches at best already
@@ -62,7 +62,7 @@ def test_a_group_that_is_switched_off_stays_at_its_defaults() -> None:
     for name, item in PARAMETERS.items():
         if item.group == "compute":
             chip, engine = table.scenarios[0].system.chip, table.scenarios[0].engine
-            expected = item.default * known_share(name, owners(chip, engine))
+            expected = item.default * owners(chip, engine).known_share(name)
             assert found.value(name, chip, engine) == pytest.approx(expected, rel=1e-3)
 
 

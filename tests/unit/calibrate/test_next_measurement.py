@@ -13,7 +13,7 @@ from ridgeline.calibrate.next_measurement import KERNEL_NOISE, NextMeasurements,
 from ridgeline.cli.main import command_line
 from ridgeline.core.errors import InputError
 from ridgeline.cost.anchored import Components
-from ridgeline.cost.calibration import Calibration, shipped_calibration
+from ridgeline.cost.calibration import Calibration, default_calibration
 from ridgeline.plan.scenario_file import read_scenario
 
 LARGE = "examples/llama3-70b-64xh100.toml"
@@ -27,7 +27,7 @@ def found(path: str = LARGE, calibration: Calibration | None = None) -> NextMeas
 def test_an_uncertain_kernel_that_dominates_comes_first() -> None:
     """Nothing is uncertain but parameters, and runs are noisy: the product most time goes to says more than any run."""
     parts = Components(owners=1.0, shared=1e-4, same=1e-4, near=1e-4, noise=10 * KERNEL_NOISE)
-    first = found(calibration=replace(shipped_calibration(), components=parts)).candidates[0]
+    first = found(calibration=replace(default_calibration(), components=parts)).candidates[0]
     assert first.kind == "kernel"
     assert first.name.startswith("product")
     assert "matmul_wide" in first.pins
@@ -54,7 +54,7 @@ def test_intervals_are_inside_the_present_one() -> None:
 def test_what_was_measured_is_worth_less_the_second_time() -> None:
     itself = [
         next(one for one in found(MEASURED, used).candidates if one.name == "the scenario itself")
-        for used in (shipped_calibration(), anchor_calibration(None, MEASURED))
+        for used in (default_calibration(), anchor_calibration(None, MEASURED))
     ]
     assert itself[0].width < itself[1].width < 1
 

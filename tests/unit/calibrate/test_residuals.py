@@ -17,7 +17,7 @@ from ridgeline.calibrate.truth.rows import read_rows
 from ridgeline.calibrate.validate import validate
 from ridgeline.cli.main import command_line
 from ridgeline.core.errors import InputError
-from ridgeline.cost.calibration import read_calibration
+from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.sim.predict_step import predict
@@ -101,7 +101,7 @@ def test_a_fit_with_residuals_moves_towards_them(residuals: Path, scenario: Path
     [case] = sheet["cases"]
     assert case["measured_s"] > case["after_s"] > case["before_s"]
     assert abs(case["residual"]["held_out_s"]) > abs(case["residual"]["after_s"])
-    calibration = read_calibration(tmp_path / "mine.json")
+    calibration = Calibration.read(tmp_path / "mine.json")
     found = predict(read_scenario(scenario), calibration)
     assert isinstance(found, Prediction)
     assert found.step_time_s == pytest.approx(case["after_s"], rel=1e-6)
@@ -147,7 +147,7 @@ def test_a_calibration_that_is_none_is_refused(tmp_path: Path, text: str) -> Non
     path = tmp_path / "c.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match="expected"):
-        read_calibration(path)
+        Calibration.read(path)
 
 
 def test_an_output_without_rows_of_ones_own_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from ridgeline.comm.answer import LayerPrice
 from ridgeline.cost.calibration import default_calibration, owners
 from ridgeline.cost.collectives import ALL_REDUCE, collective_seconds, links_of
 from ridgeline.cost.library_times.question import CollectiveQuestion
-from ridgeline.cost.machine import ParameterColumns, machines_of
+from ridgeline.cost.machine import Machines, ParameterColumns
 from ridgeline.hardware.load import system
 from ridgeline.plan.engine import ENGINES
 
@@ -50,7 +50,7 @@ def test_every_layer_is_the_number_of_its_own_model(size: float) -> None:
     assert benchmark.seconds == expected_seconds(question)[0]
     own = owners(on.chip, ENGINES["megatron-core"])  # links are a chip's, whichever engine runs
     values = {name: np.array([default_calibration().owner_value(name, own)]) for name in ("near", "far", "meet")}
-    links = links_of(machines_of([on]), ParameterColumns(values=values))
+    links = links_of(Machines.of([on]), ParameterColumns(values=values))
     ones = np.ones(1)
     assert step.seconds == collective_seconds(ALL_REDUCE, size * ones, 64 * ones, ones, links)[0]
 

@@ -24,7 +24,7 @@ from ridgeline.cost.collectives import (
     collective_seconds,
     explain_collective,
 )
-from ridgeline.cost.machine import machines_of
+from ridgeline.cost.machine import Machines
 from ridgeline.hardware.load import system
 
 GB = 1e9
@@ -32,7 +32,7 @@ GB = 1e9
 
 def links(*names: str | dict[str, Any]) -> Links:
     """Links at the full rate of the data sheet, ranks arriving together."""
-    machines = machines_of([system(name) for name in names])
+    machines = Machines.of([system(name) for name in names])
     return replace(bare_links(machines), scale_up=machines.scale_up, scale_out=machines.scale_out)
 
 
@@ -107,7 +107,7 @@ class TestSwitched:
 
     def test_in_switch_beats_the_link(self) -> None:
         """nccl-tests' bus rate of an in-switch all-reduce exceeds 450 GB/s, as measured (479)."""
-        seconds = one(ALL_REDUCE, 8 * GB, 8, bare_links(machines_of([system("8xh100-sxm")])))
+        seconds = one(ALL_REDUCE, 8 * GB, 8, bare_links(Machines.of([system("8xh100-sxm")])))
         assert 14 / seconds == pytest.approx(479, rel=0.06)
 
     def test_ampere_switches_do_not_add_up(self) -> None:
@@ -130,7 +130,7 @@ class TestSwitched:
     def test_two_racks_as_measured(self) -> None:
         """17.2 GB over two NVL72 racks with 400 Gbit/s a chip took 42.07 ms."""
         table = {"base": "144xgb200-nvl72", "domain": 72, "tier": {"infiniband": {"bandwidth": "400 Gbit/s"}}}
-        seconds = one(ALL_REDUCE, 2**34, 144, bare_links(machines_of([system(table)])))
+        seconds = one(ALL_REDUCE, 2**34, 144, bare_links(Machines.of([system(table)])))
         assert seconds == pytest.approx(42.07e-3, rel=0.15)
 
     def test_all_to_all_inside(self) -> None:

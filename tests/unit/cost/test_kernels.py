@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ridgeline import predict, scenario
-from ridgeline.cost.calibration import shipped_calibration
+from ridgeline.cost.calibration import default_calibration
 from ridgeline.cost.kernels import flash_seconds
 from ridgeline.hardware.load import chip
 from ridgeline.ir.ops import Attend, Op, Stream
@@ -58,7 +58,7 @@ def test_attention_waits_for_the_slower_of_two_units() -> None:
 def test_faster_exponentials_speed_attention_up() -> None:
     """llama3-8b has heads of 128: scores/s asked for are flops / 512 forward and / 896 backward, which has 2.5 times
     the flops and, with 320 keys beyond the 4096 visible instead of 160, 4416 / 4256 of the scores."""
-    peak, back = 989e12, shipped_calibration().value("attention_back", chip("h100-sxm"), engine("megatron-core"))
+    peak, back = 989e12, default_calibration().value("attention_back", chip("h100-sxm"), engine("megatron-core"))
 
     def relative(rate: float) -> float:
         forward = 4256 * (1 / peak**2 + 1 / (512 * rate) ** 2) ** 0.5
@@ -69,7 +69,7 @@ def test_faster_exponentials_speed_attention_up() -> None:
 
 
 def test_matrix_rates_fall_with_flops_per_joule() -> None:
-    power = shipped_calibration().value("power", chip("h100-sxm"), engine("megatron-core"))
+    power = default_calibration().value("power", chip("h100-sxm"), engine("megatron-core"))
     rated, capped = (seconds(priced(DENSE, f"chip.tdp={watts}"), "matmul") for watts in ("700 W", "350 W"))
     assert capped / rated == pytest.approx(2**power, rel=1e-6)
 
@@ -112,7 +112,7 @@ def test_odd_widths_miss_the_matrix_unit() -> None:
     base = {**DENSE, "plan": {"dp": 8, "shard": "zero1", "engine": "generic"}}
     found = {vocab: seconds(priced(base, f"model.vocab={vocab}"), "matmul") for vocab in (50304, 50303, 50302)}
     executed = 2 * 8192 * 4096 * 50304 * 3 * 8  # forward and both gradients of the head, eight sequences a rank
-    peak = 989e12 * shipped_calibration().value("matmul_wide", chip("h100-sxm"), engine("generic"))
+    peak = 989e12 * default_calibration().value("matmul_wide", chip("h100-sxm"), engine("generic"))
     for vocab, rate in ((50303, 0.93e12), (50302, 2.1e12)):
         slower = executed * (1 / (132 * rate) - 1 / peak)
         assert found[vocab] - found[50304] == pytest.approx(slower, rel=0.1)  # tiles of the head are not exact

@@ -10,24 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ridgeline.calibrate.profile_sources import profiles_of
 from ridgeline.core.errors import InputError
 from ridgeline.core.evidence import Evidence
-from ridgeline.cost.calibration import shipped_calibration
-from ridgeline.cost.kernels import chip_rates
-from ridgeline.cost.machine import parameter_columns
+from ridgeline.cost.calibration import default_calibration
+from ridgeline.cost.kernels import ChipRates
+from ridgeline.cost.machine import ParameterColumns
 from ridgeline.cost.profile import (
     Measurement,
     Profile,
-    ceilings,
-    chosen_profiles,
     is_profile,
     profile_for,
-    profile_text,
     read_profile,
     save_fingerprint,
 )
 from ridgeline.cost.profile_compare import diff_profiles, merge_profiles, slow_chips
-from ridgeline.cost.profile_prices import END, REACH, kernel_columns, product_state, roof_and_place, surface_of
+from ridgeline.cost.profile_prices import END, REACH, Surface, kernel_columns, product_state, roof_and_place
 from ridgeline.hardware.load import chip
 from ridgeline.ir.kernel import Kernel
 from ridgeline.plan.scenario_file import scenario
@@ -35,7 +33,7 @@ from ridgeline.sim.predict_step import estimate, predict
 from ridgeline.sim.prediction import Prediction
 from ridgeline.sim.step_batch import StepBatch
 
-H200 = chip_rates(chip("h200-sxm"))
+H200 = ChipRates.of(chip("h200-sxm"))
 TABLE = {
     "model": "llama3-8b",
     "system": "1xh200-sxm",
@@ -91,7 +89,7 @@ class TestFingerprint:
         assert again == content
         assert is_profile(path)
         assert read_profile(path).fingerprint == PRINT
-        assert read_profile(write(tmp_path / "b.json", profile_text(read_profile(path)))).fingerprint == PRINT
+        assert read_profile(write(tmp_path / "b.json", read_profile(path).text())).fingerprint == PRINT
         with pytest.raises(InputError, match="has a fingerprint"):
             save_fingerprint(path, PRINT)
         with pytest.raises(InputError, match="one of products"):
@@ -118,7 +116,7 @@ class TestFile:
             gemm(64, 128, 256, spread=0.03, runs=7),
             Measurement(kernel=Kernel(op="copy", impl="", dtype="", dims={"bytes": 9}), seconds=0.0, error="no"),
         )
-        path = write(tmp_path / "a.json", profile_text(profile(*rows)))
+        path = write(tmp_path / "a.json", profile(*rows).text())
         again = read_profile(path)
         assert is_profile(path)
         assert [row.name for row in again.rows] == [row.name for row in rows]
@@ -162,19 +160,19 @@ class TestFile:
 
     def test_choices(self, tmp_path: Path) -> None:
         own = profile(gemm(1, 1, 1))
-        assert profile_for(chosen_profiles(own), "h200-sxm") is own
-        assert profile_for(chosen_profiles("none"), "h200-sxm") is None
+        assert profile_for(profiles_of(own), "h200-sxm") is own
+        assert profile_for(profiles_of("none"), "h200-sxm") is None
         everywhere = replace(own, chip="")
-        assert profile_for(chosen_profiles(everywhere), "mi300x") is everywhere
+        assert profile_for(profiles_of(everywhere), "mi300x") is everywhere
         with pytest.raises(InputError):
-            chosen_profiles(tmp_path / "absent.json")
+            profiles_of(tmp_path / "absent.json")
 
 
 class TestSurface:
     grid = tuple(gemm(2**m, 2**n, 2**k, 500e12 + 1e12 * m) for m in (8, 10, 12) for n in (11, 13) for k in (11, 13))
 
     def price(self, *rows: Measurement) -> tuple[Any, Any]:
-        surface = surface_of(self.grid, H200)
+        surface = Surface.of(self.grid, H200)
         assert surface is not None
         roof, place = roof_and_place("gemm", "bf16", kernel_columns(rows), H200)
         ratio, distance = surface.read(np.column_stack([place, product_state(rows)]))
@@ -187,7 +185,7 @@ class TestSurface:
 
     def test_efficiency_stays_between_its_neighbours(self) -> None:
         odd = [gemm(m, 3000, 5000) for m in (300, 700, 1500, 3000)]
-        surface = surface_of(self.grid, H200)
+        surface = Surface.of(self.grid, H200)
         assert surface is not None
         roof, _ = roof_and_place("gemm", "bf16", kernel_columns(odd), H200)
         seconds, _ = self.price(*odd)
@@ -202,7 +200,7 @@ class TestSurface:
 
     def test_no_surface_without_a_peak(self) -> None:
         rows = [replace(row, kernel=replace(row.kernel, dtype="fp4?")) for row in self.grid]
-        assert surface_of(rows, H200) is None
+        assert Surface.of(rows, H200) is None
 
 
 class TestPrices:
@@ -210,8 +208,8 @@ class TestPrices:
         built = scenario(TABLE)
         slow, fast = (
             replace(
-                shipped_calibration(),
-                profiles=chosen_profiles(
+                default_calibration(),
+                profiles=profiles_of(
                     profile(
                         *[
                             gemm(2**m, 2**n, 2**k, rate)
@@ -235,14 +233,14 @@ class TestPrices:
 
     def test_without_a_profile_nothing_is_measured(self) -> None:
         built = scenario(TABLE)
-        bare = replace(shipped_calibration(), profiles=chosen_profiles("none"))
+        bare = replace(default_calibration(), profiles=profiles_of("none"))
         found = predict(built, bare)
         assert isinstance(found, Prediction)
         assert found.kernels is None
         assert all(one.estimate.evidence < Evidence.MEASURED for one in estimate(built, bare))
 
     def test_evidence_of_ops(self) -> None:
-        used = replace(shipped_calibration(), profiles=chosen_profiles(profile(gemm(4096, 4096, 4096))))
+        used = replace(default_calibration(), profiles=profiles_of(profile(gemm(4096, 4096, 4096))))
         graded = {one.op.label: one.estimate.evidence for one in estimate(scenario(TABLE), used)}
         assert graded["attention out"] is Evidence.MEASURED
         assert graded["attention"] < Evidence.MEASURED
@@ -250,9 +248,9 @@ class TestPrices:
     def test_a_batch_of_rows_is_priced_as_one_prediction(self) -> None:
         grid = [gemm(2**m, 2**n, 2**k) for m in (10, 12) for n in (10, 12, 14) for k in (10, 12, 14)]
         copy = Measurement(kernel=Kernel(op="copy", impl="torch", dims={"bytes": 2**30}), seconds=2**31 / 4e12)
-        used = replace(shipped_calibration(), profiles=chosen_profiles(profile(*grid, copy)))
+        used = replace(default_calibration(), profiles=profiles_of(profile(*grid, copy)))
         built = [scenario(TABLE), scenario({**TABLE, "system": "1xh100-sxm"})]
-        steps = StepBatch.of(built, used.profiles).steps(parameter_columns(used, built)).step_s
+        steps = StepBatch.of(built, used.profiles).steps(ParameterColumns.of(used, built)).step_s
         for one, step in zip(built, steps, strict=True):
             found = predict(one, used)
             assert isinstance(found, Prediction)
@@ -264,8 +262,8 @@ class TestPrices:
             Measurement(kernel=Kernel(op="copy", impl="torch", dims={"bytes": 2**30}), seconds=2 * 2**30 / rate)
             for rate in (2.4e12,)
         ]
-        used = replace(shipped_calibration(), profiles=chosen_profiles(profile(*copies)))
-        quick, slow = predict(scenario(TABLE), shipped_calibration()), predict(scenario(TABLE), used)
+        used = replace(default_calibration(), profiles=profiles_of(profile(*copies)))
+        quick, slow = predict(scenario(TABLE), default_calibration()), predict(scenario(TABLE), used)
         assert isinstance(quick, Prediction)
         assert isinstance(slow, Prediction)
         assert slow.step_time_s > quick.step_time_s
@@ -309,6 +307,6 @@ class TestCompare:
 
     def test_ceilings(self) -> None:
         rows = (gemm(4096, 4096, 4096, 700e12, figures={"power_w": 700.0}), gemm(64, 64, 64, 1e12))
-        (best,) = ceilings(profile(*rows), chip("h200-sxm"))
+        (best,) = profile(*rows).ceilings(chip("h200-sxm"))
         assert (best.name, best.measured, best.datasheet) == ("product bf16", pytest.approx(700e12), 989e12)
         assert best.joules == pytest.approx(1e-12)

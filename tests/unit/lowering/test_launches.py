@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ridgeline import scenario
-from ridgeline.cost.op_table import op_table_over
+from ridgeline.cost.op_table import OpTable
 from ridgeline.ir.ops import Attend, MatMul, Op, Stream
 from ridgeline.ir.program import Section
 from ridgeline.lowering.context import Degrees, lowering_context
@@ -79,7 +79,7 @@ def test_launches_are_a_column_over_plans() -> None:
     """1, 4 and 64 expert ranks leave 64, 16 and 1 experts on each: 1 + 63 / 4, 1 + 15 / 4 and 1 launches."""
     built = scenario(SPARSE, ["plan.engine=megatron-core"])
     ctx = replace(lowering_context(built), degrees=Degrees(ep=np.array([1.0, 4.0, 64.0])))
-    table = op_table_over([lower_block(ctx, built.model.blocks[0], "none")], 3)
+    table = OpTable.over([lower_block(ctx, built.model.blocks[0], "none")], 3)
     counted = table.matmuls[7].reshape(-1, 3)
     assert [16.75, 4.75, 1.0] in counted.tolist()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.core.errors import InputError, UnknownId
-from ridgeline.models.load import MODELS, find_name, model, resolve_name
+from ridgeline.models.load import MODELS, find_name, model
 from ridgeline.models.params import count
 
 ROOT = Path(__file__).parents[3]
@@ -351,4 +351,4 @@ def test_a_base_that_leads_back_or_outside_is_refused(tmp_path: Path) -> None:
 
 def test_decorated_name_loads_what_it_changes() -> None:
     assert model("Llama3.1-405B truncated to 8 layers (proxy)").layers == 8
-    assert model("meta-llama/Llama-3.1-8B-Instruct") is MODELS[resolve_name("llama3.1-8b")[0]]
+    assert model("meta-llama/Llama-3.1-8B-Instruct") is MODELS["llama3.1-8b"]

@@ -129,7 +129,7 @@ def test_location_inverts_virtual_stage(placement: tuple[tuple[int, ...], ...]) 
     table = replace(textbook("gpipe"), placement=placement, chunks=len(placement[0]))
     for rank in range(4):
         for chunk in range(table.chunks):
-            assert table.location(table.virtual_stage(rank, chunk)) == (rank, chunk)
+            assert table.locations()[table.virtual_stage(rank, chunk)] == (rank, chunk)
 
 
 def test_dependencies_find_split_and_whole_backwards() -> None:

@@ -20,8 +20,8 @@ from ridgeline.report import trace_html
 from ridgeline.report import validate as validate_report
 from ridgeline.report.html import Scale, document, dot, escape_text, facts, label, policy, table
 from ridgeline.serving.serving_prediction import ServingPrediction, predict_serving
-from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analyze_traces import analyze
+from ridgeline.trace.timeline import Span, Timeline
 
 HOSTILE = "</title></style></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'><b>"
 

@@ -21,9 +21,8 @@ from traces import ODD, Recipe, make, write
 from ridgeline.core.errors import InputError
 from ridgeline.report.html import as_data
 from ridgeline.report.trace_html import PackedTimeline, pack, page
-from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analyze_traces import analyze
-from ridgeline.trace.timeline import Counter
+from ridgeline.trace.timeline import Counter, Span, Timeline
 
 DTYPES = {"u16": "<u2", "u32": "<u4", "i32": "<i4", "f64": "<f8"}
 HOSTILE = "</script><script>window.broken = 1</script><img src=x onerror=alert(1)>"

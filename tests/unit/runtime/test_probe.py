@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.runtime.measure import PARTS, write_standalone
-from ridgeline.runtime.probe.case import GROUPS, cases, link_cases, make_case, row_key
+from ridgeline.runtime.probe.case import GROUPS, cases, link_cases, make_case
 from ridgeline.runtime.probe.session import (
     OPS,
     Journal,
@@ -30,6 +31,7 @@ torch = pytest.importorskip("torch")
 MORTAL = """
 import os, signal, sys, time
 from ridgeline.runtime.probe import registry
+from ridgeline.core.documents import JsonObject
 from ridgeline.runtime.probe.case import make_case
 
 def die(case, bench):
@@ -54,6 +56,17 @@ KERNELS = (
     make_case(op="launch", impl="torch", dtype="", dims=(("kind", "view"),), group="host"),
     make_case(op="launch", impl="torch", dtype="", dims=(("kind", "event"),), group="host"),
 )
+
+RESULTS = (
+    *("s", "spread", "runs", "ok", "error", "why", "burst_s", "timer", "power_w", "energy_j", "clock_mhz"),
+    *("left_out", "waited", "slowdown", "beside_slowdown"),
+)
+"""Keys of a row that are measured; every other key identifies it, `cold` of copies, reads and writes alone."""
+
+
+def row_key(row: JsonObject) -> str:
+    results = RESULTS if row.get("op") in ("copy", "read", "write") else (*RESULTS, "cold")
+    return json.dumps({name: row[name] for name in sorted(row) if name not in results})
 
 
 def settings(minutes: float = 1.0, imports: tuple[str, ...] = ()) -> Settings:

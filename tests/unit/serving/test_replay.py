@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ridgeline.core.errors import InputError
-from ridgeline.serving.replay import read_recording, replay_recording
+from ridgeline.serving.replay import Replay, read_recording
 
 OWN = sorted((Path(__file__).parents[2] / "data" / "serving").glob("*.json.gz"))
 SHARED = Path(__file__).parents[4] / "shared" / "serving" / "golden"
@@ -20,7 +20,7 @@ LIVE = [SHARED / "live" / name for name in ("live9.jsonl.gz", "sched_pcoff.jsonl
 
 @pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)
 def test_every_decision_is_the_recorded_one(path: Path) -> None:
-    found = replay_recording(path)
+    found = Replay.of(path)
     assert found.steps > 50
     assert (found.differing_steps, found.first_difference) == (0, None)
 
@@ -28,7 +28,7 @@ def test_every_decision_is_the_recorded_one(path: Path) -> None:
 @pytest.mark.skipif(not GOLDEN, reason="no ../shared/serving beside the checkout")
 @pytest.mark.parametrize("path", [*GOLDEN, *LIVE], ids=lambda path: path.name)
 def test_shared_recordings(path: Path) -> None:
-    found = replay_recording(path)
+    found = Replay.of(path)
     assert (found.differing_steps, found.first_difference) == (0, None)
 
 
@@ -45,7 +45,7 @@ def test_a_changed_count_is_found(tmp_path: Path, field: str) -> None:
     def change(document: Any) -> None:
         document["steps"][7][field] += 1
 
-    found = replay_recording(altered(tmp_path, change))
+    found = Replay.of(altered(tmp_path, change))
     assert found.differing_steps == 1
     assert found.first_difference is not None
     assert (found.first_difference.step, found.first_difference.field) == (7, field)
@@ -56,7 +56,7 @@ def test_order_counts(tmp_path: Path) -> None:
         step = next(step for step in document["steps"] if len(step["scheduled"]) > 1)
         step["scheduled"] = dict(reversed(step["scheduled"].items()))
 
-    found = replay_recording(altered(tmp_path, change))
+    found = Replay.of(altered(tmp_path, change))
     assert found.differing_steps == 1
     assert found.first_difference is not None
     assert found.first_difference.field == "scheduled"
@@ -66,7 +66,7 @@ def test_a_smaller_pool_decides_otherwise(tmp_path: Path) -> None:
     def change(document: Any) -> None:
         document["config"]["num_blocks"] -= 2
 
-    assert replay_recording(altered(tmp_path, change)).differing_steps > 0
+    assert Replay.of(altered(tmp_path, change)).differing_steps > 0
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_case_that_never_ends_is_cut_where_the_recording_ends(tmp_path: Path) 
         document["requests"][0]["prompt"] = [[1, 200_000]]  # never fits
         document["config"]["max_model_len"] = 400_000
 
-    assert replay_recording(altered(tmp_path, change)).differing_steps > 0
+    assert Replay.of(altered(tmp_path, change)).differing_steps > 0
 
 
 def test_a_log_by_ids_of_its_own_is_the_case_in_the_order_it_came(tmp_path: Path) -> None:
@@ -127,5 +127,5 @@ def test_a_log_by_ids_of_its_own_is_the_case_in_the_order_it_came(tmp_path: Path
     path = tmp_path / "log.jsonl"
     lines = [json.dumps(document), *(json.dumps(step) for step in json.loads(steps))]
     path.write_text("\n".join(lines), encoding="utf-8")
-    found = replay_recording(path)
+    found = Replay.of(path)
     assert (found.engine, found.steps > 50, found.first_difference) == ("sglang", True, None)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ridgeline import predict, scenario
-from ridgeline.cost.calibration import shipped_calibration
+from ridgeline.cost.calibration import default_calibration
 from ridgeline.hardware.load import chip
 from ridgeline.ir.ops import FLASH_EXTRA, Attend, Collective, MatMul, Op, Stream
 from ridgeline.ir.program import Section
@@ -274,7 +274,7 @@ def test_waiting_for_every_launch_adds_the_hosts_time() -> None:
 def test_offloaded_states_cross_the_host_link() -> None:
     here, away = priced(), priced("plan.offload.optimizer=1.0")
     ratio = part(away, "optimizer") / part(here, "optimizer")
-    memory = shipped_calibration().value("memory", chip("h100-sxm"), engine("megatron-core"))
+    memory = default_calibration().value("memory", chip("h100-sxm"), engine("megatron-core"))
     # states and master over PCIe, there and back at once; HBM also sees gradients, weights, and all of it twice
     assert ratio == pytest.approx(12 / 38 * 3.35e12 * memory / 63e9, rel=1e-6)
 

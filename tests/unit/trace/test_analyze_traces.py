@@ -9,8 +9,8 @@ import pytest
 from traces import Recipe, make, straggling, write
 
 from ridgeline.core.encode import to_json
-from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analyze_traces import Analysis, analyze
+from ridgeline.trace.timeline import Span, Timeline
 
 KEYS = {
     "span_us", "idle_us", "compute_us", "communication_us", "exposed_communication_us", "overlap_fraction", "policy",

@@ -9,9 +9,9 @@ import pytest
 from traces import Recipe, make, write
 
 from ridgeline.core.errors import InputError
-from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analyze_traces import Analysis, analyze
-from ridgeline.trace.classes import classify, read_rules
+from ridgeline.trace.classes import Rules, classify
+from ridgeline.trace.timeline import Span, Timeline
 
 
 def run(recipe: Recipe, folder: Path) -> Analysis:
@@ -57,7 +57,7 @@ class TestClasses:
         spans = [
             Span(process="c", stream=stream, name="gemm", kind="kernel", start_ns=0, duration_ns=1) for stream in "789"
         ]
-        line = classify(Timeline.of(spans), read_rules(path))
+        line = classify(Timeline.of(spans), Rules.read(path))
         assert [line.classes[code] for code in line.class_] == ["matmul", "matmul", "side"]
 
     def test_a_users_file_comes_first(self, tmp_path: Path) -> None:
@@ -83,4 +83,4 @@ class TestClasses:
         path = tmp_path / "own.toml"
         path.write_text(text)
         with pytest.raises(InputError, match=re.escape(says)):
-            read_rules(path)
+            Rules.read(path)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import ridgeline
 from ridgeline.cli.main import command_line
 from ridgeline.core.errors import InputError
-from ridgeline.trace.span_query import SCHEMA, query, span_table
+from ridgeline.trace.span_query import query
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +33,6 @@ def test_sums_are_those_of_the_analysis(trace: Path) -> None:
     assert rows == (("aten::mm", "4096x1024 1024x4096", "matmul", 0),)
     joined = "SELECT count(*) FROM spans k JOIN spans c ON k.launch_id = c.id WHERE c.start_us > k.start_us"
     assert query(trace, sql=joined).rows == ((0,),)
-
-
-def test_the_table_for_other_programs(trace: Path) -> None:
-    line = ridgeline.read_timeline(trace)
-    table = span_table(line)
-    assert list(table) == list(SCHEMA)
-    assert {len(column) for column in table.values()} == {len(line)}
 
 
 @pytest.mark.parametrize(

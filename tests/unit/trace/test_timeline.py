@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.trace import Counter, Span, Timeline, write_chrome
+from ridgeline.trace import write_chrome
 from ridgeline.trace.chrome_writer import chrome_events
 from ridgeline.trace.read.readers import read_timeline
-from ridgeline.trace.timeline import NO_LAYER, PHASES, nanoseconds_of
+from ridgeline.trace.timeline import NO_LAYER, PHASES, Counter, Span, Timeline, nanoseconds_of
 
 HOSTILE = '</script><img src=x onerror=alert(1)> "quoted" \\ \n\x00\u2028 ' + "\N{SNOWMAN}" * 3
 

@@ -23,7 +23,7 @@ from ridgeline.hardware.load import CHIPS, SYSTEMS, system
 from ridgeline.hardware.topology import Torus
 from ridgeline.models.facts import training_flops_per_token
 from ridgeline.plan.engine import ENGINES
-from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario import Scenario, is_training
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.plan.workload import Train
 
@@ -72,7 +72,7 @@ def _from_metric(cells: RowCells, scenario: Scenario) -> float:
         raise Unusable("measured_metric", f"got {metric[:40]!r}, expected one of {', '.join(METRICS)}")
     if value is None:
         raise Unusable("measured_value", "blank")
-    if not isinstance(scenario.workload, Train):
+    if not is_training(scenario):
         raise Unusable("x_task", "not a training step")
     if metric == "step_time_s":
         return value
@@ -89,7 +89,7 @@ def _from_metric(cells: RowCells, scenario: Scenario) -> float:
     return flops_per_chip / (value / 100 * peak)
 
 
-def counted_flops_per_token(row: Row, scenario: Scenario) -> float:
+def counted_flops_per_token(row: Row, scenario: Scenario[Train]) -> float:
     """Flops of one token as the row's source counts them.
 
     3 * forward                                 attention over all pairs (full) or over half of them (causal)
@@ -104,7 +104,7 @@ def counted_flops_per_token(row: Row, scenario: Scenario) -> float:
     kind = scenario.plan.recompute.kind
     if cells.flag("x_flops_with_recompute") and kind != "none":
         total += (train.total - train.head if kind == "full" else train.scores) / 3
-    if isinstance(scenario.workload, Train) and scenario.workload.task == "lora":
+    if scenario.workload.task == "lora":
         total *= 2 / 3
     return total
 

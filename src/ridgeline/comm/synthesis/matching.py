@@ -10,9 +10,7 @@ first chunks of its sender that its rank lacks, the one that fewest ranks have. 
 all could be there: a slow link leaves its last chunks to quicker ones. Rounds keep to what a step needs, so that links
 of a hundred rates make no more of them than equal ones.
 
-Without the core, by order of arrival: a link goes along the list of its sender's chunks in the order in which they
-came, passes by what its rank has or was promised, and takes the first that is left. What came first is farthest from
-where it is still new, so that links to ranks with few of them seldom go idle.
+Without the core, rounds serve direct links as well.
 
 A mesh of two axes, one of them even, has a closed cycle through all ranks. A corner has two links, so that no
 all-gather takes fewer than (N - 1) / 2 rounds of one chunk a link. The cycle gives every rank two links of its own: in
@@ -86,89 +84,6 @@ def cycle_allgather(graph: Graph) -> Algorithm:
         chunk.ravel()[steps],
     )
     return algorithm_of(SYNTHESIZED, "allgather", n, n, cycle_steps)
-
-
-def arrival_allgather(graph: Graph, per_rank: int, size_bytes: float, seed: int = 0) -> Algorithm:
-    """An all-gather of `per_rank` chunks each by order of arrival; the same seed gives the same one."""
-    chunks = graph.ranks * per_rank
-    search = _Arrivals(graph, per_rank, size_bytes / chunks, np.random.default_rng(seed))
-    return algorithm_of(SYNTHESIZED, "allgather", graph.ranks, chunks, search.run())
-
-
-class _Arrivals:
-    """Lists of chunks, how far each link has gone along its sender's, and what is under way.
-
-    Links are kept as (places, ranks): the first, second, ... link of each rank; a rank's own number where it has none.
-    """
-
-    def __init__(self, graph: Graph, per_rank: int, chunk_bytes: float, random: np.random.Generator) -> None:
-        n, self.chunks, self.random = graph.ranks, graph.ranks * per_rank, random
-        order = np.lexsort((random.random(graph.links), graph.head))
-        degree = np.bincount(graph.head, minlength=n)
-        rank = graph.head[order]
-        place = np.arange(graph.links) - (np.cumsum(degree) - degree)[rank]
-        self.source = np.tile(np.arange(n), (int(degree.max()), 1))
-        self.source[place, rank] = graph.tail[order]
-        self.ticks = np.ones(self.source.shape, np.int64)
-        self.ticks[place, rank] = ticks_of(chunk_bytes / graph.bytes_per_s + graph.latency_s)[order]
-        self.even = bool((self.ticks == 1).all())
-        self.busy = np.zeros(self.source.shape, np.int64)
-        self.first = np.arange(n) * self.chunks
-        chunk_ids = np.arange(n * per_rank)
-        self.list = np.zeros(n * self.chunks + 1, np.int32)
-        self.list[np.repeat(self.first, per_rank) + chunk_ids % per_rank] = chunk_ids
-        self.end = self.first + per_rank
-        self.at = self.first[self.source]
-        self.promised = np.zeros(n * self.chunks, np.bool_)
-        self.promised[np.repeat(self.first, per_rank) + chunk_ids] = True
-        self.lacks = np.full(n, self.chunks - per_rank)
-        self.under_way: dict[int, list[tuple[Index, Ints]]] = {}
-        self.made: list[tuple[int, Ints, Ints, Ints]] = []
-
-    def run(self) -> Steps:
-        now = 0
-        while True:
-            for rank, chunk in self.under_way.pop(now, ()):
-                end = self.end[rank]
-                self.list[end] = chunk
-                self.end[rank] = end + 1
-            if not self.lacks.any():
-                return steps_made(self.made)
-            open_ = np.flatnonzero(self.lacks)
-            able = (self.busy[:, open_] <= now) & (self.at[:, open_] < self.end[self.source[:, open_]])
-            some: Mask = np.asarray(able.any(axis=1))
-            for place in self.random.permutation(len(self.source)):
-                if some[place]:
-                    self._take(now, int(place), open_[able[place]])
-            now = min(self.under_way)
-
-    def _take(self, now: int, place: int, rank: Index) -> None:
-        """Let each of these ranks take a chunk over one of its links, if there is one for it."""
-        at, end = self.at[place], self.end[self.source[place]]
-        while len(rank):
-            here = at[rank]
-            chunk = self.list[here]
-            at[rank] = here + 1
-            key = self.first[rank] + chunk
-            is_promised = self.promised[key]
-            free_rows = np.flatnonzero(~is_promised)
-            if len(free_rows):
-                self._promise(now, place, rank[free_rows], chunk[free_rows], key[free_rows])
-                rank = rank[is_promised]
-            rank = rank[at[rank] < end[rank]]
-
-    def _promise(self, now: int, place: int, rank: Index, chunk: Ints, key: Index) -> None:
-        self.promised[key] = True
-        self.lacks[rank] -= 1
-        self.made.append((now, self.source[place, rank].astype(np.int32), rank.astype(np.int32), chunk))
-        if self.even:
-            self.under_way.setdefault(now + 1, []).append((rank, chunk))
-            return
-        there = now + self.ticks[place, rank]
-        self.busy[place, rank] = there
-        for late in np.unique(there):
-            rows_due = there == late
-            self.under_way.setdefault(int(late), []).append((rank[rows_due], chunk[rows_due]))
 
 
 SOURCES = Path(__file__).parent / "native"

@@ -6,7 +6,7 @@ answer is the fastest of all, at any size and number of ranks that the library h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import sqrt
 
 from ridgeline.comm.algorithm import Algorithm, Candidate, reduce_then_gather, reversed_algorithm
@@ -18,7 +18,6 @@ from ridgeline.comm.synthesis.exchange import balanced_ways, by_hops, multipath_
 from ridgeline.comm.synthesis.matching import (
     SYNTHESIZED,
     EventGather,
-    arrival_allgather,
     cycle_allgather,
     has_cycle,
     has_event_core,
@@ -51,6 +50,7 @@ SMALL = 1 << 16  # places (rank, chunk) up to which many seeds are tried
 WORTH = 1.05  # the sequence over the bound from which trees are packed
 GOOD, GOOD_OF_MANY = 1.005, 1.03  # times the bound: nothing else is tried
 FEW_RANKS = 512  # up to which seeds are tried until GOOD
+SEEDS, FEW_SEEDS = 12, 2  # without the core
 # chunks that are chosen among, and times of the bound by which all are to be there, of each search in the core
 EVENT_TRIES = tuple((width, slack) for slack in (1.0, 1.05) for width in (4, 1 << 20) for _ in range(6))
 FEW_EVENT_TRIES = ((1, 1.0), (4, 1.0), (4, 1.05))
@@ -209,7 +209,8 @@ def gather_algorithm(graph: Graph, per_rank: int, size_bytes: float) -> Algorith
         tried = (search.build(seed, width, slack) for seed, (width, slack) in enumerate(tries))
     else:
         bound = chunked_bound(graph, "allgather", size_bytes, graph.ranks * per_rank)
-        attempts = (make(graph, per_rank, size_bytes, seed) for make, seed in _attempts(graph, per_rank))
+        seeds = SEEDS if graph.ranks**2 * per_rank <= SMALL else FEW_SEEDS if graph.ranks <= FEW_RANKS else 1
+        attempts = (matched_allgather(graph, per_rank, size_bytes, seed) for seed in range(seeds))
         tried = ((gather, _seconds(gather, graph, size_bytes)) for gather in attempts)
     best, _ = _good_enough(tried, times * bound)
     assert best is not None
@@ -225,18 +226,6 @@ def _good_enough(tried: Iterable[tuple[Algorithm, float]], enough: float) -> tup
         if best_s <= enough:
             break
     return best, best_s
-
-
-def _attempts(graph: Graph, per_rank: int) -> Iterator[tuple[Callable[[Graph, int, float, int], Algorithm], int]]:
-    """Ways to match chunks to links and their seeds, in the order in which they are tried."""
-    if graph.ranks**2 * per_rank <= SMALL:
-        yield from ((matched_allgather, seed) for seed in range(8))
-        yield from ((arrival_allgather, seed) for seed in range(4))
-        yield from ((matched_allgather, seed) for seed in range(8, 12))
-        return
-    for seed in range(2 if graph.ranks <= FEW_RANKS else 1):
-        yield matched_allgather, seed
-        yield arrival_allgather, seed
 
 
 def packed_allreduce(graph: Graph, size_bytes: float) -> Algorithm:

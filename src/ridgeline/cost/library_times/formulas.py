@@ -29,9 +29,11 @@ its tuner's costs choose, not the one that takes least time: near the crossing a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -39,10 +41,10 @@ import numpy as np
 from ridgeline.comm.closed_form import TREE, exchange_bytes, in_switch_bytes, ring_bytes
 from ridgeline.comm.libraries import PCI_SHARE, constants
 from ridgeline.core.arrays import Array, Mask
+from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY, DECIMAL
 from ridgeline.cost.collectives import ALL_TO_ALL, bare_links, collective_seconds
 from ridgeline.cost.collectives import KINDS as CLOSED_KINDS
-from ridgeline.cost.library_times.parameters import BY_FAMILY, MEASURED_FAMILIES, shipped_parameters
 from ridgeline.cost.library_times.question import (
     FAMILIES,
     HARNESSES,
@@ -55,8 +57,9 @@ from ridgeline.cost.library_times.question import (
     describes,
     question_columns,
 )
-from ridgeline.cost.machine import machines_of
+from ridgeline.cost.machine import Machines
 
+SHIPPED_LIBRARY_TIMES = Path(__file__).parent / "parameters.json"  # as `ridgeline fit --collectives` wrote it
 MICRO, GIGA = DECIMAL["u"], DECIMAL["G"]
 Values = Mapping[str, float]
 TREE_LOW = 3.8  # times the bytes' time that a tree takes with LL, by NCCL's tuner
@@ -67,6 +70,48 @@ LL_SHARE, LL128_SHARE = 0.5, 0.92  # of a ring's rate, as the tuner has them
 UNKNOWN = "ampere"  # generation whose constants the tuner takes for chips that it does not know
 WIDE = 4  # domains a token goes to, which DeepEP's normal kernels are made for
 SHARP = 4.0  # of the corner between a launch's time and a collective's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryPrior:
+    """What is believed of a number before any row: its value, and by which factor (as a logarithm) it may be off."""
+
+    value: float
+    spread: float
+    unit: str
+    what: str
+
+
+def _priors(kind: str) -> Mapping[str, LibraryPrior]:
+    rows = json.loads((Path(__file__).parent / "priors.json").read_text(encoding="utf-8"))[kind]
+    return MappingProxyType({name: LibraryPrior(**row) for name, row in rows.items()})
+
+
+# one number for all families, and one for each that was measured, drawn to it by the spread
+BY_FAMILY, PRIORS = _priors("by_family"), _priors("all")
+MEASURED_FAMILIES = ("ampere", "hopper", "blackwell", "pcie")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryParameters:
+    """The numbers by name, in the units of their priors; and by system those of a fit that has not seen it."""
+
+    values: Mapping[str, float]
+    folds: Mapping[str, Mapping[str, float]]
+
+
+def prior_values() -> dict[str, float]:
+    """Every number that is fitted as it is believed before any row: of all families, of each family, and the rest."""
+    families = {f"{name}.{family}": prior for name, prior in BY_FAMILY.items() for family in MEASURED_FAMILIES}
+    return {name: prior.value for name, prior in {**BY_FAMILY, **families, **PRIORS}.items()}
+
+
+@cache
+def shipped_parameters() -> LibraryParameters:
+    """What comes with Ridgeline."""
+    data = json.loads(SHIPPED_LIBRARY_TIMES.read_text(encoding="utf-8"))
+    folds = {system: MappingProxyType(values) for system, values in data["without"].items()}
+    return LibraryParameters(values=MappingProxyType(data["all"]), folds=MappingProxyType(folds))
 
 
 def library_seconds(columns: QuestionColumns, values: Values) -> Array:
@@ -250,7 +295,7 @@ def bare_link_seconds(questions: Sequence[CollectiveQuestion]) -> Array:
     """Seconds of each question by the closed forms that steps are priced with, the chips to themselves."""
     if not questions:
         return np.zeros(0)
-    links = bare_links(machines_of([question.system for question in questions]))
+    links = bare_links(Machines.of([question.system for question in questions]))
     topology = links.topology
     if topology.in_switch is not None:
         able = topology.in_switch * np.array([question.in_switch for question in questions])

@@ -97,10 +97,6 @@ class ScheduleTable:
         """Where in the model the given chunk of the given rank sits, 0 being the first virtual stage."""
         return self.placement[rank][chunk]
 
-    def location(self, virtual_stage: int) -> tuple[int, int]:
-        """(rank, chunk) that holds a virtual stage: the inverse of ``virtual_stage``."""
-        return self.locations()[virtual_stage]
-
     def locations(self) -> tuple[tuple[int, int], ...]:
         """(rank, chunk) of every virtual stage, in model order."""
         places = (

@@ -10,7 +10,7 @@
 
 Each figure of a fingerprint comes from inputs that differ in one bit, or from sums whose exact result is zero, so that
 what is left is the unit's own error. Private parts of torch stand here (the fake device has its own in `fake_device`);
-`missing_parts` names those that a release no longer has, and a test asks it.
+a test asks whether a release has them.
 """
 
 from __future__ import annotations
@@ -183,25 +183,12 @@ def likely_chip(name: str) -> str | None:
 
 Kernel = Literal["own", "composite", "fallback", "none"]
 
-PARTS = (
-    "_dispatch_key_for_device", "_dispatch_has_kernel", "_dispatch_has_kernel_for_dispatch_key",
-    "_dispatch_has_backend_fallback", "_dispatch_key_parse", "_current_autograd_node", "_current_graph_task_id",
-    "_get_privateuse1_backend_name",
-)  # fmt: skip
 COMPOSITE = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeImplicitAutogradNestedTensor")
 # their result is a number of the host, or has a shape that depends on numbers of the device
 WAITING = frozenset((
     "_local_scalar_dense", "item", "nonzero", "nonzero_numpy", "is_nonzero", "masked_select", "equal", "unique_dim",
     "_unique", "_unique2", "unique_consecutive", "unique_dim_consecutive", "bincount",
 ))  # fmt: skip
-
-
-def missing_parts() -> tuple[str, ...]:
-    """Private parts that this torch lacks; none where everything below works."""
-    absent_parts = [name for name in PARTS if not hasattr(torch._C, name)]
-    if not hasattr(torch.autograd, "_get_sequence_nr"):
-        absent_parts.append("torch.autograd._get_sequence_nr")
-    return tuple(absent_parts)
 
 
 @cache

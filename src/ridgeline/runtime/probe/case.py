@@ -21,12 +21,6 @@ from typing import Any
 from ridgeline.core.documents import JsonObject
 from ridgeline.ir.kernel import Kernel
 
-RESULTS = (
-    *("s", "spread", "runs", "ok", "error", "why", "burst_s", "timer", "power_w", "energy_j", "clock_mhz"),
-    *("left_out", "waited", "slowdown", "beside_slowdown"),
-)
-"""Keys of a row that are measured; every other key identifies it."""
-TRAFFIC = ("copy", "read", "write")  # whose `cold` is asked for; of other ops it is found
 SCORE_BYTES = 12  # that attention without a fused kernel holds for a query and a key
 LOSS_BUFFERS = 6.0  # times its operands that a cross entropy holds
 
@@ -83,16 +77,6 @@ def read_case(message: JsonObject) -> KernelCase:
     op, impl, dtype, *dims = message["identity"].items()
     options = {name: message[name] for name in ("group", "tier", "limit_s")}
     return make_case(op=op[1], impl=impl[1], dtype=dtype[1], dims=dims, **options)
-
-
-def row_key(row: JsonObject) -> str:
-    """What a row measures, whatever its results are; `cold` counts as a result of all but copies, reads and writes.
-
-    >>> row_key({"op": "h2d", "bytes": 8, "s": 1.0, "ok": True, "cold": True})
-    '{"bytes": 8, "op": "h2d"}'
-    """
-    results = RESULTS if row.get("op") in TRAFFIC else (*RESULTS, "cold")
-    return json.dumps({name: row[name] for name in sorted(row) if name not in results})
 
 
 def buffer_bytes_of(case: KernelCase) -> float:

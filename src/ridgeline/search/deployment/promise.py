@@ -17,7 +17,7 @@ from statistics import NormalDist
 
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_quantity
-from ridgeline.cost.pricing import serving_spread
+from ridgeline.cost import serving_spread
 from ridgeline.hardware.chip import Chip
 from ridgeline.hardware.what_if import what_if_distance
 from ridgeline.plan.engine import Engine

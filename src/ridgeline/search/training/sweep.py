@@ -18,11 +18,11 @@ from dataclasses import field, fields, replace
 from itertools import pairwise, product
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ridgeline.core.arrays import Array, Index, at, round_digits
+from ridgeline.core.arrays import Array, Index, Mask, at, round_digits
 from ridgeline.core.records import dataclass
-from ridgeline.cost import Calibration, machines_of, parameter_columns, sustained_rates
+from ridgeline.cost import Calibration
+from ridgeline.cost.pricing import Machines, ParameterColumns, SustainedRates
 from ridgeline.lowering.context import Degrees, LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import NAMES, SHARDS, PlanColumns, degree_columns, plan_columns
 from ridgeline.lowering.program import stages_of
@@ -69,12 +69,12 @@ BATCH = 4096  # cells of structures that are priced at once
 
 def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list[DegreeGrid]:
     """The cells of a space, one value for all structures that stand in stages alike and run at the same rates."""
-    machines, parameters = machines_of([base.system]), parameter_columns(calibration, [base])
+    machines, parameters = Machines.of([base.system]), ParameterColumns.of(calibration, [base])
     structures = [*_structures(base, space)]
     first_by_key = {structure.ops_key: structure for structure in reversed(structures)}
     models: dict[tuple[str, int], PlanModel] = {}
     for same_rates in _batches(sorted(first_by_key.values(), key=lambda structure: structure.layers)):
-        rates = sustained_rates(machines, parameters, plans=same_rates[0].plans)
+        rates = SustainedRates.of(machines, parameters, plans=same_rates[0].plans)
         batch_models = PlanModel.of(
             [(item.scenario, item.context) for item in same_rates], rates, len(same_rates[0].degrees),
             calibration.profiles,
@@ -587,7 +587,7 @@ def _degree(rows: _Rows, space: Space, sharding: tuple[Shard, int]) -> Array:
     return replicas if size == 0 else np.where(_splits(space, size, replicas), float(size), np.nan)
 
 
-def _splits(space: Space, size: int, replicas: Array) -> NDArray[np.bool_]:
+def _splits(space: Space, size: int, replicas: Array) -> Mask:
     """Whether so many replicas can share a shard, 0 being all of them; all by number only where 0 is no choice."""
     if size == 0:
         return np.ones(len(replicas), dtype=np.bool_)

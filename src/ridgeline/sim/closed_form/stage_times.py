@@ -13,8 +13,8 @@ import numpy as np
 from ridgeline.comm.closed_form import Links
 from ridgeline.core.arrays import Array, Index, Mask, at
 from ridgeline.core.records import dataclass
-from ridgeline.cost import StepPart
-from ridgeline.cost.pricing import COMPUTE, SECTION_PARTS, SectionPrices, SustainedRates, collective_op_seconds
+from ridgeline.cost.pricing import SectionPrices, SustainedRates, collective_op_seconds
+from ridgeline.cost.step_part import COMPUTE, SECTION_PARTS, StepPart
 from ridgeline.lowering.plan_columns import PlanColumns
 from ridgeline.lowering.step_ops import layer_gather, layer_scatter
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask, at, distinct
 from ridgeline.core.records import dataclass
-from ridgeline.cost import StepPart
-from ridgeline.cost.pricing import ParameterColumns, SectionPrices, SustainedRates, collective_op_seconds, copy_seconds
+from ridgeline.cost.pricing import ParameterColumns, SectionPrices, SustainedRates, collective_op_seconds
+from ridgeline.cost.step_part import StepPart
 from ridgeline.ir.ops import HostCopy, Stream
 from ridgeline.lowering.plan_columns import NAMES, PlanColumns, facts_of
 from ridgeline.lowering.step_ops import (
@@ -82,7 +82,7 @@ def updated_seconds(states: Stream, copied: HostCopy, plans: PlanColumns, rates:
     u = update, c = copies both ways. Overlapped, one bucket arrives while another is updated and a third leaves: the
     host's link carries both ways at once.
     """
-    update, copies = states.stream_bytes / rates.update, copy_seconds(copied, rates.machines)
+    update, copies = states.stream_bytes / rates.update, rates.machines.copy_seconds(copied)
     return np.where(plans.overlap_offload > 0, np.maximum(update, copies / 2), update + copies)
 
 

@@ -33,8 +33,7 @@ from numpy.typing import NDArray
 from ridgeline.core.errors import Problem
 from ridgeline.core.records import dataclass
 from ridgeline.cost import Calibration
-from ridgeline.cost.pricing import PHASES
-from ridgeline.ir.program import SectionKey, SectionRole
+from ridgeline.ir.program import PHASES, SectionKey, SectionRole
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES, Action, Phase, ScheduleTable, Step, actions_of, build
@@ -72,7 +71,6 @@ from ridgeline.sim.prediction import Impossible, unless_impossible
 from ridgeline.trace import (
     NO_LAYER,
     Counter,
-    Longs,
     StepPhase,
     Timeline,
     nanoseconds_of,
@@ -308,7 +306,7 @@ class _Columns:
 
     def __init__(self) -> None:
         self.tables: list[dict[str, int]] = [{}, {text: code for code, text in enumerate(STREAMS)}, {}, {}]
-        self.times: list[Longs] = []
+        self.times: list[NDArray[np.int64]] = []
         self.codes: list[NDArray[np.int32]] = []
         self.marks: list[NDArray[np.int16]] = []
         self.single: list[tuple[StepInterval, tuple[int, ...], int]] = []

@@ -40,18 +40,10 @@ import numpy as np
 from ridgeline.comm.closed_form import Links, Routing
 from ridgeline.core.arrays import Array
 from ridgeline.core.records import dataclass
-from ridgeline.cost import StepPart
-from ridgeline.cost.pricing import (
-    AXES,
-    COMPUTE,
-    PHASES,
-    SECTION_PARTS,
-    collective_op_seconds,
-    collective_seconds,
-    copy_seconds,
-)
+from ridgeline.cost.pricing import collective_op_seconds, collective_seconds
+from ridgeline.cost.step_part import AXES, COMPUTE, SECTION_PARTS, StepPart
 from ridgeline.ir.ops import Collective
-from ridgeline.ir.program import SectionKey, StepOps
+from ridgeline.ir.program import PHASES, SectionKey, StepOps
 from ridgeline.lowering.step_ops import accumulations, trained_params
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import virtual_stages_by_rank
@@ -227,7 +219,7 @@ def _spread_comm(comm: Comm, busy: Sequence[float], phases: Sequence[int]) -> li
 def _copies(priced: Priced, step: StepOps, busy: Sequence[Sequence[float]]) -> list[list[Comm]]:
     """Saved activations on their way to the host and back."""
     made, hidden = [], HIDDEN_COPY * float(priced.plans.overlap_offload[0])
-    for spent, own in zip(copy_seconds(step.offload, priced.rates.machines).tolist(), busy, strict=True):
+    for spent, own in zip(priced.rates.machines.copy_seconds(step.offload).tolist(), busy, strict=True):
         out = Comm(stream="host", seconds=spent, hidden=hidden)
         if priced.plans.weights_apart[0]:
             inputs, again = _spread_comm(out, own, (INPUT, RECOMPUTE))

@@ -28,7 +28,7 @@ from ridgeline.sim.closed_form.stage_mix import RankMix, sum_by_count
 
 def saved_activations(ctx: LoweringContext, section: Section) -> SavedActivations:
     """Bytes of one microbatch that a section keeps on the chip or hands to the host, logits apart."""
-    block, saved = block_of(ctx, section), section.saved
+    block, saved = ctx.block_of(section), section.saved
     if block is None:
         # the head keeps the last layer's output beside the norm of it
         twice = section.role is SectionRole.HEAD and ctx.engine.saves.attention_twice
@@ -76,13 +76,6 @@ def _where(some: Num, size: Num) -> Num:
     """`size` where there is some of it."""
     found: Num = np.where(np.asarray(some) > 0, size, 0.0)
     return found
-
-
-def block_of(ctx: LoweringContext, section: Section) -> Block | None:
-    """The model's block a section was made from; None for the two ends."""
-    if section.role is SectionRole.BLOCK:
-        return ctx.model.blocks[section.key.block]
-    return ctx.model.mtp.block if section.role is SectionRole.MTP and ctx.model.mtp else None
 
 
 class _Sizes:

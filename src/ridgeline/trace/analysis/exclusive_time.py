@@ -77,6 +77,36 @@ class ExclusiveTime:
         counts = self.counts
         return (int(self.own_ns[counts].sum()) + int(self.gap_ns[counts[self.gap_row]].sum())) / self.shares
 
+    def entries(
+        self, *, by_name: bool = True, labels: tuple[Longs, tuple[str, ...]] | None = None
+    ) -> Iterator[TimeEntry]:
+        """Exclusive time by place, per step and chip; it sums to the step. Without names, classes are coarse.
+
+        ``labels`` are other names of the rows: codes, and the texts behind them.
+        """
+        line, counts = self.line, self.counts
+        ids = np.array([line.classes[code] if by_name else coarse(line, code) for code in range(len(line.classes))])
+        codes = {id: place for place, id in enumerate(dict.fromkeys(ids.tolist()))}
+        class_ = np.array([codes[id] for id in ids.tolist()])[line.class_[self.rows]]
+        label_codes = labels[0] if labels else line.name[self.rows].astype(np.int64)
+        texts = labels[1] if labels else line.names
+        name = label_codes if by_name else np.zeros(len(self.rows), np.int64)
+        key = (self.phase.astype(np.int64) * (len(codes) + 1) + class_) * (len(texts) + 1) + name
+        table = list(codes)
+        for place in group_rows(key, counts):
+            first = place[0]
+            text = table[int(class_[first])]
+            yield TimeEntry(
+                phase=PHASES[int(self.phase[first])], class_=text or "host",
+                name=texts[int(label_codes[first])] if by_name else text,
+                group=GROUPS[int(self.group[first])], calls=len(place) / self.shares,
+                duration_ns=int(self.duration_ns[place].sum()) / self.shares,
+                own_ns=int(self.own_ns[place].sum()) / self.shares,
+                late_ns=int(self.late_ns[place].sum()) / self.shares,
+                kernels=_kernels(line, self.rows[place]) if labels else (),
+            )  # fmt: skip
+        yield from _gap_entries(self, counts)
+
 
 def exclusive_time(line: Timeline, rules: Rules, policy: str = ALL) -> ExclusiveTime:
     """Exclusive time of the spans of a classified timeline, and the gaps between them."""
@@ -155,37 +185,6 @@ class TimeEntry:
     late_ns: float
     kernels: tuple[str, ...] = ()
     """Kernels of an op, the longest first, where places are ops."""
-
-
-def entries_of(
-    one: ExclusiveTime, *, by_name: bool = True, labels: tuple[Longs, tuple[str, ...]] | None = None
-) -> Iterator[TimeEntry]:
-    """Exclusive time by place, per step and chip; it sums to the step. Without names, classes are coarse.
-
-    ``labels`` are other names of the rows: codes, and the texts behind them.
-    """
-    line, counts = one.line, one.counts
-    ids = np.array([line.classes[code] if by_name else coarse(line, code) for code in range(len(line.classes))])
-    codes = {id: place for place, id in enumerate(dict.fromkeys(ids.tolist()))}
-    class_ = np.array([codes[id] for id in ids.tolist()])[line.class_[one.rows]]
-    label_codes = labels[0] if labels else line.name[one.rows].astype(np.int64)
-    texts = labels[1] if labels else line.names
-    name = label_codes if by_name else np.zeros(len(one.rows), np.int64)
-    key = (one.phase.astype(np.int64) * (len(codes) + 1) + class_) * (len(texts) + 1) + name
-    table = list(codes)
-    for place in group_rows(key, counts):
-        first = place[0]
-        text = table[int(class_[first])]
-        yield TimeEntry(
-            phase=PHASES[int(one.phase[first])], class_=text or "host",
-            name=texts[int(label_codes[first])] if by_name else text,
-            group=GROUPS[int(one.group[first])], calls=len(place) / one.shares,
-            duration_ns=int(one.duration_ns[place].sum()) / one.shares,
-            own_ns=int(one.own_ns[place].sum()) / one.shares,
-            late_ns=int(one.late_ns[place].sum()) / one.shares,
-            kernels=_kernels(line, one.rows[place]) if labels else (),
-        )  # fmt: skip
-    yield from _gap_entries(one, counts)
 
 
 def _kernels(line: Timeline, rows: Rows) -> tuple[str, ...]:

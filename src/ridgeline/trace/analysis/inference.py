@@ -168,6 +168,20 @@ class Inference:
         span = max(step.end_ns for step in rank_steps) - min(step.begin_ns for step in rank_steps)
         return sum(step.tokens for step in rank_steps) * DECIMAL["G"] / span if span else None
 
+    def layers(self, line: Timeline) -> set[int]:
+        """Counts of the attention kernels of a name in each step: the layers of its model."""
+        attention = np.array([id == "attention" for id in line.classes], np.bool_)[line.class_] & (line.launch >= 0)
+        rows = np.flatnonzero(attention)
+        at = line.start_ns[line.launch[rows]]
+        counts = set()
+        for step in self.steps:
+            own = rows[(at >= line.start_ns[step.row]) & (at < line.end_ns[step.row]) & (line.rank[rows] == step.rank)]
+            names = Counter(
+                name for name in (line.names[code] for code in line.name[own].tolist()) if not PART.search(name)
+            )
+            counts |= {count for _, count in names.most_common(1)}
+        return counts
+
 
 def inference(line: Timeline, counted: Mask) -> Inference | None:
     """The steps of an inference engine; None where no annotation names one."""

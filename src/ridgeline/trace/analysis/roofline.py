@@ -140,6 +140,32 @@ class OpRate:
         return None if self.efficiency is None else self.efficiency * self.total_ns
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassRate:
+    """How near the roofline a class ran, what bounds most of it, and how near good kernels come."""
+
+    efficiency: float
+    bound: str
+    reachable: float
+
+    @classmethod
+    def of(cls, rates: Sequence[OpRate]) -> ClassRate:
+        """Ops with a roof, together."""
+        times = [(min(rate.roof_ns or 0.0, rate.total_ns), rate) for rate in rates]
+        roof, good = sum(roof for roof, _ in times), sum(roof / rate.reachable for roof, rate in times)
+        spent: dict[str, float] = {}
+        for rate in rates:
+            spent[rate.bound or ""] = spent.get(rate.bound or "", 0.0) + rate.total_ns
+        bound = max(spent, key=lambda name: spent[name])
+        total = sum(rate.total_ns for rate in rates)
+        return cls(efficiency=roof / total, bound=bound, reachable=roof / good if good else 1.0)
+
+    @classmethod
+    def of_memory(cls, efficiency: float) -> ClassRate:
+        """A class bound by memory, whose good kernels reach what is assumed of any chip."""
+        return cls(efficiency=efficiency, bound="memory", reachable=ASSUMED["memory"])
+
+
 def op_rates(line: Timeline, counted: Mask, chip: Chip | None, priced: Sequence[PricedSpan] = ()) -> tuple[OpRate, ...]:
     """Rates of all ops whose shapes were recorded, and of spans whose work a model tells, longest first."""
     recorded_rates = _recorded_rates(line, counted, chip, np.array([span.row for span in priced], np.intp))

@@ -22,7 +22,7 @@ pytest.importorskip("torch")
 import torch
 
 import ridgeline
-from ridgeline.api import plan_for_ranks
+from ridgeline.run_api import plan_for_ranks
 from ridgeline.runtime.probe.ranks import World
 from ridgeline.runtime.train.checkpoint import steps
 from ridgeline.runtime.train.launch import work

@@ -13,8 +13,7 @@ from ridgeline.sim.events import simulate as drawing
 from ridgeline.sim.events.event_loop import Slowdown
 from ridgeline.sim.events.simulate import Simulated, drawn_together, simulate, timeline
 from ridgeline.sim.events.stream_work import FORWARD, INPUT, RECOMPUTE, WEIGHT
-from ridgeline.trace import Span, Timeline
-from ridgeline.trace.timeline import NO_LAYER
+from ridgeline.trace.timeline import NO_LAYER, Span, Timeline
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "llama3-70b-64xh100.toml"
 DEFAULTS = Calibration(offsets={})

@@ -16,11 +16,11 @@ import ridgeline
 from ridgeline.comm.bounds import lower_bound
 from ridgeline.comm.topologies import topology
 from ridgeline.hardware.load import chip as from_catalog
-from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analysis.collectives import CollectiveSize, RankReport, link_of, rank_report, wire_bytes
 from ridgeline.trace.analyze_traces import Analysis
 from ridgeline.trace.classes import built_in, classify, counted_rows
 from ridgeline.trace.read.readers import read_timeline
+from ridgeline.trace.timeline import Span, Timeline
 
 SIZE = 64e6
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from traces import Recipe, make, write
 
-from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analyze_traces import Analysis, analyze
 from ridgeline.trace.classes import built_in, classify
+from ridgeline.trace.timeline import Span, Timeline
 
 
 def run(recipe: Recipe, folder: Path) -> Analysis:

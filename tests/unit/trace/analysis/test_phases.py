@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from spans import Sketch
 
-from ridgeline.trace import Span, Timeline, write_chrome
+from ridgeline.trace import write_chrome
 from ridgeline.trace.analysis.phases import mark_phases, phases_at
 from ridgeline.trace.read.readers import read_timeline
-from ridgeline.trace.timeline import NO_LAYER, PHASES
+from ridgeline.trace.timeline import NO_LAYER, PHASES, Span, Timeline
 
 
 def trained() -> Sketch:

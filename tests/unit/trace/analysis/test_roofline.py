@@ -9,11 +9,10 @@ import pytest
 from traces import Recipe, make, write
 
 from ridgeline.core.errors import InputError
-from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analysis.op_kernels import op_kernel
 from ridgeline.trace.analyze_traces import Analysis, analyze
 from ridgeline.trace.classes import parents
-from ridgeline.trace.timeline import RecordedShape
+from ridgeline.trace.timeline import RecordedShape, Span, Timeline
 
 HEADS = ((1, 4, 8, 16),) * 4
 IMAGE = ((2, 3, 8, 8), (6, 3, 3, 3), ())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ridgeline.trace import Span, Timeline
 from ridgeline.trace.findings.finding import Software, advice, software_of
+from ridgeline.trace.timeline import Span, Timeline
 
 
 def named(*names: str) -> Timeline:
