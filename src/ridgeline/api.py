@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 if TYPE_CHECKING:
     from ridgeline.calibrate.explain import Comparable, Explanation
     from ridgeline.calibrate.next_measurement import NextMeasurements
+    from ridgeline.calibrate.prediction_diff import PredictionDiff, PredictionDiffs
     from ridgeline.calibrate.request_log import BenchExplanation, LogFit
     from ridgeline.calibrate.validation import Validation
     from ridgeline.comm import CollectiveOptions, CollectiveTime
@@ -453,19 +454,29 @@ def validate(
 def diff(
     before: Comparable, after: Comparable | list[Path] | tuple[Path, ...] | None = None, *, policy: str = "all",
     classes: Path | None = None, settings: Sequence[str] = (),
-) -> Diff | DiffRuns | ProfileDiff | ReportDiff:  # fmt: skip
+) -> Diff | DiffRuns | PredictionDiff | PredictionDiffs | ProfileDiff | ReportDiff:  # fmt: skip
     """Why a step of `after` takes longer than one of `before`, see `calibrate.explain.diff`; several are each compared.
 
-    Two profiles: which kernels differ beyond their spread. Two reports of bringup: what is newly wrong or slower.
+    Scenarios are predicted and compared by class of time, see `calibrate.prediction_diff`; without `after`, a scenario
+    with itself as `settings` change it. Two profiles: which kernels differ beyond their spread. Two reports of bringup:
+    what is newly wrong or slower.
+
+    >>> found = diff("examples/llama3-70b-decode-4xh100.toml", settings=['chip.hbm.bandwidth="6.7 TB/s"'])
+    >>> found.time.classes[0].name, found.slower < -0.2
+    ('matmul', True)
     """
     from ridgeline.calibrate.explain import diff as diff_steps
+    from ridgeline.calibrate.prediction_diff import diff_predictions, is_scenario
     from ridgeline.cost import diff_profiles, is_profile, read_profile
     from ridgeline.runtime.bringup import diff_reports, is_report, read_report
     from ridgeline.trace import DiffRuns
 
     sides: list[Comparable | None] = list(after) or [None] if isinstance(after, (list, tuple)) else [after]
-    files = [Path(side) for side in (before, *sides) if isinstance(side, (str, Path))]
-    if len(sides) == 1 and len(files) == 2:
+    named = [before, *(side for side in sides if side is not None)]
+    if all(map(is_scenario, named)):
+        return diff_predictions(before, sides, settings, policy=policy, classes=classes)
+    files = [Path(side) for side in named if isinstance(side, (str, Path))]
+    if len(files) == 2 == len(named):
         if all(path.is_file() and is_report(path) for path in files):
             return diff_reports(*map(read_report, files))
         if all(map(is_profile, files)):

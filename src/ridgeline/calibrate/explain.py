@@ -42,36 +42,19 @@ def diff(
     """Why a step of ``after`` takes longer than one of ``before``: causes that sum to the difference.
 
     Either is a trace file or folder, a scenario file (TOML, YAML, JSON; it is predicted, with ``settings`` applied), or
-    such a thing already read. Without ``after``, a scenario is compared with itself as ``settings`` change it.
-
-    >>> found = diff("examples/llama3-70b-64xh100.toml", "examples/llama3-70b-64xh100.toml", settings=["plan.tp=8"])
-    >>> found.delta_ns, len(found.causes)
-    (0.0, 0)
-    >>> diff("examples/llama3-70b-64xh100.toml", settings=["plan.recompute=full"]).delta_ns > 0
-    True
+    such a thing already read. Two scenarios are `calibrate.prediction_diff`'s.
     """
     if after is None:
-        return _settings_diff(before, policy, trace.read_rules(classes), tuple(settings))
-    if settings and not any(_is_scenario(side) for side in (before, after)):
+        expected_text = "two of them, or a scenario file and --set"
+        raise InputError(
+            Problem(path="B", given="one trace alone", expected=expected_text, todo="name what to compare it with")
+        )
+    if settings and not any(is_scenario_file(side) for side in (before, after)):
         raise InputError(Problem(path="--set", given=settings[0], expected="a scenario among A and B; both are traces"))
     rules = trace.read_rules(classes)
     sides = [side_of(side, rules, settings) for side in (before, after)]
     labels = (_label(before, "A"), _label(after, "B"))
     return trace.diff_timelines(sides[0], sides[1], rules, policy, labels)
-
-
-def _settings_diff(what: Comparable, policy: str, rules: trace.Rules, settings: tuple[str, ...]) -> trace.Diff:
-    """A scenario against itself with settings."""
-    if not isinstance(what, (Path, str)) or not _is_scenario(what):
-        expected_text = "two of them, or a scenario file and --set"
-        raise InputError(
-            Problem(path="B", given="one trace alone", expected=expected_text, todo="name what to compare it with")
-        )
-    if not settings:
-        expected_text = "--set KEY=VALUE, which changes A, or another trace or scenario"
-        raise InputError(Problem(path="B", given="nothing", expected=expected_text))
-    sides = [side_of(what, rules, chosen) for chosen in ((), settings)]
-    return trace.diff_timelines(sides[0], sides[1], rules, policy, (_label(what, "A"), ", ".join(settings)))
 
 
 def side_of(what: Comparable, rules: trace.Rules, settings: Sequence[str] = ()) -> trace.Timeline:
@@ -81,12 +64,12 @@ def side_of(what: Comparable, rules: trace.Rules, settings: Sequence[str] = ()) 
     if isinstance(what, Scenario):
         return predicted_timeline(what, rules)
     path = Path(what)
-    if _is_scenario(path):
+    if is_scenario_file(path):
         return predicted_timeline(read_scenario(path, settings), rules)
     return trace.read_timeline(path, rules=rules)
 
 
-def _is_scenario(what: Comparable) -> bool:
+def is_scenario_file(what: Comparable) -> bool:
     """Whether settings apply to it: a scenario file that can still be read otherwise."""
     if not isinstance(what, (Path, str)):
         return False

@@ -13,7 +13,7 @@ import typer
 import ridgeline
 from ridgeline.cli.refuse import UNUSABLE
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import answer, check_outputs
+from ridgeline.cli.terminal import answer, check_outputs, refuse_options
 from ridgeline.core.errors import InputError, Problem, not_among
 
 Parts = list[str] | None
@@ -32,6 +32,9 @@ def collective(
 ) -> None:  # fmt: skip
     """How long a collective takes on a network, by which algorithm, and how far that is from the best possible."""
     network = _FileNetwork(on, topology, link, latency, size, to, picture)
+    if what in ("verify", "list", "run"):
+        usual = "a collective, as allreduce, whose algorithm is written"
+        refuse_options(usual, f"drop it from {what}", output=output, picture=None if what == "verify" else picture)
     if what in ("verify", "list"):
         _verify(file, network, json) if what == "verify" else _list(network, outer, without, groups, json)
         return
@@ -49,6 +52,7 @@ def collective(
                 raise typer.Exit(1)
         return
     if _asks_library(file, output, to, library):
+        refuse_options("an algorithm: a library's choice has no schedule to draw", "drop it", picture=picture)
         _library(what, on, size, library or {"hccl": "hccl"}.get(to, "nccl"), (output, to), json)
         return
     if picture is not None:

@@ -22,7 +22,7 @@ from ridgeline import api
 from ridgeline.cli.catalog import named_model
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import answer, console, print_json, stderr_console
+from ridgeline.cli.terminal import answer, console, print_json, refuse_options, stderr_console
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import SUFFIXES, read_table, write_text
 from ridgeline.core.records import dataclass
@@ -97,7 +97,7 @@ def plan(
         run = {"tokens": tokens, "chips": chips, "headroom": headroom, "frontier": frontier}
         if serve or _serves(model):
             drop = "drop it; --rate, --isl and --osl describe a load"
-            _refuse_options("none of it with --serve", drop, seq=seq, global_batch=global_batch, days=days, **run)
+            refuse_options("none of it with --serve", drop, seq=seq, global_batch=global_batch, days=days, **run)
             _plan_serving(
                 model, api.priced_of(calibration, anchor or (), profile), out, on=on,
                 requests=requests, rate=rate, isl=isl, osl=osl, percentile=percentile, engine=engine,
@@ -105,7 +105,7 @@ def plan(
             )  # fmt: skip
             return
         serving = {"requests": requests, "rate": rate, "isl": isl, "osl": osl, "picture": picture}
-        _refuse_options("--serve with it", "add --serve", **serving, **limits)
+        refuse_options("--serve with it", "add --serve", **serving, **limits)
         request = PlanRequest.from_options(
             model, on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or (), space=space,
             objective=objective, days=days, top=top, refine=refine, **run,
@@ -136,17 +136,6 @@ def _serves(model: str) -> bool:
         return False
     work = read_table(Path(model)).data.get("workload")
     return isinstance(work, dict) and work.get("kind") == "serve"
-
-
-def _refuse_options(expected: str, todo: str, **options: object) -> None:
-    """Refuse options of a training run beside those of a deployment, or the other way round."""
-    problems = [
-        Problem(path=f"--{name.replace('_', '-')}", given=str(value), expected=expected, todo=todo)
-        for name, value in options.items()
-        if value not in (None, "")
-    ]
-    if problems:
-        raise InputError(problems)
 
 
 # -- training ---------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ import ridgeline
 from ridgeline import api
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import answer, check_outputs, print_json, progress_bar, stderr_console
+from ridgeline.cli.terminal import answer, check_outputs, print_json, progress_bar, refuse_options, stderr_console
 from ridgeline.core.errors import InputError
 from ridgeline.core.files import write_text
 
@@ -45,6 +45,7 @@ def run(
 
     built = ridgeline.read_scenario(scenario, settings or ())
     if dry:
+        refuse_options("a run: --dry starts none", "drop it, or --dry", output=output, trace=trace, sbatch=sbatch)
         comparison = ridgeline.dry_run(built)
         answer(comparison, json)
         if not comparison.equal:

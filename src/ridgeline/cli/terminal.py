@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO, cast
 import typer
 
 from ridgeline.cli.streams import Trimmed, is_unicode, say
-from ridgeline.core.errors import UnitError
+from ridgeline.core.errors import InputError, Problem, UnitError
 from ridgeline.core.files import refuse_unwritable
 
 if TYPE_CHECKING:
@@ -86,6 +86,17 @@ def answer(result: object, json: bool) -> None:
     from ridgeline.report import draw
 
     draw(result, console())
+
+
+def refuse_options(expected: str, todo: str, **options: object) -> None:
+    """Refuse options that an answer of this kind has no use for; none is ignored."""
+    problems = [
+        Problem(path=f"--{name.replace('_', '-')}", given=str(value), expected=expected, todo=todo)
+        for name, value in options.items()
+        if value not in (None, "")
+    ]
+    if problems:
+        raise InputError(problems)
 
 
 def check_outputs(*paths: Path | None) -> None:

@@ -22,7 +22,7 @@ import typer
 import ridgeline
 from ridgeline.cli.predict import LONG
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import answer, check_outputs, progress_bar
+from ridgeline.cli.terminal import answer, check_outputs, progress_bar, refuse_options
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 
@@ -44,9 +44,11 @@ def analyze(
             *paths, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit, what_if=what_if or [],
             model=model, capture=capture, progress=tell,
         )  # fmt: skip
-    if html is not None and isinstance(result, Analysis):
-        from ridgeline.report import write_trace_page
+    if html is not None:
+        from ridgeline.report import refuse_page, write_trace_page
 
+        if not isinstance(result, Analysis):
+            refuse_page(result)
         packed = write_trace_page(result, html, html_spans)
         merged = "" if packed.kept == packed.of else f" of {packed.of:,}, the others merged"
         say(f"{html}: {packed.kept:,} spans{merged}, {html.stat().st_size / 1e6:.1f} MB", err=True)
@@ -83,23 +85,34 @@ def diff(
     """
     from ridgeline.report import page
     from ridgeline.runtime.bringup import ReportDiff
-    from ridgeline.trace import Diff, DiffRuns
 
     limit = None if fail_above is None else _share(fail_above)
     check_outputs(html)
     with plain_files([before, *(after or [])]) as paths:
         result = ridgeline.diff(paths[0], paths[1:], policy=policy, classes=classes, settings=settings or ())
-    diffs = result.runs if isinstance(result, DiffRuns) else (result,) if isinstance(result, Diff) else ()
-    if html is not None and diffs:
+    if html is not None:
         write_text(html, page(result))
-        say(f"{html}: {len(diffs)} comparison(s)", err=True)
+        say(f"{html}: the comparison", err=True)
     answer(result, json)
-    slower = [diff for diff in diffs if limit is not None and diff.slower > limit]
-    for diff in slower:
-        text = f"{diff.after.label} is {diff.slower:.1%} slower than {diff.before.label}"
+    slower = _slower_than(result, limit)
+    for before_label, after_label, share in slower:
+        text = f"{after_label} is {share:.1%} slower than {before_label}"
         say(f"regression: {text}, more than the {fail_above} that --fail-above allows", err=True)
     if slower or (isinstance(result, ReportDiff) and result.worse):
         raise typer.Exit(1)
+
+
+def _slower_than(result: object, limit: float | None) -> list[tuple[str, str, float]]:
+    """Both labels and the share of every comparison whose B takes longer than a limit allows."""
+    from ridgeline.calibrate.prediction_diff import PredictionDiff, PredictionDiffs
+    from ridgeline.trace import Diff, DiffRuns
+
+    diffs = result.runs if isinstance(result, (DiffRuns, PredictionDiffs)) else (result,)
+    return [
+        (diff.before.label, diff.after.label, diff.slower)
+        for diff in diffs
+        if limit is not None and isinstance(diff, (Diff, PredictionDiff)) and diff.slower > limit
+    ]
 
 
 def _share(text: str) -> float:
@@ -132,12 +145,18 @@ def explain(
     from ridgeline.calibrate.explain import Explanation
 
     check_outputs(output)
+    if not traces:
+        refuse_options("a trace with it: residuals are of a prediction and a trace", f"drop -o {output}", output=output)
     with plain_files(traces or []) as paths, progress_bar("requests", LONG) as tell:
         result = ridgeline.explain(
             scenario, *paths, policy=policy, classes=classes, settings=settings or (), calibration=calibration,
             profile=profile, anchor=anchor, force=force, progress=tell,
         )  # fmt: skip
-    if output is not None and isinstance(result, Explanation):
+    if output is not None:
+        if not isinstance(result, Explanation):
+            given = "results of a load generator"
+            expected = "a trace of a step, whose residuals can be written"
+            raise InputError(Problem(path="-o", given=given, expected=expected, todo=f"drop -o {output}"))
         write_residuals(result, output)
     answer(result, json)
     if output is not None and isinstance(result, Explanation) and not json:

@@ -124,6 +124,36 @@ class PhasePrediction(StepParts):
         return None if self.bill.cost_usd is None else self.bill.cost_usd / self.tokens * MILLION
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeStep(StepParts):
+    """One decode step of a scheduler at a batch and a context that a load gave it. The parts sum to `step_time_s`."""
+
+    batch: float
+    context: float
+    step_time_s: float
+    breakdown: tuple[Part, ...]
+
+
+def decode_step(
+    scenario: Scenario, batch: float, context: float, calibration: Calibration | None = None,
+    serving: ServingCalibration | None = None,
+) -> DecodeStep:  # fmt: skip
+    """The step in which `batch` requests of one scheduler each read `context` cached tokens, and where it goes.
+
+    >>> import ridgeline
+    >>> scenario = ridgeline.scenario({"model": "llama3-8b", "system": "1xh100-sxm",
+    ...     "workload": {"kind": "decode", "context": 1024, "batch": 16}, "plan": {"engine": "vllm"}})
+    >>> step = decode_step(scenario, 16, 1024)
+    >>> abs(step.step_time_s / predict_phase(scenario).step_time_s - 1) < 1e-9, next(iter(step.bounds))
+    (True, 'memory')
+    """
+    microbatch = max(batch / scenario.plan.mesh.pp, 1.0)
+    steps = forward_steps(decodes=microbatch, kv_tokens=microbatch * context)
+    priced = price_forward(scenario, steps, calibration, serving)
+    total = float(priced.seconds[0])
+    return DecodeStep(batch=batch, context=context, step_time_s=total, breakdown=_breakdown(priced, np.ones(1), total))
+
+
 def predict_phase(
     scenario: Scenario, calibration: Calibration | None = None, serving: ServingCalibration | None = None
 ) -> PhasePrediction | Impossible:
