@@ -138,6 +138,6 @@ def test_what_is_printed_is_what_the_schema_says(scenario: str) -> None:
     ],
 )
 def test_what_cannot_be_compared_is_refused(sides: tuple[str, ...], options: dict, words: str) -> None:
-    with pytest.raises(InputError, match="(?s).*") as refused:
+    with pytest.raises(InputError, match="got") as refused:
         ridgeline.diff(*sides, **options)
     assert words in str(refused.value)
