@@ -505,9 +505,12 @@ def explain(
     files = [Path(trace) for trace in traces if isinstance(trace, (str, Path))]
     is_bench = bool(files) and len(files) == len(traces) and all(map(is_bench_result, files))
     if traces and not is_bench:
+        from ridgeline.calibrate.profile_sources import own_profile
+
         return explain_trace(
-            scenario, *traces, policy=policy, classes=classes, settings=settings, calibration=calibration, force=force
-        )
+            scenario, *traces, policy=policy, classes=classes, settings=settings, force=force,
+            calibration=calibration_of(calibration, (), profile), profile=own_profile(profile),
+        )  # fmt: skip
     built = scenario if isinstance(scenario, Scenario) else read_scenario(scenario, settings)
     if is_bench:
         from ridgeline.calibrate.request_log import explain_bench
@@ -550,7 +553,8 @@ def run(
     expected = expected_step(scenario) if isinstance(outcome, RunOutcome) else None
     if expected is None or not isinstance(outcome, RunOutcome):
         return outcome
-    outcome = replace(outcome, predicted_memory=expected.memory.fullest.bytes_by_kind)
+    notes = (*outcome.notes, expected.caution) if expected.caution else outcome.notes
+    outcome = replace(outcome, predicted_memory=expected.memory.fullest.bytes_by_kind, notes=notes)
     if not outcome.step_s:
         return outcome
     return replace(outcome, predicted_step_s=expected.step_time_s, predicted_mfu=expected.utilization.mfu)

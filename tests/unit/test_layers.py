@@ -118,6 +118,7 @@ INTERIOR = {
     ),
     "calibrate": (
         ("truth",),
+        ("gap_verdict",),
         ("profile_sources", "folds", "explain", "request_log"),
         ("validation", "prediction_diff"),
         ("collectives", "kernels", "inference", "serving"),

@@ -14,12 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline import trace
-from ridgeline.calibrate.truth.rows import WORDS
+from ridgeline.calibrate.gap_verdict import (
+    MissingRoof,
+    Reached,
+    action,
+    measured_host,
+    missing_roof,
+    own_bytes,
+    reached_by_class,
+    verdict,
+)
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import BIGGEST_FILE, read_table
 from ridgeline.core.units import DECIMAL, format_quantity
-from ridgeline.cost import Calibration, read_calibration
+from ridgeline.cost import Calibration, Profile, read_calibration
 from ridgeline.models.facts import training_flops_per_token
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import apply_settings, read_scenario, self_contained
@@ -109,98 +118,6 @@ def _label(what: Comparable, otherwise: str) -> str:
     return otherwise if isinstance(what, trace.Timeline) else Path(what).name
 
 
-MODEL, MACHINE, UNCLEAR, NOTHING = "model", "machine", "unclear", "nothing"
-SMALL = 0.005  # of the measured step: a part of the gap below is nothing to act on
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
-    """How near the roofline a class ran, what bounds most of it, and how near good kernels come."""
-
-    efficiency: float
-    bound: str
-    reachable: float
-
-
-def reached_by_class(found: trace.Analysis) -> dict[str, Reached]:
-    """By coarse class: time the roofline allows over time taken, of all ops with recorded shapes."""
-    line = found.timeline
-    rates: dict[str, list[tuple[float, float, float, str]]] = {}
-    for rate in found.rates:
-        if rate.roof_ns is not None and rate.bound is not None:
-            roof = min(rate.roof_ns, rate.total_ns)
-            parts = rates.setdefault(trace.coarse(line, line.classes.index(rate.class_)), [])
-            parts.append((roof, rate.total_ns, roof / rate.reachable, rate.bound))
-    return {class_: _together(parts) for class_, parts in rates.items()}
-
-
-def _together(parts: list[tuple[float, float, float, str]]) -> Reached:
-    roofs, totals, goods, bounds = zip(*parts, strict=True)
-    roof, good = sum(roofs), sum(goods)
-    spent = dict.fromkeys(bounds, 0.0)
-    for time, bound in zip(totals, bounds, strict=True):
-        spent[bound] += time
-    bound = max(spent, key=lambda name: spent[name])
-    return Reached(efficiency=roof / sum(totals), bound=bound, reachable=roof / good if good else 1.0)
-
-
-def own_bytes(predicted_ns: float, measured_ns: float, share: float) -> dict[str, Reached]:
-    """Efficiency of the optimizer from the bytes the scenario counts.
-
-    efficiency = sustained share of the memory's rate the model takes * predicted / measured
-
-    >>> own_bytes(8.0, 10.0, 0.75)["optimizer"].efficiency
-    0.6
-    """
-    if not predicted_ns or not measured_ns:
-        return {}
-    efficiency = min(1.0, share * predicted_ns / measured_ns)
-    return {"optimizer": Reached(efficiency=efficiency, bound="memory", reachable=trace.ASSUMED["memory"])}
-
-
-def verdict(class_: str, times: tuple[float, float], rate: Reached | None, step: float) -> tuple[str, str]:
-    """Who should change, and why; times are predicted and measured.
-
-        measured faster than predicted          the model: nothing runs faster than it can
-        slower, and near the roofline           the model: it promises more than the chip gives
-        slower, and far below the roofline      the machine: these kernels can be better
-        idle, copies, waiting for other ranks   the machine: the plan does not ask for them
-        slower, and no shapes were recorded     unclear
-
-    Near means what good kernels reach (`OpRate.reachable`): 75 % of the compute roof, less for attention, whose softmax
-    counts, and 80 % of the memory roof. The optimizer's shapes are never recorded, but the scenario knows its bytes.
-
-    >>> verdict("matmul", (10.0, 14.0), Reached(efficiency=0.5, bound="compute", reachable=0.75), 100.0)
-    ('machine', 'it runs at 50% of the compute roof; 75% is within reach')
-    """
-    gap = times[1] - times[0]
-    if abs(gap) < SMALL * step:
-        return NOTHING, "less than 0.5% of the step"
-    if class_.startswith("idle") or class_ in ("copy", "per-kernel"):
-        if gap < 0:
-            return MODEL, "less of it than the model adds"
-        return MACHINE, "time in which the plan asks for nothing"
-    if class_ == "waiting":
-        return MODEL, "the model adds waiting this run did not have" if gap < 0 else "waiting the model does not know"
-    if gap < 0:
-        return MODEL, "it ran faster than the model believes it can"
-    if rate is None:
-        return UNCLEAR, "no shapes were recorded, so the roofline cannot tell"
-    speed = f"it runs at {rate.efficiency:.0%} of the {rate.bound} roof"
-    if rate.efficiency >= rate.reachable:
-        return MODEL, f"{speed}, as good kernels do: the model asks for more"
-    return MACHINE, f"{speed}; {rate.reachable:.0%} is within reach"
-
-
-def action(change: str, word: str) -> str:
-    """What to do about it; nothing where nothing should change."""
-    if change == MODEL:
-        return "fit the residuals (-o FILE.csv, then `ridgeline fit --with FILE.csv`), or name the engine that ran"
-    if change == UNCLEAR:
-        return "record with shapes (record_shapes=True)"
-    return WORDS["actions"].get(word, "look at its spans with `ridgeline analyze`") if change == MACHINE else ""
-
-
 GENERATED = ("triton_poi_", "triton_red_", "triton_per_", "triton_tem_")  # names torch.compile gives its kernels
 KNOWN = 0.9  # of the time of matrix products must have shapes before their flops are compared
 APART = 0.05  # flops that differ by more may be another workload
@@ -230,6 +147,8 @@ def contradictions(built: Scenario, found: trace.Analysis) -> Iterator[Problem]:
     if ran is not None and not flops / chips / largest_share < ran < flops / chips * largest_share:
         flops_text = f"about {format_quantity(flops / chips, 'FLOP', 3)}, as the scenario's model and batch ask for"
         yield _against(f"{format_quantity(ran, 'FLOP', 3)} of matrix products a chip and step", flops_text)
+    if host:  # the catalog's peak is of another CPU
+        return
     peak = built.system.chip.peak_flops_per_s(built.plan.precision.compute).value
     least = flops * BACKWARD_OF_INPUTS / (chips * peak)
     steps = max(1, len(found.breakdown.steps))
@@ -416,19 +335,24 @@ def explain(
     classes: Path | None = None,
     settings: Sequence[str] = (),
     calibration: Calibration | Path | None = None,
+    profile: Profile | None = None,
     force: bool = False,
 ) -> Explanation:
     """Predict a scenario, compare it with a trace of it, and say what accounts for the gap.
 
-    ``calibration``, or the file `ridgeline fit --with` wrote, takes the place of the shipped parameters. A trace that
-    cannot be of the scenario is refused with the reasons; with ``force`` they are doubts.
+    ``calibration``, or the file `ridgeline fit --with` wrote, takes the place of the shipped parameters. ``profile`` is
+    what was measured of a CPU: the roofs of its trace. A trace that cannot be of the scenario is refused with the
+    reasons; with ``force`` they are doubts.
     """
     built = scenario if isinstance(scenario, Scenario) else read_scenario(scenario, settings)
     used = read_calibration(calibration) if isinstance(calibration, Path) else calibration
     prediction = predict(built, used)
     if isinstance(prediction, Impossible):
         raise InputError(prediction.reasons)
-    analysis = trace.analyze(*traces, policy=policy, chip=built.system.chip.id, classes=classes)
+    chip = built.system.chip
+    is_host = chip.vendor == "host"
+    roofs = measured_host(chip, profile) if is_host and profile is not None else chip
+    analysis = trace.analyze(*traces, policy=policy, chip=roofs, classes=classes)
     against = tuple(contradictions(built, analysis))
     if against and not force:
         raise InputError(against)
@@ -436,16 +360,29 @@ def explain(
     labels = (built.name or "predicted", ", ".join(analysis.timeline.about.sources[:2]) or "measured")
     difference = trace.diff_timelines(drawn, analysis.timeline, analysis.rules, policy, labels)
     sides = [_by_part(line, analysis.rules, policy) for line in (drawn, analysis.timeline)]
-    share = (used or default_calibration()).value("memory", built.system.chip, built.engine)
-    before_ns, after_ns = (side.get(("optimizer", "optimizer"), 0.0) for side in sides)
-    rates = reached_by_class(analysis)
-    if not built.plan.offload.optimizer:
-        rates |= own_bytes(before_ns, after_ns, share)
+    unmeasured_host = is_host and profile is None
+    rates = {} if unmeasured_host else _rates(built, analysis, sides, used or default_calibration())
+    missing = {class_: missing_roof(class_, analysis, unmeasured_host) for side in sides for _, class_ in side}
     return Explanation(
         scenario=built, prediction=prediction, analysis=analysis, diff=difference,
-        parts=tuple(_parts(sides, difference, rates)), doubts=tuple(doubts(built, analysis)),
+        parts=tuple(_parts(sides, difference, rates, missing)), doubts=tuple(doubts(built, analysis)),
         table=None if isinstance(scenario, Scenario) else scenario_table(Path(scenario), settings),
     )  # fmt: skip
+
+
+def _rates(
+    built: Scenario, found: trace.Analysis, sides: Sequence[Mapping[tuple[str, str], float]], calibration: Calibration
+) -> dict[str, Reached]:
+    """How near its roof each class ran: of ops with shapes, and of the optimizer, whose bytes the scenario counts."""
+    times_ns: dict[str, float] = {}
+    for (_, class_), own_ns in sides[1].items():
+        times_ns[class_] = times_ns.get(class_, 0.0) + own_ns
+    rates = reached_by_class(found, times_ns)
+    if built.plan.offload.optimizer:
+        return rates
+    share = calibration.value("memory", built.system.chip, built.engine)
+    before_ns, after_ns = (side.get(("optimizer", "optimizer"), 0.0) for side in sides)
+    return rates | own_bytes(before_ns, after_ns, share)
 
 
 def _by_part(line: trace.Timeline, rules: trace.Rules, policy: str) -> dict[tuple[str, str], float]:
@@ -462,19 +399,20 @@ def _by_part(line: trace.Timeline, rules: trace.Rules, policy: str) -> dict[tupl
 
 
 def _parts(
-    sides: list[dict[tuple[str, str], float]], compared: trace.Diff, rates: Mapping[str, Reached]
-) -> list[GapPart]:
+    sides: list[dict[tuple[str, str], float]], compared: trace.Diff, rates: Mapping[str, Reached],
+    missing: Mapping[str, MissingRoof],
+) -> list[GapPart]:  # fmt: skip
     total_ns = compared.delta_ns or 1.0
     parts = []
     for phase, class_ in dict.fromkeys([*sides[0], *sides[1]]):
         before, after = (side.get((phase, class_), 0.0) for side in sides)
         rate = rates.get(class_)
-        change, why = verdict(class_, (before, after), rate, compared.after.step_ns)
+        change, why = verdict(class_, (before, after), rate, compared.after.step_ns, missing[class_])
         parts.append(
             GapPart(
                 phase=phase, class_=class_, predicted_ns=before, measured_ns=after, share=(after - before) / total_ns,
                 efficiency=rate.efficiency if rate else None, bound=rate.bound if rate else None, change=change,
-                why=why, action=action(change, class_.removeprefix("idle, ")),
+                why=why, action=action(change, class_.removeprefix("idle, "), missing[class_]),
             )
         )  # fmt: skip
     return sorted(parts, key=lambda part: -abs(part.gap_ns))

@@ -26,7 +26,16 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Decode, Prefill
 from ridgeline.sim.forward_price import PARTS, ForwardSeconds, price_forward
 from ridgeline.sim.memory.serving import ServingMemory, limits_of, serving_memory
-from ridgeline.sim.prediction import Bill, Impossible, Part, StepParts, step_bill, step_evidence, unless_impossible
+from ridgeline.sim.prediction import (
+    Bill,
+    Impossible,
+    Part,
+    StepParts,
+    step_bill,
+    step_evidence,
+    unless_impossible,
+    unmeasured_host,
+)
 from ridgeline.sim.prediction_interval import Distance, Interval, widen_interval
 from ridgeline.sim.unpriced_fields import unused_networks
 
@@ -310,6 +319,8 @@ def _curve(
 
 def _assumptions(scenario: Scenario, serving: ServingCalibration, calibration: Calibration) -> Iterator[str]:
     chip, engine, limits = scenario.system.chip, scenario.engine, limits_of(scenario)
+    if caution := unmeasured_host(scenario, calibration.profiles):
+        yield caution
     if not serving.knows(engine):
         yield f"no measured serving run of engine {engine.id} took part in the fit: common values used"
     if any(isinstance(block.ffn, Moe) for block in scenario.model.blocks):

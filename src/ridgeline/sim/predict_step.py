@@ -63,6 +63,7 @@ from ridgeline.sim.prediction import (
     missing_number_problem,
     step_bill,
     step_evidence,
+    unmeasured_host,
 )
 from ridgeline.sim.prediction_interval import Distance, narrow_interval, shipped_interval, widen_interval
 from ridgeline.sim.step_batch import anchor_effect
@@ -206,6 +207,7 @@ def _predict_step(scenario: Scenario, calibration: Calibration, causal: bool) ->
         assumptions=notes,
         anchor=anchor,
         kernels=kernels,
+        caution=unmeasured_host(scenario, calibration.profiles) if anchor is None else "",
     )
 
 

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 import ridgeline
 from ridgeline.calibrate.anchor import write_residuals
-from ridgeline.calibrate.explain import MACHINE, MODEL, Explanation, explain
+from ridgeline.calibrate.explain import Explanation, explain
+from ridgeline.calibrate.gap_verdict import MACHINE, MODEL
 from ridgeline.calibrate.truth.rows import RESIDUAL_COLUMNS
 from ridgeline.cli.main import command_line
 from ridgeline.core.errors import InputError

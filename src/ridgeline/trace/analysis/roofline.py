@@ -35,15 +35,15 @@ from ridgeline.trace.analysis.op_kernels import op_kernel
 from ridgeline.trace.classes import parents
 from ridgeline.trace.intervals import group_rows
 from ridgeline.trace.read.kernel_counters import KernelCounters
-from ridgeline.trace.timeline import KERNEL, About, Codes, Longs, Rows, Timeline
+from ridgeline.trace.timeline import HOST, KERNEL, About, Codes, Longs, Rows, Timeline
 
 LARGEST_MEMORY = 2**62  # bytes
 
 
-def chip_of(about: About, named: str | None = None) -> Chip | None:
+def chip_of(about: About, named: str | Chip | None = None) -> Chip | None:
     """The chip a trace ran on: the one named, else the one its device name means, else None."""
     if named is not None:
-        return catalog_chip(named)
+        return named if isinstance(named, Chip) else catalog_chip(named)
     properties = about.properties.get("deviceProperties")
     first = properties[0] if isinstance(properties, list) and properties else None
     device: JsonObject = first if isinstance(first, dict) else {}
@@ -149,12 +149,18 @@ def op_rates(line: Timeline, counted: Mask, chip: Chip | None, priced: Sequence[
 def _recorded_rates(line: Timeline, counted: Mask, chip: Chip | None, told: Rows) -> tuple[OpRate, ...]:
     """Rates of ops with recorded shapes, without the spans of which something else tells the work."""
     work = np.flatnonzero(counted & (line.launch >= 0) & line.of_kind(KERNEL))
-    if not len(work) or not len(line.detail.shape):
+    if not len(line.detail.shape):
         return ()
-    work = work[~np.isin(work, told)]
-    op, code = _priced_ops(line, work)
-    has_op = op >= 0
-    work, op, code = work[has_op], op[has_op], code[has_op]
+    if len(work):
+        work = work[~np.isin(work, told)]
+        op, code = _priced_ops(line, work)
+        has_op = op >= 0
+        work, op, code = work[has_op], op[has_op], code[has_op]
+    elif not line.is_work.any():
+        work = _host_ops(line, np.flatnonzero(counted & line.of_kind(HOST)))
+        op, code = work.astype(np.int32), line.detail.shape.at(work).astype(np.int64)
+    if not len(work):
+        return ()
     duration = line.end_ns[work] - line.start_ns[work]
     key = line.name[op].astype(np.int64) * max(1, len(line.detail.shapes)) + code
     return tuple(
@@ -219,6 +225,27 @@ def _priced_ops(line: Timeline, work: Rows) -> tuple[Codes, Longs]:
         op_of_work[open_[has_price]], code[open_[has_price]] = at[open_[has_price]], shape[has_price]
         at = np.where(at >= 0, above[np.maximum(at, 0)], -1)
     return op_of_work, code
+
+
+def _host_ops(line: Timeline, rows: Rows) -> Rows:
+    """Ops that the host itself computes and that have a formula: the innermost, so that no time counts twice."""
+    shape = line.detail.shape.at(rows)
+    pairs = np.stack([line.name[rows].astype(np.int64), shape.astype(np.int64)], axis=1)
+    distinct, inverse = np.unique(pairs, axis=0, return_inverse=True)
+    has_formula = np.array(
+        [code >= 0 and op_kernel(line.names[name], line.detail.shapes[code]) is not None
+         for name, code in distinct.tolist()],
+        np.bool_,
+    )  # fmt: skip
+    priced = rows[has_formula[inverse.ravel()]]
+    above, at = parents(line), priced
+    outer = np.zeros(len(line), np.bool_)
+    while len(at):
+        at = np.unique(above[at])
+        at = at[at >= 0]
+        at = at[~outer[at]]
+        outer[at] = True
+    return priced[~outer[priced]]
 
 
 def _rate(line: Timeline, chip: Chip | None, work: Rows, op: Codes, code: int, duration: Longs) -> OpRate:
