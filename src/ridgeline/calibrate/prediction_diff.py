@@ -243,14 +243,14 @@ def is_scenario(what: Comparable) -> bool:
 def _predict(scenario: Scenario, label: str) -> StepPrediction | ServingPrediction:
     """The prediction of a side; the reasons why there is none name the side."""
     kind = scenario.workload.kind
-    found = (
+    prediction = (
         predict(scenario) if kind == "train"
         else predict_serving(scenario, sample=True) if kind == "serve"
         else predict_phase(scenario)
     )  # fmt: skip
-    if isinstance(found, Impossible):
-        raise InputError([replace(reason, where=reason.where or label) for reason in found.reasons])
-    return found
+    if isinstance(prediction, Impossible):
+        raise InputError([replace(reason, where=reason.where or label) for reason in prediction.reasons])
+    return prediction
 
 
 def _diff(
@@ -374,7 +374,7 @@ def _served_figures(
             "batch of a replica, on average": ("requests", running.batch),
             "context of a decode, on average": ("tokens", running.context),
             "longest queue of a replica": ("requests", float(running.longest_queue)),
-            "cache of a replica": ("tokens", float(max(one.memory.tokens for one in served.instances))),
+            "cache of a replica": ("tokens", float(max(instance.memory.tokens for instance in served.instances))),
             "cache in use, on average": ("%", running.cache_held * 100),
             "cache in use, at most": ("%", running.cache_peak * 100),
             "prefix hits": ("%", metrics.hit_share * 100),

@@ -41,6 +41,7 @@ from ridgeline.plan.plan import NARROW, Plan, shares
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import Serve, Train, Workload
+from ridgeline.plan.workload_words import name_keys
 
 KEYS = ("model", "system", "chip", "workload", "plan", "engine", "name", "notes", "measured")
 ARRIVALS, LENGTHS = "workload.arrivals", ("isl", "osl", "range_ratio", "lengths")
@@ -116,7 +117,7 @@ def _set(data: JsonObject, setting: str, problems: list[Problem]) -> None:
         if here == "plan.offload":
             below = shares(below)
         elif isinstance(below, str):
-            below = {SHORT.get(here, "value"): below}
+            below = {SHORT.get(here, "kind" if key == "attention" else "value"): below}
         at[key] = dict(below) if isinstance(below, Mapping) else {}
         at = at[key]
     at[keys[-1]] = _join_values(at.get(keys[-1]), value)
@@ -217,7 +218,9 @@ def assemble(
     raw = data.get("workload", {})
     raw = {"kind": "train", **raw} if isinstance(raw, Mapping) else raw
     raw, size_notes = with_length(raw, model)
-    workload = decode_into(WorkloadTable, {"workload": raw}, "", problems)
+    of_workload: list[Problem] = []
+    workload = decode_into(WorkloadTable, {"workload": raw}, "", of_workload)
+    problems += name_keys(raw.get("kind") if isinstance(raw, Mapping) else None, of_workload)
     plan_table = dict(data.get("plan", {})) if isinstance(data.get("plan", {}), Mapping) else data["plan"]
     if isinstance(plan_table, dict) and "engine" not in plan_table and (own_engine := described_engine(data)):
         plan_table["engine"] = own_engine
