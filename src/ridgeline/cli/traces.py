@@ -28,6 +28,7 @@ from ridgeline.core.files import write_text
 
 STDIN = Path("-")
 CHUNK = 2**20  # bytes copied at a time
+ROWS, FIRST_ROWS = 10_000, 50  # of an answer, where nothing says how many; of a trace that nothing is asked of
 
 
 def analyze(
@@ -57,15 +58,18 @@ def analyze(
 
 def query(
     trace: Path,
-    sql: str = "SELECT * FROM spans",
-    limit: int = 10_000,
+    sql: str = "",
+    limit: int | None = None,
     seconds: float = 60.0,
     unit: str | None = None,
     json: bool = False,
 ) -> None:
     """Ask a trace in SQL: a table `spans` with a row a span, a table `counters`; read-only and bounded."""
+    from ridgeline.trace import ALL_SPANS
+
     with plain_files([trace]) as paths:
-        result = ridgeline.query(*paths, sql=sql, limit=limit, seconds=seconds, unit=unit)
+        most = limit if limit is not None else ROWS if sql or json else FIRST_ROWS
+        result = ridgeline.query(*paths, sql=sql or ALL_SPANS, limit=most, seconds=seconds, unit=unit)
     answer(result, json)
 
 

@@ -32,6 +32,7 @@ from ridgeline.trace.read.readers import read_timeline as read_timeline
 from ridgeline.trace.read.readers import read_untimed as read_untimed
 from ridgeline.trace.read.source import Progress as Progress
 from ridgeline.trace.read.source import TraceSource as TraceSource
+from ridgeline.trace.span_query import ALL_SPANS as ALL_SPANS
 from ridgeline.trace.span_query import QueryAnswer as QueryAnswer
 from ridgeline.trace.span_query import query as query
 from ridgeline.trace.timeline import NO_LAYER as NO_LAYER
