@@ -79,6 +79,16 @@ def test_residuals_have_the_stated_columns(scenario: Path, tmp_path: Path) -> No
             )
 
 
+def test_a_cell_that_a_spreadsheet_would_run_is_text(scenario: Path, tmp_path: Path) -> None:
+    trace = write(make(Recipe()), tmp_path / "=1+2.json")
+    write_residuals(explain(scenario, trace, force=True), tmp_path / "residuals.csv")
+    with (tmp_path / "residuals.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["source"] for row in rows} == {"'=1+2.json"}
+    assert any(row["residual"].startswith("-") for row in rows)  # a number stays one
+    assert not [cell for row in rows for cell in row.values() if cell[:1] in ("=", "@")]
+
+
 def test_the_command(scenario: Path, tmp_path: Path) -> None:
     trace = write(make(Recipe()), tmp_path / "t.json")
     words = ["explain", str(scenario), str(trace), "--force"]
