@@ -273,7 +273,7 @@ def recommend(
 
 def roofline(
     model: str, on: str, *, phase: str = "train", seq: int = 4096, batch: int = 1, engine: str = "",
-    calibration: Calibration | Path | None = None, profile: Choice = None,
+    settings: Sequence[str] = (), calibration: Calibration | Path | None = None, profile: Choice = None,
 ) -> Roofline:  # fmt: skip
     """Every op of a model on a chip's roofline; see `sim.roofline.roofline`."""
     from typing import cast
@@ -282,7 +282,9 @@ def roofline(
     from ridgeline.sim.roofline import roofline as draw
 
     used = calibration_of(calibration, (), profile)
-    drawing = draw(model, on, phase=cast("Phase", phase), seq=seq, batch=batch, engine=engine, calibration=used)
+    drawing = draw(
+        model, on, phase=cast("Phase", phase), seq=seq, batch=batch, engine=engine, settings=settings, calibration=used
+    )
     if profile is not None:
         from ridgeline.calibrate.profile_sources import refuse_other_chip
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,10 +89,14 @@ def timeline(
     if isinstance(line, ridgeline.Impossible):
         raise InputError(line.reasons)
     if html is not None:
+        from ridgeline.hardware.what_if import system_title
+        from ridgeline.plan.plan import plan_words
         from ridgeline.report import write_trace_page
         from ridgeline.trace import analyze
 
-        packed = write_trace_page(analyze(line), html)
+        title = f"{built.model.id} on {system_title(built.system)}, {plan_words(built.plan)}: predicted"
+        named = replace(line, about=replace(line.about, sources=(title,)))
+        packed = write_trace_page(analyze(named), html)
         say(f"{html}: {packed.kept:,} spans, {html.stat().st_size / 1e6:.1f} MB", err=True)
     if output is not None:
         write_chrome(line, output)
@@ -155,6 +160,7 @@ def roofline(
     seq: int = 4096,
     batch: int = 1,
     engine: str = "",
+    settings: list[str] | None = None,
     profile: str | None = None,
     calibration: Path | None = None,
     output: Path | None = None,
@@ -163,8 +169,9 @@ def roofline(
     """Put every op of a model on a chip's roofline: what limits it, how near its roof it is, where the ridges are."""
     check_outputs(output)
     drawing = ridgeline.roofline(
-        model, on, phase=phase, seq=seq, batch=batch, engine=engine, calibration=calibration, profile=profile
-    )
+        model, on, phase=phase, seq=seq, batch=batch, engine=engine, settings=settings or (), calibration=calibration,
+        profile=profile,
+    )  # fmt: skip
     if output is not None:
         from ridgeline.report import write_picture
 

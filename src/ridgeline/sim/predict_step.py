@@ -41,7 +41,7 @@ from ridgeline.cost.pricing import (
     tabulate_ops,
 )
 from ridgeline.hardware.load import WITH_CAPACITY, rated_power
-from ridgeline.hardware.what_if import what_if_distance
+from ridgeline.hardware.what_if import chip_title, what_if_distance
 from ridgeline.ir.program import Program
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import lower
@@ -298,7 +298,7 @@ def utilization(scenario: Scenario, priced: Priced, step_s: float, causal: bool)
     key, peak = fastest_peak(scenario)
     able = step_s * system.chips * peak.value
     notes += [
-        f"peak: dense {key} of {system.chip.id}",
+        f"peak: dense {key} of {chip_title(system.chip)}",
         "MFU without recompute, optimizer, norms and embedding lookup",
         "HFU with all matrix products and attention that run",
     ]
