@@ -369,17 +369,10 @@ def profile(*names: str | Path | Profile) -> Profile:
 
 
 def analyze(
-    *traces: Path | str | Timeline,
-    policy: str = "all",
-    chip: str | None = None,
-    classes: Path | None = None,
-    counters: Path | str | None = None,
-    unit: str | None = None,
-    what_if: Sequence[str] = (),
-    model: str | ServedModel | None = None,
-    capture: Path | str | None = None,
-    progress: Progress | None = None,
-) -> Analysis | BenchReport | CounterFile | MemoryRecord:
+    *traces: Path | str | Timeline, policy: str = "all", chip: str | None = None, classes: Path | None = None,
+    counters: Path | str | None = None, unit: str | None = None, what_if: Sequence[str] = (),
+    model: str | ServedModel | None = None, capture: Path | str | None = None, progress: Progress | None = None,
+) -> Analysis | BenchReport | CounterFile | MemoryRecord:  # fmt: skip
     """Analyse traces, see `trace.analyze`; kernels behind graphs are priced by a model's sizes.
 
     ``model`` is one of the catalog by id, ID:TP, or its sizes; absent, the one that the trace gives away.
@@ -462,10 +455,6 @@ def diff(
     Scenarios are predicted and compared by class of time, see `calibrate.prediction_diff`; without `after`, a scenario
     with itself as `settings` change it. Two profiles: which kernels differ beyond their spread. Two reports of bringup:
     what is newly wrong or slower.
-
-    >>> found = diff("examples/llama3-70b-decode-4xh100.toml", settings=['chip.hbm.bandwidth="6.7 TB/s"'])
-    >>> found.time.classes[0].name, found.slower < -0.2
-    ('matmul', True)
     """
     from ridgeline.calibrate.explain import diff as diff_steps
     from ridgeline.calibrate.prediction_diff import diff_predictions, is_scenario
@@ -531,14 +520,10 @@ def explain(
 
 
 def run(
-    scenario: Scenario,
-    options: RunOptions | None = None,
-    *,
-    constants: ForwardConstants | None = None,
-    tell: Callable[[StepRow], None] | None = None,
-    note: Callable[[str], None] | None = None,
+    scenario: Scenario, options: RunOptions | None = None, *, constants: ForwardConstants | None = None,
+    tell: Callable[[StepRow], None] | None = None, note: Callable[[str], None] | None = None,
     replan: Callable[[int], Scenario | None] | None = None,
-) -> RunOutcome | Verification | None:
+) -> RunOutcome | Verification | None:  # fmt: skip
     """Train a scenario's model by its plan here, beside what is predicted of it; see `runtime.train.run_scenario.run`.
 
     What cannot run here or would not fit in memory is refused before anything starts, with the nearest plan that would.
