@@ -463,8 +463,7 @@ def diff(
     from ridgeline.trace import DiffRuns
 
     sides: list[Comparable | None] = list(after) or [None] if isinstance(after, (list, tuple)) else [after]
-    named = [before, *(side for side in sides if side is not None)]
-    if all(map(is_scenario, named)):
+    if all(map(is_scenario, named := [before, *(side for side in sides if side is not None)])):
         return diff_predictions(before, sides, settings, policy=policy, classes=classes)
     files = [Path(side) for side in named if isinstance(side, (str, Path))]
     if len(files) == 2 == len(named):

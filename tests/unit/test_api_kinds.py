@@ -143,7 +143,7 @@ class TestDiff:
             ridgeline.diff(*traces, settings=["plan.tp=2"])
 
     def test_requests_have_no_timeline_to_compare_with_a_trace(self, traces: list[Path]) -> None:
-        with pytest.raises(InputError, match="workload.kind"):
+        with pytest.raises(InputError, match="expected train"):
             ridgeline.diff(SERVE, traces[0])
 
     def test_a_report_and_a_trace(self, traces: list[Path]) -> None:
