@@ -44,15 +44,7 @@ def page(result: object, *about: str) -> str:
 
 
 def refuse_page(result: object) -> NoReturn:
-    """Say that there is no HTML page of this kind of result.
-
-    >>> from ridgeline.trace import QueryAnswer
-    >>> refuse_page(QueryAnswer(sql="", columns=(), rows=()))
-    Traceback (most recent call last):
-    ...
-    ridgeline.core.errors.InputError: --html: got rows that a query answers, expected a result that has a page; drop \
---html, and use --json for a program
-    """
+    """Say that there is no HTML page of this kind of result: what it is, and what to do instead."""
     from ridgeline.core.schema import first_line
 
     about = first_line(type(result)).rstrip(".")
