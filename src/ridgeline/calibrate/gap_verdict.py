@@ -38,7 +38,7 @@ def reached_by_class(found: trace.Analysis, times_ns: Mapping[str, float]) -> di
     """
     line = found.timeline
     least = 0.0 if line.is_work.any() else KNOWN_SHARE
-    often = max(1, len(found.breakdown.steps)) * max(1, len(found.breakdown.chips))
+    repeats = max(1, len(found.breakdown.steps)) * max(1, len(found.breakdown.chips))
     rates: dict[str, list[tuple[float, float, float, str]]] = {}
     for rate in found.rates:
         if rate.roof_ns is not None and rate.bound is not None:
@@ -48,7 +48,7 @@ def reached_by_class(found: trace.Analysis, times_ns: Mapping[str, float]) -> di
     return {
         class_: _together(parts)
         for class_, parts in rates.items()
-        if sum(total for _, total, _, _ in parts) / often >= least * times_ns.get(class_, 0.0)
+        if sum(total for _, total, _, _ in parts) / repeats >= least * times_ns.get(class_, 0.0)
     }
 
 
@@ -115,12 +115,12 @@ def measured_host(chip: Chip, profile: Profile) -> Chip:
     best = {ceiling.name: ceiling.measured for ceiling in ceilings(profile)}
     source = f"profile of {profile.title}"
 
-    def measured(rate: float) -> Quoted:
+    def quote(rate: float) -> Quoted:
         return Quoted(value=rate, evidence=Evidence.MEASURED, source=source)
 
-    peaks = {name: measured(best[f"product {name}"]) for name in FORMATS if f"product {name}" in best}
-    moved = [best[name] for name in ("copy", "read", "write") if name in best]
-    hbm = replace(chip.hbm, bandwidth=measured(max(moved))) if moved else chip.hbm
+    peaks = {name: quote(best[f"product {name}"]) for name in FORMATS if f"product {name}" in best}
+    copy_rates = [best[name] for name in ("copy", "read", "write") if name in best]
+    hbm = replace(chip.hbm, bandwidth=quote(max(copy_rates))) if copy_rates else chip.hbm
     return replace(chip, peak={**chip.peak, **peaks}, hbm=hbm)
 
 

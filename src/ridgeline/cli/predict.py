@@ -26,6 +26,7 @@ from ridgeline.core.files import write_text
 if TYPE_CHECKING:
     from ridgeline.comm.simulation import NetworkOptions
     from ridgeline.plan.scenario import Scenario
+    from ridgeline.trace import Timeline
 
 LONG = 20_000  # requests from which a bar is shown
 
@@ -89,15 +90,7 @@ def timeline(
     if isinstance(line, ridgeline.Impossible):
         raise InputError(line.reasons)
     if html is not None:
-        from ridgeline.hardware.what_if import system_title
-        from ridgeline.plan.plan import plan_words
-        from ridgeline.report import write_trace_page
-        from ridgeline.trace import analyze
-
-        title = f"{built.model.id} on {system_title(built.system)}, {plan_words(built.plan)}: predicted"
-        named = replace(line, about=replace(line.about, sources=(title,)))
-        packed = write_trace_page(analyze(named), html)
-        say(f"{html}: {packed.kept:,} spans, {html.stat().st_size / 1e6:.1f} MB", err=True)
+        _write_step(built, line, html)
     if output is not None:
         write_chrome(line, output)
     if json:
@@ -112,6 +105,19 @@ def timeline(
         say(f"{output}: {where}{note}{how}")
     if show and output is not None:
         _show(output, once)
+
+
+def _write_step(scenario: Scenario, line: Timeline, html: Path) -> None:
+    """Write the page of a predicted step, which names what was predicted."""
+    from ridgeline.hardware.what_if import system_title
+    from ridgeline.plan.plan import plan_words
+    from ridgeline.report import write_trace_page
+    from ridgeline.trace import analyze
+
+    title = f"{scenario.model.id} on {system_title(scenario.system)}, {plan_words(scenario.plan)}: predicted"
+    titled_line = replace(line, about=replace(line.about, sources=(title,)))
+    packed = write_trace_page(analyze(titled_line), html)
+    say(f"{html}: {packed.kept:,} spans, {html.stat().st_size / 1e6:.1f} MB", err=True)
 
 
 def _write_requests(scenario: Scenario, output: Path | None, html: Path | None, *, json: bool) -> None:

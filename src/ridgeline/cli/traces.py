@@ -68,8 +68,8 @@ def query(
     from ridgeline.trace import ALL_SPANS
 
     with plain_files([trace]) as paths:
-        most = limit if limit is not None else ROWS if sql or json else FIRST_ROWS
-        result = ridgeline.query(*paths, sql=sql or ALL_SPANS, limit=most, seconds=seconds, unit=unit)
+        row_limit = limit if limit is not None else ROWS if sql or json else FIRST_ROWS
+        result = ridgeline.query(*paths, sql=sql or ALL_SPANS, limit=row_limit, seconds=seconds, unit=unit)
     answer(result, json)
 
 
@@ -158,9 +158,11 @@ def explain(
         )  # fmt: skip
     if output is not None:
         if not isinstance(result, Explanation):
-            given = "results of a load generator"
-            expected = "a trace of a step, whose residuals can be written"
-            raise InputError(Problem(path="-o", given=given, expected=expected, todo=f"drop -o {output}"))
+            problem = Problem(
+                path="-o", given="results of a load generator", expected="a trace of a step, which has residuals",
+                todo=f"drop -o {output}",
+            )  # fmt: skip
+            raise InputError(problem)
         write_residuals(result, output)
     answer(result, json)
     if output is not None and isinstance(result, Explanation) and not json:

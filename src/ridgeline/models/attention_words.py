@@ -113,13 +113,13 @@ def spell_attention(value: object, below: JsonMapping, path: str, problems: list
     is_same = below.get("kind", SOFTMAX) == word.kind
     has_heads = {word.kind, below.get("kind", SOFTMAX)} <= {SOFTMAX, LATENT} and "heads" in below
     under = below if is_same else {"heads": below["heads"]} if has_heads else {}
-    carried = {} if is_same else under
+    head_count = {} if is_same else under
     kind = {} if is_same and "kind" not in below else {"kind": word.kind}  # a table without one is softmax attention
-    spelled: JsonObject = {**carried, **rest, **kind, **word.entries}
+    word_table: JsonObject = {**head_count, **rest, **kind, **word.entries}
     if name in ("mha", "multi-head"):
-        spelled |= _own_kv_heads(rest, under)
-    problems += [*_contradictions(name, rest, spelled, path), *_missing(name, under, spelled, path)]
-    return spelled
+        word_table |= _own_kv_heads(rest, under)
+    problems += [*_contradictions(name, rest, word_table, path), *_missing(name, under, word_table, path)]
+    return word_table
 
 
 def _own_kv_heads(rest: JsonMapping, under: JsonMapping) -> JsonObject:
@@ -128,21 +128,21 @@ def _own_kv_heads(rest: JsonMapping, under: JsonMapping) -> JsonObject:
     return {"kv_heads": heads} if heads is not None else {}
 
 
-def _contradictions(name: str, rest: JsonMapping, spelled: JsonMapping, path: str) -> Iterator[Problem]:
+def _contradictions(name: str, rest: JsonMapping, word_table: JsonMapping, path: str) -> Iterator[Problem]:
     """Keys that somebody gave and that the word settles otherwise."""
     for key in rest:
-        if key in spelled and rest[key] != spelled[key]:
-            expected = f"{key} = {spelled[key]}, which {name} means"
+        if key in word_table and rest[key] != word_table[key]:
+            expected = f"{key} = {word_table[key]}, which {name} means"
             todo = f"drop {key}, or use another word: {', '.join(COMMON)}"
             yield Problem(path=f"{path}.{key}", given=str(rest[key])[:40], expected=expected, todo=todo)
 
 
-def _missing(name: str, under: JsonMapping, spelled: JsonMapping, path: str) -> Iterator[Problem]:
+def _missing(name: str, under: JsonMapping, word_table: JsonMapping, path: str) -> Iterator[Problem]:
     """What a word needs and nobody gave; a group of one head, or of all, is not what "gqa" asks for."""
     word = WORDS[name]
-    known = {**under, **spelled}
+    known = {**under, **word_table}
     absent = [key for key in word.needs if key not in known]
-    if word is _GROUPED and "kv_heads" not in spelled and under.get("kv_heads") in (None, 1, under.get("heads")):
+    if word is _GROUPED and "kv_heads" not in word_table and under.get("kv_heads") in (None, 1, under.get("heads")):
         absent = [*[key for key in absent if key != "kv_heads"], "kv_heads"]
     if word is _SLIDING or word is _CHUNKED:
         absent = [key for key in absent if key != "window"] + ([] if known.get("window") else ["window"])
@@ -163,36 +163,36 @@ def spell_model(table: JsonMapping, below: JsonMapping, path: str, problems: lis
 
     below   the table it is laid upon, empty where it stands alone
     """
-    spelled: JsonObject = dict(table)
+    word_table: JsonObject = dict(table)
     top = _table(below, "attention")
-    if "attention" in spelled and (owners := _owning_blocks(below)):
+    if "attention" in word_table and (owners := _owning_blocks(below)):
         keys = " or ".join(f"block.{name}.attention" for name in owners)
         expected = f"{keys}: each kind of layer of this model has its own"
-        given = spelled["attention"] if isinstance(spelled["attention"], str) else "a table"
+        given = word_table["attention"] if isinstance(word_table["attention"], str) else "a table"
         problems.append(Problem(path=_at(path, "attention"), given=str(given)[:40], expected=expected))
-        return spelled
-    if "attention" in spelled:
-        spelled["attention"] = spell_attention(spelled["attention"], top, _at(path, "attention"), problems)
-    own = spelled.get("attention")
+        return word_table
+    if "attention" in word_table:
+        word_table["attention"] = spell_attention(word_table["attention"], top, _at(path, "attention"), problems)
+    own = word_table.get("attention")
     if isinstance(own, Mapping):
         same = own.get("kind", SOFTMAX) == top.get("kind", SOFTMAX)
         top = {**top, **own} if same else own
-    blocks, blocks_below = spelled.get("block"), _table(below, "block")
+    blocks, blocks_below = word_table.get("block"), _table(below, "block")
     if isinstance(blocks, Mapping):
-        spelled["block"] = {
+        word_table["block"] = {
             name: _spell_parts(part, {**top, **_table(_table(blocks_below, name), "attention")},
                                _at(path, f"block.{name}"), problems)
             for name, part in blocks.items()
         }  # fmt: skip
     for name in ("vision", "audio", "encoder"):
-        tower = spelled.get(name)
+        tower = word_table.get(name)
         if isinstance(tower, Mapping) and isinstance(tower.get("block"), Mapping):
             under = _table(_table(_table(below, name), "block"), "attention")
-            spelled[name] = {
+            word_table[name] = {
                 **tower,
                 "block": _spell_parts(tower["block"], under, _at(path, f"{name}.block"), problems),
             }
-    return spelled
+    return word_table
 
 
 def _owning_blocks(below: JsonMapping) -> list[str]:

@@ -62,12 +62,12 @@ def name_keys(kind: object, problems: Iterable[Problem]) -> list[Problem]:
     >>> problem.todo
     "did you mean 'context'? It is the tokens that the cache of a sequence holds already"
     """
-    own = WORDS.get(kind, {}) if isinstance(kind, str) else {}
-    keys = {word: key for key, words in own.items() for word in words}
-    return [_renamed(problem, str(kind), keys) for problem in problems]
+    own_words = WORDS.get(kind, {}) if isinstance(kind, str) else {}
+    keys = {word: key for key, words in own_words.items() for word in words}
+    return [_name_key(problem, str(kind), keys) for problem in problems]
 
 
-def _renamed(problem: Problem, kind: str, keys: Mapping[str, str]) -> Problem:
+def _name_key(problem: Problem, kind: str, keys: Mapping[str, str]) -> Problem:
     word = problem.path.removeprefix("workload.")
     if word not in keys or problem.given != repr(word):  # the key itself is what is wrong
         return problem

@@ -314,21 +314,21 @@ QUERY_SHOWN = 12  # holders of a chip
 
 def draw_query(answer: QueryAnswer, console: Console) -> None:
     """Print an answer as a table."""
-    until, printed = monotonic() + answer.draws_s, 0
+    until, row_count = monotonic() + answer.draws_s, 0
     for first in range(0, max(1, len(answer.rows)), TOGETHER):
         if first and monotonic() > until:
             break
         rows = answer.rows[first : first + TOGETHER]
         console.print(_rows_table(answer, rows))
-        printed = first + len(rows)
+        row_count = first + len(rows)
     for line in answer.warnings:
         console.print(Text(f"warning: {clean(line)}", style="yellow"))
-    if printed < len(answer.rows):
-        text = f"{printed:,} of {len(answer.rows):,} rows printed in the time that --seconds allows: --json has all"
+    if row_count < len(answer.rows):
+        text = f"{row_count:,} of {len(answer.rows):,} rows printed in the time that --seconds allows: --json has all"
         console.print(Text(text, style="yellow"))
     elif answer.truncated:
-        more = "there are more" if answer.total is None else f"{answer.total - printed:,} more"
-        console.print(Text(f"{printed:,} rows shown, {more}: --limit N, or --json for all", style="dim"))
+        more = "there are more" if answer.total is None else f"{answer.total - row_count:,} more"
+        console.print(Text(f"{row_count:,} rows shown, {more}: --limit N, or --json for all", style="dim"))
 
 
 def _rows_table(answer: QueryAnswer, rows: Sequence[Sequence[object]]) -> Table:

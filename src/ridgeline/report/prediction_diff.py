@@ -40,8 +40,10 @@ def draw_prediction_diffs(diffs: PredictionDiffs, console: Console) -> None:
     rows: list[tuple[RenderableType, ...]] = [(clean(first.label), format_quantity(first.time_s, "s"), "", "")]
     for diff in diffs.runs:
         draw_prediction_diff(diff, console)
-        most = diff.time.classes[0] if diff.time.difference_s else None
-        sentence = f"{most.name} {signed_quantity(most.difference_s, 's', 4)}" if most else ""
+        largest_change = diff.time.classes[0] if diff.time.difference_s else None
+        sentence = (
+            f"{largest_change.name} {signed_quantity(largest_change.difference_s, 's', 4)}" if largest_change else ""
+        )
         rows.append(
             (clean(diff.after.label), format_quantity(diff.after.time_s, "s"), signed_share(diff.slower),
              Text(sentence, style="dim"))
@@ -71,8 +73,8 @@ def _head(diff: PredictionDiff) -> Iterator[RenderableType]:
          Text.assemble(clean(side_title(side)), style="dim"))
         for mark, side in (("A", diff.before), ("B", diff.after))
     ]  # fmt: skip
-    whole = Text(signed_quantity(diff.time.difference_s, "s", 4), style="bold")
-    rows.append(("", Text("B − A", style="bold"), whole, signed_share(diff.slower), ""))
+    whole_change = Text(signed_quantity(diff.time.difference_s, "s", 4), style="bold")
+    rows.append(("", Text("B − A", style="bold"), whole_change, signed_share(diff.slower), ""))
     yield grid("left", "left", "right", "left", "left", rows=rows)
 
 
@@ -217,11 +219,11 @@ def _comparison(diff: PredictionDiff) -> str:
         (signed_share(diff.slower), "of A"),
     )
     warnings = "".join(f"<p><b>{escape_text(sentence)}</b></p>" for sentence in misfits(diff))
-    beside = section("Beside it", ("", "A", "B", "unit", ""), [figure_cells(change) for change in diff.figures],
+    beside_table = section("Beside it", ("", "A", "B", "unit", ""), [figure_cells(change) for change in diff.figures],
                      text=(0, 3))  # fmt: skip
     heading = f"<h2>{escape_text(diff.before.label)} {ARROW} {escape_text(diff.after.label)}</h2>"
     by_class = _class_table(diff.time, f"By class of {diff.of}")
-    return f"{heading}{warnings}{facts(figures)}{by_class}{beside}{_serving_part(diff.serving)}"
+    return f"{heading}{warnings}{facts(figures)}{by_class}{beside_table}{_serving_part(diff.serving)}"
 
 
 def _class_table(time: TimeChange, title: str) -> str:
@@ -238,7 +240,7 @@ def _serving_part(serving: ServingChange | None) -> str:
     if serving is None:
         return ""
     heads: Mapping[str, float] = serving.metrics[0].before_s
-    metrics = section("Requests", ("", "", *heads), [row for one in serving.metrics for row in metric_cells(one)],
+    metrics = section("Requests", ("", "", *heads), [row for change in serving.metrics for row in metric_cells(change)],
                       text=(0, 1))  # fmt: skip
     waits = "".join(
         f"<p>What makes requests of {mark} wait: {escape_text(wait_words(running.limit))}.</p>"

@@ -21,7 +21,7 @@ class RunningBatch:
     batch           requests of one replica, on average
     context         cached tokens that a decoding request reads, on average over its steps
     longest_queue   requests that wait at one replica, at most
-    cache_held      share of the cache that is held, on average
+    cache_held      share of the cache that is cache_share, on average
     cache_peak      the same at its highest
     limit           what was exhausted while the longest queue grew; `none` where no request waited for another
     step            a decode step at this batch and context, by class and bound; None where nothing decodes
@@ -36,29 +36,31 @@ class RunningBatch:
     step: DecodeStep | None
 
 
-def running_batch(found: ServingPrediction) -> RunningBatch:
+def running_batch(prediction: ServingPrediction) -> RunningBatch:
     """The average batch of a prediction that was made with samples, and the step it takes."""
-    places = [instance for instance in found.instances for _ in range(instance.count)]
+    places = [instance for instance in prediction.instances for _ in range(instance.count)]
     decoding = [place for place, instance in enumerate(places) if instance.role != "prefill"]
-    means = np.array([_time_means(found.run.samples[place]) for place in decoding]).reshape(-1, 3)
+    means = np.array([_time_means(prediction.run.samples[place]) for place in decoding]).reshape(-1, 3)
     seconds = means[:, 0]
-    batch, held = (float(np.average(column, weights=seconds)) if seconds.any() else 0.0 for column in means.T[1:])
-    every = [sample for samples in found.run.samples for sample in samples]
-    context = _mean_context(found)
-    queue = queue_story(found)
+    batch, cache_share = (
+        float(np.average(column, weights=seconds)) if seconds.any() else 0.0 for column in means.T[1:]
+    )
+    samples = [sample for samples in prediction.run.samples for sample in samples]
+    context = _mean_context(prediction)
+    queue = queue_story(prediction)
     return RunningBatch(
         batch=batch,
         context=context,
-        longest_queue=max((waiting for _, waiting, _, _ in every), default=0),
-        cache_held=held,
-        cache_peak=max((share for *_, share in every), default=0.0),
+        longest_queue=max((waiting for _, waiting, _, _ in samples), default=0),
+        cache_held=cache_share,
+        cache_peak=max((share for *_, share in samples), default=0.0),
         limit="none" if queue is None else queue.limit,
         step=_step(places[decoding[0]], batch, context) if decoding and batch > 0 else None,
     )
 
 
 def _time_means(samples: Sequence[Sample]) -> tuple[float, float, float]:
-    """Seconds in which something runs; requests that run and share of the cache held, on average over them."""
+    """Seconds in which something runs; requests that run and share of the cache cache_share, on average over them."""
     columns = np.array(samples, dtype=float).reshape(-1, 4)
     seconds = np.diff(columns[:, 0], append=columns[-1:, 0]) * (columns[:, 2] > 0)
     total = float(seconds.sum())
@@ -67,12 +69,12 @@ def _time_means(samples: Sequence[Sample]) -> tuple[float, float, float]:
     return total, float((columns[:, 2] * seconds).sum() / total), float((columns[:, 3] * seconds).sum() / total)
 
 
-def _mean_context(found: ServingPrediction) -> float:
+def _mean_context(prediction: ServingPrediction) -> float:
     """Cached tokens of a decoding request: its prompt and half of its answer, over steps of all requests."""
-    served = found.run.served
-    steps = np.maximum(served.output_tokens - 1, 0)
+    requests = prediction.run.served
+    steps = np.maximum(requests.output_tokens - 1, 0)
     total = float(steps.sum())
-    return float(((served.prompt_tokens + served.output_tokens / 2) * steps).sum() / total) if total else 0.0
+    return float(((requests.prompt_tokens + requests.output_tokens / 2) * steps).sum() / total) if total else 0.0
 
 
 def _step(instance: Instance, batch: float, context: float) -> DecodeStep:

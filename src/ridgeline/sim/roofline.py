@@ -224,9 +224,11 @@ def _scenario(
     built = assemble({"model": model, "system": single.name, "workload": work, "plan": plan}, settings)
     if named.chip in (single.chip, built.system.chip):
         return built
-    if changed := [setting for setting in settings if setting.startswith("chip.")]:
+    if chip_settings := [setting for setting in settings if setting.startswith("chip.")]:
         expected = "numbers of a chip of the catalog; --on names a file that changes some"
-        raise InputError(Problem(path="--set", given=changed[0], expected=expected, todo="write them into that file"))
+        raise InputError(
+            Problem(path="--set", given=chip_settings[0], expected=expected, todo="write them into that file")
+        )
     return replace(built, system=replace(built.system, chip=named.chip))
 
 

@@ -237,15 +237,15 @@ def _host_ops(line: Timeline, rows: Rows) -> Rows:
          for name, code in distinct.tolist()],
         np.bool_,
     )  # fmt: skip
-    priced = rows[has_formula[inverse.ravel()]]
-    above, at = parents(line), priced
+    formula_rows = rows[has_formula[inverse.ravel()]]
+    above, at = parents(line), formula_rows
     outer = np.zeros(len(line), np.bool_)
     while len(at):
         at = np.unique(above[at])
         at = at[at >= 0]
         at = at[~outer[at]]
         outer[at] = True
-    return priced[~outer[priced]]
+    return formula_rows[~outer[formula_rows]]
 
 
 def _rate(line: Timeline, chip: Chip | None, work: Rows, op: Codes, code: int, duration: Longs) -> OpRate:

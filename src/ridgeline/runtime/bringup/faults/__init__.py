@@ -98,10 +98,12 @@ def choose_faults(faults: Mapping[str, Alter], name: str) -> Mapping[str, Alter]
     for spelling in (name, PREFIX + name, name.removeprefix(PREFIX)):
         if spelling in faults:
             return {spelling: faults[spelling]}
-    wanted = name.removeprefix(PREFIX)
+    plain_name = name.removeprefix(PREFIX)
     parts = {fault_name: fault_name.removeprefix(PREFIX).split("_") for fault_name in sorted(faults)}
-    close = [fault_name for fault_name, words in parts.items() if near(wanted, words)]
-    close.sort(key=lambda fault_name: (parts[fault_name][0] != wanted, len(parts[fault_name])))  # the plainest first
+    close = [fault_name for fault_name, words in parts.items() if near(plain_name, words)]
+    close.sort(
+        key=lambda fault_name: (parts[fault_name][0] != plain_name, len(parts[fault_name]))
+    )  # the plainest first
     if not close:
         todo = "a fault of the file, or without a file of the corpus"
         raise InputError(replace(not_among("--fault", name, sorted(faults)), todo=todo))
