@@ -41,7 +41,6 @@ from ridgeline.plan.plan import NARROW, Plan, shares
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import Serve, Train, Workload
-from ridgeline.plan.workload_words import name_keys
 
 KEYS = ("model", "system", "chip", "workload", "plan", "engine", "name", "notes", "measured")
 ARRIVALS, LENGTHS = "workload.arrivals", ("isl", "osl", "range_ratio", "lengths")
@@ -220,7 +219,11 @@ def assemble(
     raw, size_notes = with_length(raw, model)
     of_workload: list[Problem] = []
     workload = decode_into(WorkloadTable, {"workload": raw}, "", of_workload)
-    problems += name_keys(raw.get("kind") if isinstance(raw, Mapping) else None, of_workload)
+    if of_workload and isinstance(raw, Mapping):
+        from ridgeline.plan.workload_words import name_keys
+
+        of_workload = name_keys(raw.get("kind"), of_workload)
+    problems += of_workload
     plan_table = dict(data.get("plan", {})) if isinstance(data.get("plan", {}), Mapping) else data["plan"]
     if isinstance(plan_table, dict) and "engine" not in plan_table and (own_engine := described_engine(data)):
         plan_table["engine"] = own_engine
