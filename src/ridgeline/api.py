@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 if TYPE_CHECKING:
     from ridgeline.calibrate.explain import Comparable, Explanation
     from ridgeline.calibrate.next_measurement import NextMeasurements
+    from ridgeline.calibrate.prediction_diff import PredictionDiff, PredictionDiffs
     from ridgeline.calibrate.request_log import BenchExplanation, LogFit
     from ridgeline.calibrate.validation import Validation
     from ridgeline.comm import CollectiveOptions, CollectiveTime
     from ridgeline.comm.libraries import LibraryChoice
     from ridgeline.comm.simulation import NetworkOptions
-    from ridgeline.core.documents import JsonMapping
     from ridgeline.cost import Calibration, Choice, Profile, ProfileDiff
     from ridgeline.models.spec import ModelSpec
     from ridgeline.plan.scenario import Scenario
@@ -292,14 +292,14 @@ def plan(
     model = named_model(model)
     if serve or serves(model):
         todo = "drop it; --rate, --isl and --osl describe a load"
-        refuse_options(options, TRAINING_OPTIONS, "none of it with --serve", todo)
+        refuse_options("none of it with --serve", todo, **{name: options.get(name) for name in TRAINING_OPTIONS})
         question = DeploymentRequest.from_options(model, **options)
         if to:
             from ridgeline.targets import serving_target
 
             question = replace(question, target=serving_target(to))
         return recommend_deployment(replace(question, priced=priced_of(calibration, anchor, profile)), watch)
-    refuse_options(options, SERVING_OPTIONS, "--serve with it", "add --serve")
+    refuse_options("--serve with it", "add --serve", **{name: options.get(name) for name in SERVING_OPTIONS})
     request = PlanRequest.from_options(model, **options)
     if to:
         from ridgeline.targets import training_target
@@ -324,14 +324,14 @@ def serves(model: str) -> bool:
     return isinstance(work, dict) and work.get("kind") == "serve"
 
 
-def refuse_options(options: JsonMapping, others: Sequence[str], expected: str, todo: str) -> None:
-    """Refuse options of a training run beside those of a deployment, or the other way round."""
+def refuse_options(expected: str, todo: str, **options: object) -> None:
+    """Refuse options that an answer of this kind has no use for; none is ignored."""
     from ridgeline.core.errors import InputError, Problem
 
     problems = [
-        Problem(path=f"--{name.replace('_', '-')}", given=str(options[name]), expected=expected, todo=todo)
-        for name in others
-        if options.get(name) not in (None, "")
+        Problem(path=f"--{name.replace('_', '-')}", given=str(value), expected=expected, todo=todo)
+        for name, value in options.items()
+        if value not in (None, "")
     ]
     if problems:
         raise InputError(problems)
@@ -360,7 +360,7 @@ def recommend(
 
 def roofline(
     model: str, on: str, *, phase: str = "train", seq: int = 4096, batch: int = 1, engine: str = "",
-    calibration: Calibration | Path | None = None, profile: Choice = None,
+    settings: Sequence[str] = (), calibration: Calibration | Path | None = None, profile: Choice = None,
 ) -> Roofline:  # fmt: skip
     """Every op of a model on a chip's roofline; see `sim.roofline.roofline`."""
     from typing import cast
@@ -369,7 +369,9 @@ def roofline(
     from ridgeline.sim.roofline import roofline as draw
 
     used = calibration_of(calibration, (), profile)
-    drawing = draw(model, on, phase=cast("Phase", phase), seq=seq, batch=batch, engine=engine, calibration=used)
+    drawing = draw(
+        model, on, phase=cast("Phase", phase), seq=seq, batch=batch, engine=engine, settings=settings, calibration=used
+    )
     if profile is not None:
         from ridgeline.calibrate.profile_sources import refuse_other_chip
 
@@ -516,19 +518,24 @@ def validate(
 def diff(
     before: Comparable, after: Comparable | list[Path] | tuple[Path, ...] | None = None, *, policy: str = "all",
     classes: Path | None = None, settings: Sequence[str] = (),
-) -> Diff | DiffRuns | ProfileDiff | ReportDiff:  # fmt: skip
+) -> Diff | DiffRuns | PredictionDiff | PredictionDiffs | ProfileDiff | ReportDiff:  # fmt: skip
     """Why a step of `after` takes longer than one of `before`, see `calibrate.explain.diff`; several are each compared.
 
-    Two profiles: which kernels differ beyond their spread. Two reports of bringup: what is newly wrong or slower.
+    Scenarios are predicted and compared by class of time, see `calibrate.prediction_diff`; without `after`, a scenario
+    with itself as `settings` change it. Two profiles: which kernels differ beyond their spread. Two reports of bringup:
+    what is newly wrong or slower.
     """
     from ridgeline.calibrate.explain import diff as diff_steps
+    from ridgeline.calibrate.prediction_diff import diff_predictions, is_scenario
     from ridgeline.cost import diff_profiles, is_profile, read_profile
     from ridgeline.runtime.bringup import diff_reports, is_report, read_report
     from ridgeline.trace import DiffRuns
 
     sides: list[Comparable | None] = list(after) or [None] if isinstance(after, (list, tuple)) else [after]
-    files = [Path(side) for side in (before, *sides) if isinstance(side, (str, Path))]
-    if len(sides) == 1 and len(files) == 2:
+    if all(map(is_scenario, named := [before, *(side for side in sides if side is not None)])):
+        return diff_predictions(before, sides, settings, policy=policy, classes=classes)
+    files = [Path(side) for side in named if isinstance(side, (str, Path))]
+    if len(files) == 2 == len(named):
         if all(path.is_file() and is_report(path) for path in files):
             return diff_reports(*map(read_report, files))
         if all(map(is_profile, files)):
@@ -557,9 +564,12 @@ def explain(
     files = [Path(trace) for trace in traces if isinstance(trace, (str, Path))]
     is_bench = bool(files) and len(files) == len(traces) and all(map(is_bench_result, files))
     if traces and not is_bench:
+        from ridgeline.calibrate.profile_sources import own_profile
+
         return explain_trace(
-            scenario, *traces, policy=policy, classes=classes, settings=settings, calibration=calibration, force=force
-        )
+            scenario, *traces, policy=policy, classes=classes, settings=settings, force=force,
+            calibration=calibration_of(calibration, (), profile), profile=own_profile(profile),
+        )  # fmt: skip
     built = scenario if isinstance(scenario, Scenario) else read_scenario(scenario, settings)
     if is_bench:
         from ridgeline.calibrate.request_log import explain_bench

@@ -71,7 +71,8 @@ def run(
     expected = expected_step(built) if isinstance(outcome, RunOutcome) else None
     if expected is None or not isinstance(outcome, RunOutcome):
         return outcome
-    outcome = replace(outcome, predicted_memory=expected.memory.fullest.bytes_by_kind)
+    notes = (*outcome.notes, expected.caution) if expected.caution else outcome.notes
+    outcome = replace(outcome, predicted_memory=expected.memory.fullest.bytes_by_kind, notes=notes)
     if not outcome.step_s:
         return outcome
     return replace(outcome, predicted_step_s=expected.step_time_s, predicted_mfu=expected.utilization.mfu)

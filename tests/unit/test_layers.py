@@ -108,6 +108,7 @@ INTERIOR = {
         ("replay", "deployment"),
         ("serving_prediction",),
         ("slow_requests",),
+        ("running_batch",),
         ("measured", "simulation"),
     ),
     "search": (
@@ -117,8 +118,9 @@ INTERIOR = {
     ),
     "calibrate": (
         ("truth",),
+        ("gap_verdict",),
         ("profile_sources", "folds", "explain", "request_log"),
-        ("validation",),
+        ("validation", "prediction_diff"),
         ("collectives", "kernels", "inference", "serving"),
         ("fit", "validate"),
         ("anchor",),

@@ -32,7 +32,7 @@ from ridgeline.calibrate.truth.rows import RESIDUAL_COLUMNS, Row, read_rows, run
 from ridgeline.core.arrays import Array
 from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem, not_among
-from ridgeline.core.files import SUFFIXES, read_table, write_text
+from ridgeline.core.files import SUFFIXES, read_table, spreadsheet_cell, write_text
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost import PARAMETERS, Calibration
 from ridgeline.cost.anchoring import APART, Anchored, AnchorRun, Components, Sensitivity, covariance
@@ -159,7 +159,7 @@ def write_residuals(found: Explanation, path: Path) -> None:
     text = io.StringIO()
     writer = csv.DictWriter(text, RESIDUAL_COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(residual_rows(found))
+    writer.writerows({key: spreadsheet_cell(cell) for key, cell in row.items()} for row in residual_rows(found))
     write_text(path, text.getvalue())
 
 

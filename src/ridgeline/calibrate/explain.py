@@ -14,12 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline import trace
-from ridgeline.calibrate.truth.rows import WORDS
+from ridgeline.calibrate.gap_verdict import (
+    MissingRoof,
+    action,
+    measured_host,
+    missing_roof,
+    own_bytes,
+    reached_by_class,
+    verdict,
+)
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import BIGGEST_FILE, read_table
 from ridgeline.core.units import DECIMAL, format_quantity
-from ridgeline.cost import Calibration
+from ridgeline.cost import Calibration, Profile
 from ridgeline.models.facts import training_flops_per_token
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import apply_settings, read_scenario, self_contained
@@ -42,36 +50,19 @@ def diff(
     """Why a step of ``after`` takes longer than one of ``before``: causes that sum to the difference.
 
     Either is a trace file or folder, a scenario file (TOML, YAML, JSON; it is predicted, with ``settings`` applied), or
-    such a thing already read. Without ``after``, a scenario is compared with itself as ``settings`` change it.
-
-    >>> found = diff("examples/llama3-70b-64xh100.toml", "examples/llama3-70b-64xh100.toml", settings=["plan.tp=8"])
-    >>> found.delta_ns, len(found.causes)
-    (0.0, 0)
-    >>> diff("examples/llama3-70b-64xh100.toml", settings=["plan.recompute=full"]).delta_ns > 0
-    True
+    such a thing already read. Two scenarios are `calibrate.prediction_diff`'s.
     """
     if after is None:
-        return _settings_diff(before, policy, trace.Rules.read(classes), tuple(settings))
-    if settings and not any(_is_scenario(side) for side in (before, after)):
+        expected_text = "two of them, or a scenario file and --set"
+        raise InputError(
+            Problem(path="B", given="one trace alone", expected=expected_text, todo="name what to compare it with")
+        )
+    if settings and not any(is_scenario_file(side) for side in (before, after)):
         raise InputError(Problem(path="--set", given=settings[0], expected="a scenario among A and B; both are traces"))
     rules = trace.Rules.read(classes)
     sides = [side_of(side, rules, settings) for side in (before, after)]
     labels = (_label(before, "A"), _label(after, "B"))
     return trace.diff_timelines(sides[0], sides[1], rules, policy, labels)
-
-
-def _settings_diff(what: Comparable, policy: str, rules: trace.Rules, settings: tuple[str, ...]) -> trace.Diff:
-    """A scenario against itself with settings."""
-    if not isinstance(what, (Path, str)) or not _is_scenario(what):
-        expected_text = "two of them, or a scenario file and --set"
-        raise InputError(
-            Problem(path="B", given="one trace alone", expected=expected_text, todo="name what to compare it with")
-        )
-    if not settings:
-        expected_text = "--set KEY=VALUE, which changes A, or another trace or scenario"
-        raise InputError(Problem(path="B", given="nothing", expected=expected_text))
-    sides = [side_of(what, rules, chosen) for chosen in ((), settings)]
-    return trace.diff_timelines(sides[0], sides[1], rules, policy, (_label(what, "A"), ", ".join(settings)))
 
 
 def side_of(what: Comparable, rules: trace.Rules, settings: Sequence[str] = ()) -> trace.Timeline:
@@ -81,12 +72,12 @@ def side_of(what: Comparable, rules: trace.Rules, settings: Sequence[str] = ()) 
     if isinstance(what, Scenario):
         return predicted_timeline(what, rules)
     path = Path(what)
-    if _is_scenario(path):
+    if is_scenario_file(path):
         return predicted_timeline(read_scenario(path, settings), rules)
     return trace.read_timeline(path, rules=rules)
 
 
-def _is_scenario(what: Comparable) -> bool:
+def is_scenario_file(what: Comparable) -> bool:
     """Whether settings apply to it: a scenario file that can still be read otherwise."""
     if not isinstance(what, (Path, str)):
         return False
@@ -126,67 +117,6 @@ def _label(what: Comparable, otherwise: str) -> str:
     return otherwise if isinstance(what, trace.Timeline) else Path(what).name
 
 
-MODEL, MACHINE, UNCLEAR, NOTHING = "model", "machine", "unclear", "nothing"
-SMALL = 0.005  # of the measured step: a part of the gap below is nothing to act on
-
-
-def own_bytes(predicted_ns: float, measured_ns: float, share: float) -> dict[str, trace.ClassRate]:
-    """Efficiency of the optimizer from the bytes the scenario counts.
-
-    efficiency = sustained share of the memory's rate the model takes * predicted / measured
-
-    >>> own_bytes(8.0, 10.0, 0.75)["optimizer"].efficiency
-    0.6
-    """
-    if not predicted_ns or not measured_ns:
-        return {}
-    efficiency = min(1.0, share * predicted_ns / measured_ns)
-    return {"optimizer": trace.ClassRate.of_memory(efficiency)}
-
-
-def verdict(class_: str, times: tuple[float, float], rate: trace.ClassRate | None, step: float) -> tuple[str, str]:
-    """Who should change, and why; times are predicted and measured.
-
-        measured faster than predicted          the model: nothing runs faster than it can
-        slower, and near the roofline           the model: it promises more than the chip gives
-        slower, and far below the roofline      the machine: these kernels can be better
-        idle, copies, waiting for other ranks   the machine: the plan does not ask for them
-        slower, and no shapes were recorded     unclear
-
-    Near means what good kernels reach (`OpRate.reachable`): 75 % of the compute roof, less for attention, whose softmax
-    counts, and 80 % of the memory roof. The optimizer's shapes are never recorded, but the scenario knows its bytes.
-
-    >>> verdict("matmul", (10.0, 14.0), trace.ClassRate(efficiency=0.5, bound="compute", reachable=0.75), 100.0)
-    ('machine', 'it runs at 50% of the compute roof; 75% is within reach')
-    """
-    gap = times[1] - times[0]
-    if abs(gap) < SMALL * step:
-        return NOTHING, "less than 0.5% of the step"
-    if class_.startswith("idle") or class_ in ("copy", "per-kernel"):
-        if gap < 0:
-            return MODEL, "less of it than the model adds"
-        return MACHINE, "time in which the plan asks for nothing"
-    if class_ == "waiting":
-        return MODEL, "the model adds waiting this run did not have" if gap < 0 else "waiting the model does not know"
-    if gap < 0:
-        return MODEL, "it ran faster than the model believes it can"
-    if rate is None:
-        return UNCLEAR, "no shapes were recorded, so the roofline cannot tell"
-    speed = f"it runs at {rate.efficiency:.0%} of the {rate.bound} roof"
-    if rate.efficiency >= rate.reachable:
-        return MODEL, f"{speed}, as good kernels do: the model asks for more"
-    return MACHINE, f"{speed}; {rate.reachable:.0%} is within reach"
-
-
-def action(change: str, word: str) -> str:
-    """What to do about it; nothing where nothing should change."""
-    if change == MODEL:
-        return "fit the residuals (-o FILE.csv, then `ridgeline fit --with FILE.csv`), or name the engine that ran"
-    if change == UNCLEAR:
-        return "record with shapes (record_shapes=True)"
-    return WORDS["actions"].get(word, "look at its spans with `ridgeline analyze`") if change == MACHINE else ""
-
-
 GENERATED = ("triton_poi_", "triton_red_", "triton_per_", "triton_tem_")  # names torch.compile gives its kernels
 KNOWN = 0.9  # of the time of matrix products must have shapes before their flops are compared
 APART = 0.05  # flops that differ by more may be another workload
@@ -214,6 +144,8 @@ def contradictions(built: Scenario[Train], found: trace.Analysis) -> Iterator[Pr
     if ran is not None and not flops / chips / largest_share < ran < flops / chips * largest_share:
         flops_text = f"about {format_quantity(flops / chips, 'FLOP', 3)}, as the scenario's model and batch ask for"
         yield _against(f"{format_quantity(ran, 'FLOP', 3)} of matrix products a chip and step", flops_text)
+    if host:  # the catalog's peak is of another CPU
+        return
     peak = built.system.chip.peak_flops_per_s(built.plan.precision.compute).value
     least = flops * BACKWARD_OF_INPUTS / (chips * peak)
     steps = max(1, len(found.breakdown.steps))
@@ -400,19 +332,24 @@ def explain(
     classes: Path | None = None,
     settings: Sequence[str] = (),
     calibration: Calibration | Path | None = None,
+    profile: Profile | None = None,
     force: bool = False,
 ) -> Explanation:
     """Predict a scenario, compare it with a trace of it, and say what accounts for the gap.
 
-    ``calibration``, or the file `ridgeline fit --with` wrote, takes the place of the shipped parameters. A trace that
-    cannot be of the scenario is refused with the reasons; with ``force`` they are doubts.
+    ``calibration``, or the file `ridgeline fit --with` wrote, takes the place of the shipped parameters. ``profile`` is
+    what was measured of a CPU: the roofs of its trace. A trace that cannot be of the scenario is refused with the
+    reasons; with ``force`` they are doubts.
     """
     built = scenario if isinstance(scenario, Scenario) else read_scenario(scenario, settings)
     used = Calibration.read(calibration) if isinstance(calibration, Path) else calibration
     prediction = predict(built, used)
     if isinstance(prediction, Impossible):
         raise InputError(prediction.reasons)
-    analysis = trace.analyze(*traces, policy=policy, chip=built.system.chip.id, classes=classes)
+    chip = built.system.chip
+    is_host = chip.vendor == "host"
+    roofs = measured_host(chip, profile) if is_host and profile is not None else chip
+    analysis = trace.analyze(*traces, policy=policy, chip=roofs, classes=classes)
     against = tuple(contradictions(prediction.scenario, analysis))
     if against and not force:
         raise InputError(against)
@@ -420,16 +357,29 @@ def explain(
     labels = (built.name or "predicted", ", ".join(analysis.timeline.about.sources[:2]) or "measured")
     difference = trace.diff_timelines(drawn, analysis.timeline, analysis.rules, policy, labels)
     sides = [_by_part(line, analysis.rules, policy) for line in (drawn, analysis.timeline)]
-    share = (used or default_calibration()).value("memory", built.system.chip, built.engine)
-    before_ns, after_ns = (side.get(("optimizer", "optimizer"), 0.0) for side in sides)
-    rates = analysis.class_rates
-    if not built.plan.offload.optimizer:
-        rates |= own_bytes(before_ns, after_ns, share)
+    unmeasured_host = is_host and profile is None
+    rates = {} if unmeasured_host else _rates(built, analysis, sides, used or default_calibration())
+    missing = {class_: missing_roof(class_, analysis, unmeasured_host) for side in sides for _, class_ in side}
     return Explanation(
         scenario=built, prediction=prediction, analysis=analysis, diff=difference,
-        parts=tuple(_parts(sides, difference, rates)), doubts=tuple(doubts(prediction.scenario, analysis)),
+        parts=tuple(_parts(sides, difference, rates, missing)), doubts=tuple(doubts(prediction.scenario, analysis)),
         table=None if isinstance(scenario, Scenario) else scenario_table(Path(scenario), settings),
     )  # fmt: skip
+
+
+def _rates(
+    built: Scenario, found: trace.Analysis, sides: Sequence[Mapping[tuple[str, str], float]], calibration: Calibration
+) -> dict[str, trace.ClassRate]:
+    """How near its roof each class ran: of ops with shapes, and of the optimizer, whose bytes the scenario counts."""
+    times_ns: dict[str, float] = {}
+    for (_, class_), own_ns in sides[1].items():
+        times_ns[class_] = times_ns.get(class_, 0.0) + own_ns
+    rates = reached_by_class(found, times_ns)
+    if built.plan.offload.optimizer:
+        return rates
+    share = calibration.value("memory", built.system.chip, built.engine)
+    before_ns, after_ns = (side.get(("optimizer", "optimizer"), 0.0) for side in sides)
+    return rates | own_bytes(before_ns, after_ns, share)
 
 
 def _by_part(line: trace.Timeline, rules: trace.Rules, policy: str) -> dict[tuple[str, str], float]:
@@ -446,19 +396,20 @@ def _by_part(line: trace.Timeline, rules: trace.Rules, policy: str) -> dict[tupl
 
 
 def _parts(
-    sides: list[dict[tuple[str, str], float]], compared: trace.Diff, rates: Mapping[str, trace.ClassRate]
-) -> list[GapPart]:
+    sides: list[dict[tuple[str, str], float]], compared: trace.Diff, rates: Mapping[str, trace.ClassRate],
+    missing: Mapping[str, MissingRoof],
+) -> list[GapPart]:  # fmt: skip
     total_ns = compared.delta_ns or 1.0
     parts = []
     for phase, class_ in dict.fromkeys([*sides[0], *sides[1]]):
         before, after = (side.get((phase, class_), 0.0) for side in sides)
         rate = rates.get(class_)
-        change, why = verdict(class_, (before, after), rate, compared.after.step_ns)
+        change, why = verdict(class_, (before, after), rate, compared.after.step_ns, missing[class_])
         parts.append(
             GapPart(
                 phase=phase, class_=class_, predicted_ns=before, measured_ns=after, share=(after - before) / total_ns,
                 efficiency=rate.efficiency if rate else None, bound=rate.bound if rate else None, change=change,
-                why=why, action=action(change, class_.removeprefix("idle, ")),
+                why=why, action=action(change, class_.removeprefix("idle, "), missing[class_]),
             )
         )  # fmt: skip
     return sorted(parts, key=lambda part: -abs(part.gap_ns))

@@ -228,12 +228,16 @@ def profiles_of(choice: Choice) -> Mapping[str, Profile]:
     return MappingProxyType({**shipped_profiles(), profile.chip: profile})
 
 
+def own_profile(choice: Choice) -> Profile | None:
+    """The profile that an option gives; None where it gives none, or asks for none."""
+    is_none = choice is None or str(choice).strip().lower() == "none"
+    return None if is_none or choice is None else open_profile(choice)
+
+
 def refuse_other_chip(choice: Choice, chips: Sequence[Chip]) -> None:
     """Say that a profile is of a chip that nothing here runs on, instead of leaving it out in silence."""
-    if choice is None or str(choice).strip().lower() == "none":
-        return
-    profile = open_profile(choice)
-    if profile.chip and profile.chip not in {chip.fitted_id for chip in chips}:
+    profile = own_profile(choice)
+    if profile is not None and profile.chip and profile.chip not in {chip.fitted_id for chip in chips}:
         chip_ids = " or ".join(dict.fromkeys(chip.fitted_id for chip in chips))
         todo = "take a profile of that chip, or --profile none"
         given_text = f"a profile of {profile.chip[:40]}"

@@ -30,14 +30,11 @@ def validate(
     result = ridgeline.validate(
         table, where or (), frozen=frozen, profile=profile, next_=next_, calibration=calibration, anchor=anchor or ()
     )
-    if not isinstance(result, Validation):
-        answer(result, json)
-        return
     if html is not None:
         from ridgeline.report import page
 
         write_text(html, page(result, table.name if table else "the bundled rows"))
-    answer(ValidationReport(validation=result) if json else result, json)
+    answer(ValidationReport(validation=result) if json and isinstance(result, Validation) else result, json)
 
 
 def fit(

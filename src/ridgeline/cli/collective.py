@@ -10,6 +10,7 @@ from pathlib import Path
 import typer
 
 import ridgeline
+from ridgeline.api import refuse_options
 from ridgeline.cli.refuse import UNUSABLE
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import answer, check_outputs
@@ -30,6 +31,9 @@ def collective(
 ) -> None:  # fmt: skip
     """How long a collective takes on a network, by which algorithm, and how far that is from the best possible."""
     network: JsonObject = {"on": on, "topology": topology, "link": link, "latency": latency, "size": size}
+    if what in ("verify", "list", "run"):
+        usual = "a collective, as allreduce, whose algorithm is written"
+        refuse_options(usual, f"drop it from {what}", output=output, picture=None if what == "verify" else picture)
     if what == "list":
         answer(ridgeline.collective_list(outer=outer or None, without=without or (), groups=groups, **network), json)
         return
@@ -50,6 +54,7 @@ def collective(
                 raise typer.Exit(1)
         return
     if _asks_library(file, output, to, library):
+        refuse_options("an algorithm: a library's choice has no schedule to draw", "drop it", picture=picture)
         _library(what, on, size, library or {"hccl": "hccl"}.get(to, "nccl"), (output, to), json)
         return
     if picture is not None:

@@ -109,7 +109,7 @@ def plan(
                 deployment = api.plan(model, serve=True, to=to, watch=watch, **pricing, **options)
             _tell_deployment(deployment, watch, out)
             return
-        api.refuse_options({"picture": picture}, ("picture",), "--serve with it", "add --serve")
+        api.refuse_options("--serve with it", "add --serve", picture=picture)
         with _watching("plan", quiet=json) as watch:
             answer = api.plan(
                 model, to=to, watch=watch, all_gains=json or html is not None, top=top, refine=refine,

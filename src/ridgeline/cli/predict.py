@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from ridgeline.core.files import write_text
 if TYPE_CHECKING:
     from ridgeline.comm.simulation import NetworkOptions
     from ridgeline.plan.scenario import Scenario
+    from ridgeline.trace import Timeline
 
 LONG = 20_000  # requests from which a bar is shown
 
@@ -88,11 +90,7 @@ def timeline(
     if isinstance(line, ridgeline.Impossible):
         raise InputError(line.reasons)
     if html is not None:
-        from ridgeline.report import write_trace_page
-        from ridgeline.trace import analyze
-
-        packed = write_trace_page(analyze(line), html)
-        say(f"{html}: {packed.kept:,} spans, {html.stat().st_size / 1e6:.1f} MB", err=True)
+        _write_step(built, line, html)
     if output is not None:
         write_chrome(line, output)
     if json:
@@ -107,6 +105,19 @@ def timeline(
         say(f"{output}: {where}{note}{how}")
     if show and output is not None:
         _show(output, once)
+
+
+def _write_step(scenario: Scenario, line: Timeline, html: Path) -> None:
+    """Write the page of a predicted step, which names what was predicted."""
+    from ridgeline.hardware.what_if import system_title
+    from ridgeline.plan.plan import plan_words
+    from ridgeline.report import write_trace_page
+    from ridgeline.trace import analyze
+
+    title = f"{scenario.model.id} on {system_title(scenario.system)}, {plan_words(scenario.plan)}: predicted"
+    titled_line = replace(line, about=replace(line.about, sources=(title,)))
+    packed = write_trace_page(analyze(titled_line), html)
+    say(f"{html}: {packed.kept:,} spans, {html.stat().st_size / 1e6:.1f} MB", err=True)
 
 
 def _write_requests(scenario: Scenario, output: Path | None, html: Path | None, *, json: bool) -> None:
@@ -155,6 +166,7 @@ def roofline(
     seq: int = 4096,
     batch: int = 1,
     engine: str = "",
+    settings: list[str] | None = None,
     profile: str | None = None,
     calibration: Path | None = None,
     output: Path | None = None,
@@ -163,8 +175,9 @@ def roofline(
     """Put every op of a model on a chip's roofline: what limits it, how near its roof it is, where the ridges are."""
     check_outputs(output)
     drawing = ridgeline.roofline(
-        model, on, phase=phase, seq=seq, batch=batch, engine=engine, calibration=calibration, profile=profile
-    )
+        model, on, phase=phase, seq=seq, batch=batch, engine=engine, settings=settings or (), calibration=calibration,
+        profile=profile,
+    )  # fmt: skip
     if output is not None:
         from ridgeline.report import write_picture
 

@@ -20,6 +20,7 @@ import typer
 
 import ridgeline
 from ridgeline import run_api
+from ridgeline.api import refuse_options
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import note, say
 from ridgeline.cli.terminal import answer, check_outputs, print_json, progress_bar, stderr_console
@@ -45,6 +46,7 @@ def run(
 
     changes = settings or ()
     if dry:
+        refuse_options("a run: --dry starts none", "drop it, or --dry", output=output, trace=trace, sbatch=sbatch)
         comparison = ridgeline.dry_run(ridgeline.read_scenario(scenario, changes))
         answer(comparison, json)
         if not comparison.equal:

@@ -20,6 +20,7 @@ from pathlib import Path
 import typer
 
 import ridgeline
+from ridgeline.api import refuse_options
 from ridgeline.cli.predict import LONG
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import answer, check_outputs, progress_bar
@@ -28,6 +29,7 @@ from ridgeline.core.files import write_text
 
 STDIN = Path("-")
 CHUNK = 2**20  # bytes copied at a time
+ROWS, FIRST_ROWS = 10_000, 50  # of an answer, where nothing says how many; of a trace that nothing is asked of
 
 
 def analyze(
@@ -44,9 +46,11 @@ def analyze(
             *paths, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit, what_if=what_if or [],
             model=model, capture=capture, progress=tell,
         )  # fmt: skip
-    if html is not None and isinstance(result, Analysis):
-        from ridgeline.report import write_trace_page
+    if html is not None:
+        from ridgeline.report import refuse_page, write_trace_page
 
+        if not isinstance(result, Analysis):
+            refuse_page(result)
         packed = write_trace_page(result, html, html_spans)
         merged = "" if packed.kept == packed.of else f" of {packed.of:,}, the others merged"
         say(f"{html}: {packed.kept:,} spans{merged}, {html.stat().st_size / 1e6:.1f} MB", err=True)
@@ -55,15 +59,16 @@ def analyze(
 
 def query(
     trace: Path,
-    sql: str = "SELECT * FROM spans",
-    limit: int = 10_000,
+    sql: str = "",
+    limit: int | None = None,
     seconds: float = 60.0,
     unit: str | None = None,
     json: bool = False,
 ) -> None:
     """Ask a trace in SQL: a table `spans` with a row a span, a table `counters`; read-only and bounded."""
     with plain_files([trace]) as paths:
-        result = ridgeline.query(*paths, sql=sql, limit=limit, seconds=seconds, unit=unit)
+        row_limit = limit if limit is not None else ROWS if sql or json else FIRST_ROWS
+        result = ridgeline.query(*paths, sql=sql, limit=row_limit, seconds=seconds, unit=unit)
     answer(result, json)
 
 
@@ -83,23 +88,34 @@ def diff(
     """
     from ridgeline.report import page
     from ridgeline.runtime.bringup import ReportDiff
-    from ridgeline.trace import Diff, DiffRuns
 
     limit = None if fail_above is None else _share(fail_above)
     check_outputs(html)
     with plain_files([before, *(after or [])]) as paths:
         result = ridgeline.diff(paths[0], paths[1:], policy=policy, classes=classes, settings=settings or ())
-    diffs = result.runs if isinstance(result, DiffRuns) else (result,) if isinstance(result, Diff) else ()
-    if html is not None and diffs:
+    if html is not None:
         write_text(html, page(result))
-        say(f"{html}: {len(diffs)} comparison(s)", err=True)
+        say(f"{html}: the comparison", err=True)
     answer(result, json)
-    slower = [diff for diff in diffs if limit is not None and diff.slower > limit]
-    for diff in slower:
-        text = f"{diff.after.label} is {diff.slower:.1%} slower than {diff.before.label}"
+    slower = _slower_than(result, limit)
+    for before_label, after_label, share in slower:
+        text = f"{after_label} is {share:.1%} slower than {before_label}"
         say(f"regression: {text}, more than the {fail_above} that --fail-above allows", err=True)
     if slower or (isinstance(result, ReportDiff) and result.worse):
         raise typer.Exit(1)
+
+
+def _slower_than(result: object, limit: float | None) -> list[tuple[str, str, float]]:
+    """Both labels and the share of every comparison whose B takes longer than a limit allows."""
+    from ridgeline.calibrate.prediction_diff import PredictionDiff, PredictionDiffs
+    from ridgeline.trace import Diff, DiffRuns
+
+    diffs = result.runs if isinstance(result, (DiffRuns, PredictionDiffs)) else (result,)
+    return [
+        (diff.before.label, diff.after.label, diff.slower)
+        for diff in diffs
+        if limit is not None and isinstance(diff, (Diff, PredictionDiff)) and diff.slower > limit
+    ]
 
 
 def _share(text: str) -> float:
@@ -132,12 +148,20 @@ def explain(
     from ridgeline.calibrate.explain import Explanation
 
     check_outputs(output)
+    if not traces:
+        refuse_options("a trace with it: residuals are of a prediction and a trace", f"drop -o {output}", output=output)
     with plain_files(traces or []) as paths, progress_bar("requests", LONG) as tell:
         result = ridgeline.explain(
             scenario, *paths, policy=policy, classes=classes, settings=settings or (), calibration=calibration,
             profile=profile, anchor=anchor, force=force, progress=tell,
         )  # fmt: skip
-    if output is not None and isinstance(result, Explanation):
+    if output is not None:
+        if not isinstance(result, Explanation):
+            problem = Problem(
+                path="-o", given="results of a load generator", expected="a trace of a step, which has residuals",
+                todo=f"drop -o {output}",
+            )  # fmt: skip
+            raise InputError(problem)
         write_residuals(result, output)
     answer(result, json)
     if output is not None and isinstance(result, Explanation) and not json:

@@ -32,6 +32,7 @@ from ridgeline.core.arrays import Index
 from ridgeline.core.errors import InputError, not_among
 from ridgeline.hardware.system import System, Tier
 from ridgeline.hardware.topology import Ethernet, FatTree, FullMesh, Ring, Switched, Torus
+from ridgeline.hardware.what_if import system_title
 
 MOST_RANKS = 65_536
 MOST_LINKS = 4_000_000
@@ -273,7 +274,7 @@ def graph_of_system(system: System) -> Graph:
         raise refusal("system", f"{system.chips} chips", f"at most {MOST_CHIPS} chips as a graph")
     if not system.tiers:
         none = np.zeros(0, np.int64)
-        return graph_of(system.name, 1, 1, [(none, none, 1.0, 0.0)])
+        return graph_of(system_title(system), 1, 1, [(none, none, 1.0, 0.0)])
     first = system.tiers[0]
     inner, shape, wraps = _domain(first)
     size, count, nodes = first.chips, -(-system.chips // first.chips), system.chips
@@ -286,7 +287,7 @@ def graph_of_system(system: System) -> Graph:
     for depth, tier in enumerate(system.tiers[1:], 1):
         more, nodes = _outer(system, tier, system.tiers[depth - 1].chips, nodes)
         links += more
-    graph = _switched(system.name, system.chips, nodes, links, size if count > 1 else 0)
+    graph = _switched(system_title(system), system.chips, nodes, links, size if count > 1 else 0)
     if count > 1 or len(system.tiers) > 1:
         return graph
     reduces = isinstance(first.topology, Switched) and first.topology.reduces

@@ -130,6 +130,24 @@ def read_text(path: Path, limit: int = BIGGEST_FILE) -> str:
         raise _refuse(path, wrong.strerror or "unreadable", "a readable file", "check its permissions") from None
 
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet runs when a cell begins with it
+
+
+def spreadsheet_cell(text: str) -> str:
+    """A cell of a CSV that no spreadsheet runs: an apostrophe before what begins as a formula and is no number.
+
+    >>> spreadsheet_cell("=cmd|' /C calc'!A0"), spreadsheet_cell("-0.25"), spreadsheet_cell("a=b")
+    ("'=cmd|' /C calc'!A0", '-0.25', 'a=b')
+    """
+    if not text.startswith(FORMULA):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace the file in one step, so that an interrupted write leaves the old content; a pipe is written to."""
     write_bytes(path, text.encode("utf-8"))

@@ -1,7 +1,8 @@
 """Turn a table of dimensions, as a person or a catalog file writes it, into a ModelSpec, and that into its table.
 
     hidden = 4096                      layers = 32                    vocab = 128256
-    [attention]                        heads, kv_heads, head_dim, ... (kind = "mla", "mamba2", ... for others)
+    [attention]                        heads, kv_heads, head_dim, ... (kind = "mla", "mamba2", ... for others); or a
+                                       word: attention = "mqa" (`models.attention_words`)
     [mlp]                              hidden, gated, activation, bias
     [cross]                            heads, ... of attention that reads the encoder's output
     [encoder]                          hidden, layers, block = { attention, mlp, norm }, reads, context, ...
@@ -31,6 +32,7 @@ from ridgeline.core.documents import JsonMapping, JsonObject, JsonValue
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.core.table import Count, Doc, Size, Via, decode_into, given_text
+from ridgeline.models.attention_words import spell_model
 from ridgeline.models.spec import (
     Attention,
     Audio,
@@ -128,6 +130,7 @@ class Dimensions:
 def read_dimensions(id: str, table: JsonMapping, path: str = "") -> ModelSpec:
     """The model a table of dimensions describes, or an `InputError` with everything wrong in it."""
     problems: list[Problem] = []
+    table = spell_model(table, {}, path, problems)
     top_level = {key: value for key, value in table.items() if key not in PARTS and key != "block"}
     dims = decode_into(Dimensions, _with_blocks(top_level, path, problems), path, problems)
     _check_size(table, path, problems)

@@ -17,6 +17,7 @@ from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.core.records import dataclass
 from ridgeline.core.table import given_text
+from ridgeline.models.attention_words import spell_model
 from ridgeline.models.dimensions import read_dimensions
 from ridgeline.models.spec import ModelSpec
 
@@ -170,6 +171,10 @@ def _from_mapping(table: JsonMapping, id: str = "") -> ModelSpec:
         return MODELS[base]
     below = {key: value for key, value in MODELS.table(base).items() if key != "aliases"}
     label = f"{base} with {', '.join(_change_words(changes))}"
+    problems: list[Problem] = []
+    changes = spell_model(changes, below, "", problems)
+    if problems:
+        raise InputError(problems)
     return read_dimensions(id or label, _merge_tables(below, {"name": label, **changes}))
 
 
@@ -183,8 +188,14 @@ def _base(name: object) -> tuple[str, Mapping[str, int]]:
 
 
 def _change_words(changes: JsonMapping) -> list[str]:
-    """What a table changes, in words: numbers with their value, the rest by name."""
-    return sorted(f"{key}={value}" if isinstance(value, int) else str(key) for key, value in changes.items())
+    """What a table changes, in words: numbers and the word of an attention with their value, the rest by name."""
+    attention = changes.get("attention")
+    word = attention.get("kind") if isinstance(attention, Mapping) else attention
+    values = {**changes, "attention": word} if isinstance(word, str) else changes
+    return sorted(
+        f"{key}={value}" if isinstance(value, int) or (key == "attention" and value is word) else str(key)
+        for key, value in values.items()
+    )
 
 
 def _merge_tables(below: JsonMapping, above: JsonMapping) -> JsonObject:

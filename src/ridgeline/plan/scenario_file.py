@@ -116,7 +116,7 @@ def _set(data: JsonObject, setting: str, problems: list[Problem]) -> None:
         if here == "plan.offload":
             below = shares(below)
         elif isinstance(below, str):
-            below = {SHORT.get(here, "value"): below}
+            below = {SHORT.get(here, "kind" if key == "attention" else "value"): below}
         at[key] = dict(below) if isinstance(below, Mapping) else {}
         at = at[key]
     at[keys[-1]] = _join_values(at.get(keys[-1]), value)
@@ -217,7 +217,13 @@ def assemble(
     raw = data.get("workload", {})
     raw = {"kind": "train", **raw} if isinstance(raw, Mapping) else raw
     raw, size_notes = with_length(raw, model)
-    workload = decode_into(WorkloadTable, {"workload": raw}, "", problems)
+    of_workload: list[Problem] = []
+    workload = decode_into(WorkloadTable, {"workload": raw}, "", of_workload)
+    if of_workload and isinstance(raw, Mapping):
+        from ridgeline.plan.workload_words import name_keys
+
+        of_workload = name_keys(raw.get("kind"), of_workload)
+    problems += of_workload
     plan_table = dict(data.get("plan", {})) if isinstance(data.get("plan", {}), Mapping) else data["plan"]
     if isinstance(plan_table, dict) and "engine" not in plan_table and (own_engine := described_engine(data)):
         plan_table["engine"] = own_engine

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from time import monotonic
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -313,22 +314,38 @@ def _rate(value: float | None, prefix: str, unit: str) -> str:
 
 
 WIDEST = 100  # characters of a cell
+TOGETHER = 500  # rows of a table, behind which the clock is looked at
 QUERY_SHOWN = 12  # holders of a chip
 
 
 def draw_query(answer: QueryAnswer, console: Console) -> None:
     """Print an answer as a table."""
+    until, row_count = monotonic() + answer.draws_s, 0
+    for first in range(0, max(1, len(answer.rows)), TOGETHER):
+        if first and monotonic() > until:
+            break
+        rows = answer.rows[first : first + TOGETHER]
+        console.print(_rows_table(answer, rows))
+        row_count = first + len(rows)
+    for line in answer.warnings:
+        console.print(Text(f"warning: {clean(line)}", style="yellow"))
+    if row_count < len(answer.rows):
+        text = f"{row_count:,} of {len(answer.rows):,} rows printed in the time that --seconds allows: --json has all"
+        console.print(Text(text, style="yellow"))
+    elif answer.truncated:
+        more = "there are more" if answer.total is None else f"{answer.total - row_count:,} more"
+        console.print(Text(f"{row_count:,} rows shown, {more}: --limit N, or --json for all", style="dim"))
+
+
+def _rows_table(answer: QueryAnswer, rows: Sequence[Sequence[object]]) -> Table:
+    """Some rows of an answer under their heads."""
     table = Table(box=None, pad_edge=False)
     for place, column in enumerate(answer.columns):
         numbers = all(isinstance(row[place], int | float | None) for row in answer.rows[:50])
         table.add_column(clean(column), justify="right" if numbers else "left", overflow="fold")
-    for row in answer.rows:
+    for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
-    console.print(table)
-    for line in answer.warnings:
-        console.print(Text(f"warning: {clean(line)}", style="yellow"))
-    if answer.truncated:
-        console.print(Text(f"{len(answer.rows):,} rows shown, there are more: --limit N", style="dim"))
+    return table
 
 
 def _cell(value: object) -> str:

@@ -15,6 +15,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_count, format_quantity
 from ridgeline.hardware.chip import PEAK_KEYS, Ratio
 from ridgeline.hardware.load import sources as known_sources
+from ridgeline.hardware.what_if import system_title
 from ridgeline.plan.workload import Workload
 from ridgeline.report import catalog
 from ridgeline.report.cells import DASH, WEAK, clean, facts, header_table, list_lines
@@ -255,7 +256,7 @@ def scenario(entry: catalog.ScenarioEntry) -> RenderableType:
     rows = facts(
         ("scenario", about.name),
         ("model", about.model.id),
-        ("system", f"{about.system.name} ({about.system.chips} chips)"),
+        ("system", f"{system_title(about.system)} ({about.system.chips} chips)"),
         ("workload", _load_text(about.workload)),
         ("mesh", mesh or "one rank"),
         ("microbatches", f"{about.microbatches} of {plan.microbatch} sequence(s)"),

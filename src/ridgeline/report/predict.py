@@ -58,12 +58,15 @@ def _headline(prediction: Prediction) -> Iterator[RenderableType]:
     yield from _titles(prediction, what, f"{about.microbatches} microbatch(es)", plan.sharding.shard,
                        f"recompute {plan.recompute}", plan.precision.compute.id)  # fmt: skip
     yield _step_text("step ", prediction)
+    unit = "T" if prediction.model_flops_per_s_per_chip >= DECIMAL["T"] else "G"  # a CPU has less than one
     yield Text.assemble(
         ("speed ", "dim"), (f"{prediction.tokens_per_s_per_chip:,.0f}", "bold"), " tokens/s/chip   ",
-        (f"{prediction.model_flops_per_s_per_chip / DECIMAL['T']:.0f}", "bold"), " TFLOP/s/chip   ",
+        (f"{prediction.model_flops_per_s_per_chip / DECIMAL[unit]:.0f}", "bold"), f" {unit}FLOP/s/chip   ",
         ("MFU ", "dim"), (f"{prediction.utilization.mfu:.1%}", "bold"),
         ("   HFU ", "dim"), f"{prediction.utilization.hfu:.1%}",
     )  # fmt: skip
+    if prediction.caution:
+        yield Text(prediction.caution, style="yellow")
     energy_j, cost_usd = prediction.bill.energy_j, prediction.bill.cost_usd
     bill = [] if energy_j is None else [f"{format_quantity(energy_j, 'J', 3)} a step at rated power"]
     if cost_usd is not None:

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NoReturn, cast
+
+from ridgeline.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,8 +34,23 @@ def draw(result: object, console: Console) -> None:
 
 
 def page(result: object, *about: str) -> str:
-    """The HTML page of a result; that of a validation is told what was validated."""
+    """The HTML page of a result; that of a validation is told what was validated.
+
+    A result without one is refused: nothing is written, and the reader learns what to do instead.
+    """
+    if not any(type(result).__name__ in names for names in _TABLES["html"].values()):
+        refuse_page(result)
     return str(_call("html", result, *about))
+
+
+def refuse_page(result: object) -> NoReturn:
+    """Say that there is no HTML page of this kind of result: what it is, and what to do instead."""
+    from ridgeline.core.schema import first_line
+
+    about = first_line(type(result)).rstrip(".")
+    todo = "drop --html; --json prints all of it"
+    expected = "a result that has a page"
+    raise InputError(Problem(path="--html", given=f"{about[:1].lower()}{about[1:]}", expected=expected, todo=todo))
 
 
 def write_picture(result: object, path: Path) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -39,6 +41,7 @@ BACKENDS = ("gloo", "nccl", "ridge_shm")
 FACTOR = 4.0  # from one size to the next
 MOST_RANKS = 64  # that this process starts itself
 MOST_SIZES = 32
+SIGNALLED = 128  # beyond which exit codes say that a signal ended a process
 TAIL = 800  # characters of what a rank said last
 
 
@@ -215,7 +218,7 @@ def _sizes(text: str) -> list[float]:
 
 def _start(spec: JsonMapping, made: Algorithm, timeout_s: float) -> JsonObject:
     """Start the ranks and wait for them; when one fails, the others are ended and it is named."""
-    with tempfile.TemporaryDirectory(prefix="ridgeline-run-") as folder:
+    with _ended_in_order(), tempfile.TemporaryDirectory(prefix="ridgeline-run-") as folder:
         place = Path(folder)
         write_algorithm(made, place / "algorithm.json")
         (place / "spec.json").write_text(json.dumps(spec), encoding="utf-8")
@@ -229,6 +232,23 @@ def _start(spec: JsonMapping, made: Algorithm, timeout_s: float) -> JsonObject:
                     process.kill()
                 process.wait()
         return cast(JsonObject, json.loads((place / "found.json").read_text(encoding="utf-8")))
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """The signal with which schedulers end a process unwinds this one: ranks are ended, and the folder is removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(SIGNALLED + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _rank(place: Path, rank: int, ranks: int) -> subprocess.Popen[bytes]:

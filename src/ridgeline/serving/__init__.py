@@ -10,6 +10,7 @@
     replay, deployment      the schedulers against recordings of the real ones; a scenario -> its fleet
     serving_prediction      the verb
     slow_requests           why slow requests are slow, and what would help
+    running_batch           what runs at once on average, what its steps are bound by, and what makes requests wait
 
 Each line imports only lines above it.
 """

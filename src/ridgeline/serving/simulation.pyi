@@ -10,4 +10,6 @@ from ridgeline.serving.load import closed_loop as closed_loop
 from ridgeline.serving.replica import replica_of as replica_of
 from ridgeline.serving.request import Piece as Piece
 from ridgeline.serving.request import plain_request as plain_request
+from ridgeline.serving.running_batch import RunningBatch as RunningBatch
+from ridgeline.serving.running_batch import running_batch as running_batch
 from ridgeline.serving.step_cost import ScaledStepCost as ScaledStepCost

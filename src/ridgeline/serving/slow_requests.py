@@ -209,7 +209,7 @@ def why_slow(found: ServingPrediction, priced: StepPricing | None = None) -> Why
         slow=_parts(found.run.served, values >= edge, metric),
         usual=_parts(found.run.served, (values >= low) & (values <= high), metric),
         slowest=_slowest(found.run.served, values, metric),
-        queue=_queue(found),
+        queue=queue_story(found),
         remedies=tuple(_remedies(found, metric, percentile, priced)),
         least=_least(found),
         kept_rate=_kept_rate(found),
@@ -261,7 +261,7 @@ def _slowest(served: Served, values: Array, metric: Metric) -> tuple[SlowRequest
 # ---- the queue
 
 
-def _queue(found: ServingPrediction) -> QueueStory | None:
+def queue_story(found: ServingPrediction) -> QueueStory | None:
     """The replica whose queue became longest, and how that came."""
     peaks = [max((sample[1] for sample in samples), default=0) for samples in found.run.samples]
     if max(peaks, default=0) <= 1:

@@ -33,7 +33,16 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Decode, Prefill
 from ridgeline.sim.forward_price import PARTS, ForwardSeconds, price_forward
 from ridgeline.sim.memory.serving import ServingMemory, limits_of, serving_memory
-from ridgeline.sim.prediction import Bill, Impossible, Part, StepParts, step_bill, step_evidence, unless_impossible
+from ridgeline.sim.prediction import (
+    Bill,
+    Impossible,
+    Part,
+    StepParts,
+    step_bill,
+    step_evidence,
+    unless_impossible,
+    unmeasured_host,
+)
 from ridgeline.sim.prediction_interval import Distance, Interval, widen_interval
 from ridgeline.sim.unpriced_fields import unused_networks
 
@@ -129,6 +138,36 @@ class PhasePrediction(StepParts):
     def cost_per_million_tokens_usd(self) -> float | None:
         """What a million of these tokens cost at the chips' price; None without one."""
         return None if self.bill.cost_usd is None else self.bill.cost_usd / self.tokens * MILLION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeStep(StepParts):
+    """One decode step of a scheduler at a batch and a context that a load gave it. The parts sum to `step_time_s`."""
+
+    batch: float
+    context: float
+    step_time_s: float
+    breakdown: tuple[Part, ...]
+
+
+def decode_step(
+    scenario: Scenario, batch: float, context: float, calibration: Calibration | None = None,
+    serving: ServingCalibration | None = None,
+) -> DecodeStep:  # fmt: skip
+    """The step in which `batch` requests of one scheduler each read `context` cached tokens, and where it goes.
+
+    >>> import ridgeline
+    >>> scenario = ridgeline.scenario({"model": "llama3-8b", "system": "1xh100-sxm",
+    ...     "workload": {"kind": "decode", "context": 1024, "batch": 16}, "plan": {"engine": "vllm"}})
+    >>> step = decode_step(scenario, 16, 1024)
+    >>> abs(step.step_time_s / predict_phase(scenario).step_time_s - 1) < 1e-9, next(iter(step.bounds))
+    (True, 'memory')
+    """
+    microbatch = max(batch / scenario.plan.mesh.pp, 1.0)
+    steps = forward_steps(decodes=microbatch, kv_tokens=microbatch * context)
+    priced = price_forward(scenario, steps, calibration, serving)
+    total = float(priced.seconds[0])
+    return DecodeStep(batch=batch, context=context, step_time_s=total, breakdown=_breakdown(priced, np.ones(1), total))
 
 
 def predict_phase(
@@ -287,6 +326,8 @@ def _curve(
 
 def _assumptions(scenario: Scenario, serving: ServingCalibration, calibration: Calibration) -> Iterator[str]:
     chip, engine, limits = scenario.system.chip, scenario.engine, limits_of(scenario)
+    if caution := unmeasured_host(scenario, calibration.profiles):
+        yield caution
     if not serving.knows(engine):
         yield f"no measured serving run of engine {engine.id} took part in the fit: common values used"
     if any(isinstance(block.ffn, Moe) for block in scenario.model.blocks):

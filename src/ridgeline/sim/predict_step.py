@@ -21,7 +21,7 @@ from ridgeline.cost import default_calibration as default_calibration
 from ridgeline.cost.pricing import MeasuredOps, OpEstimate, OpPrices, OpTable, SectionPrices, SustainedRates
 from ridgeline.cost.step_part import Bound, StepPart
 from ridgeline.hardware.load import WITH_CAPACITY, rated_power
-from ridgeline.hardware.what_if import what_if_distance
+from ridgeline.hardware.what_if import chip_title, what_if_distance
 from ridgeline.ir.kernel import product_flops
 from ridgeline.ir.program import PHASES, Program
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
@@ -44,6 +44,7 @@ from ridgeline.sim.prediction import (
     missing_number_problem,
     step_bill,
     step_evidence,
+    unmeasured_host,
 )
 from ridgeline.sim.prediction_interval import Distance, narrow_interval, shipped_interval, widen_interval
 from ridgeline.sim.step_batch import anchor_effect
@@ -186,6 +187,7 @@ def _predict_step(scenario: Scenario[Train], calibration: Calibration, causal: b
         assumptions=notes,
         anchor=anchor,
         kernels=kernels,
+        caution=unmeasured_host(scenario, calibration.profiles) if anchor is None else "",
     )
 
 
@@ -276,7 +278,7 @@ def utilization(scenario: Scenario[Train], priced: Priced, step_s: float, causal
     key, peak = fastest_peak(scenario)
     able = step_s * system.chips * peak.value
     notes += [
-        f"peak: dense {key} of {system.chip.id}",
+        f"peak: dense {key} of {chip_title(system.chip)}",
         "MFU without recompute, optimizer, norms and embedding lookup",
         "HFU with all matrix products and attention that run",
     ]

@@ -13,9 +13,11 @@ from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, Quoted, weakest
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import HOUR
+from ridgeline.cost import Profile, profile_for, shipped_profiles
 from ridgeline.cost.pricing import MeasuredOps, OpPrices
 from ridgeline.cost.step_part import Bound, StepPart
 from ridgeline.hardware.load import rated_power
+from ridgeline.hardware.what_if import chip_changes
 from ridgeline.plan.plan import plan_table, plan_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
@@ -111,6 +113,22 @@ def step_evidence(scenario: Scenario, *, fitted: bool, also: Iterable[Quoted] = 
     rates += [tier.need_bandwidth() for tier in system.tiers]
     fit = Evidence.FITTED if fitted else Evidence.ANALYTIC
     return weakest([*(number.evidence for number in rates), scenario.engine.evidence, fit])
+
+
+def unmeasured_host(scenario: Scenario, profiles: Mapping[str, Profile]) -> str:
+    """Why the speeds of a CPU are not those of the one that runs: the profile that comes with Ridgeline is of another.
+
+    Empty for accelerators, for a CPU whose numbers the scenario gives, and with a profile of one's own.
+    """
+    chip = scenario.system.chip
+    if chip.vendor != "host" or chip_changes(chip):
+        return ""
+    profile = profile_for(profiles, chip.fitted_id)
+    if profile is not shipped_profiles().get(chip.fitted_id):
+        return ""
+    whose = f"those of another one ({profile.title})" if profile is not None else "those of the catalog"
+    todo = "`ridgeline characterize --device cpu -o cpu.json` measures it, and --profile cpu.json prices by that"
+    return f"nothing measured of this CPU is known: speeds and peak are {whose}; {todo}"
 
 
 def missing_number_problem(missing: MissingNumber) -> Problem:
@@ -227,6 +245,7 @@ class Prediction(StepParts):
     """One step of a scenario. The parts of `breakdown` sum to `step_time_s`.
 
     network   what contention adds, where collectives were simulated; `step_time_s` is without it
+    caution   why its speeds are not of this machine: nothing measured of it is known; empty where something is
     """
 
     scenario: Scenario[Train]
@@ -241,6 +260,7 @@ class Prediction(StepParts):
     anchor: AnchorEffect | None = None
     kernels: KernelEvidence | None = None
     network: NetworkContention | None = None
+    caution: str = ""
 
     JSON = """
         kind='prediction' possible=true scenario=title step_time_s tokens_per_s_per_chip mfu=utilization.mfu
@@ -250,7 +270,7 @@ class Prediction(StepParts):
         activations=memory.fullest.activations host_bytes=memory.host_bytes
         host_capacity_bytes=memory.known_host_capacity_bytes stages=memory.stages bounds parts
         conventions=utilization.conventions energy_j=bill.energy_j cost_usd=bill.cost_usd
-        tokens=scenario.workload.tokens network? anchor? kernels?
+        tokens=scenario.workload.tokens network? anchor? kernels? caution?
     """
 
     @property

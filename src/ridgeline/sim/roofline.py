@@ -23,6 +23,7 @@ from ridgeline.core.documents import JsonObject
 from ridgeline.core.dtype import dtype, peak_key
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.evidence import Evidence
+from ridgeline.core.files import SUFFIXES
 from ridgeline.core.records import dataclass
 from ridgeline.cost import Calibration, Profile, profile_for
 from ridgeline.cost.pricing import MeasuredOps, OpEstimate, OpTable, SustainedRates
@@ -185,12 +186,14 @@ def roofline(
     seq: int = 4096,
     batch: int = 1,
     engine: str = "",
+    settings: Sequence[str] = (),
     calibration: Calibration | None = None,
 ) -> Roofline:
     """Every op of a model on a chip's roofline.
 
-    on      a chip or a system, whose chip it is
-    seq     tokens of a sequence; decode: tokens in the cache
+    on        a chip or a system, also the file of one, whose chip it is
+    settings  keys of the scenario that differ: chip.hbm.bandwidth=8 TB/s
+    seq       tokens of a sequence; decode: tokens in the cache
 
     >>> found = roofline("llama3-8b", "h100-sxm", phase="decode", batch=8)
     >>> max(found.bounds, key=found.bounds.get), found.peaks["bf16"] / found.memory["hbm"] > 250
@@ -198,7 +201,7 @@ def roofline(
     """
     if phase not in PHASES:
         raise InputError(Problem(path="--phase", given=repr(phase)[:30], expected=" or ".join(PHASES)))
-    built = _scenario(model, on, phase, seq, batch, engine)
+    built = _scenario(model, on, phase, (seq, batch), engine, settings)
     used = calibration or default_calibration()
     plans = plan_columns([built])
     program = _phase_program(lower(built, plans, tensors=False), built, phase)
@@ -215,16 +218,28 @@ def roofline(
     return _roofline(built, phase, ops, profile)
 
 
-def _scenario(model: str, on: str, phase: Phase, seq: int, batch: int, engine: str) -> Scenario:
-    """One chip of the named kind that holds the whole model."""
-    named = system(on if "x" in on.partition("-")[0] else f"1x{on}")
+def _scenario(
+    model: str, on: str, phase: Phase, size: tuple[int, int], engine: str, settings: Sequence[str]
+) -> Scenario:
+    """One chip of the named kind, as a file or settings change it, that holds the whole model."""
+    seq, batch = size
+    named = system(on if "x" in on.partition("-")[0] or on.lower().endswith(SUFFIXES) else f"1x{on}")
     work: JsonObject = {"kind": phase, "seq": seq, "batch": batch}
     if phase == "train":
         work = {"kind": phase, "seq": seq, "global_batch": batch}
     elif phase == "decode":
         work = {"kind": phase, "context": seq, "batch": batch}
     plan = {"microbatch": batch, **({"engine": engine} if engine else {})}
-    return assemble({"model": model, "system": f"1x{named.chip.id}", "workload": work, "plan": plan})
+    single = system(f"1x{named.chip.id}")
+    built = assemble({"model": model, "system": single.name, "workload": work, "plan": plan}, settings)
+    if named.chip in (single.chip, built.system.chip):
+        return built
+    if chip_settings := [setting for setting in settings if setting.startswith("chip.")]:
+        expected = "numbers of a chip of the catalog; --on names a file that changes some"
+        raise InputError(
+            Problem(path="--set", given=chip_settings[0], expected=expected, todo="write them into that file")
+        )
+    return replace(built, system=replace(built.system, chip=named.chip))
 
 
 def _phase_program(program: Program, built: Scenario, phase: Phase) -> Program:

@@ -194,7 +194,7 @@ class Analysis:
 def analyze(
     *traces: Path | str | Timeline,
     policy: str = ALL,
-    chip: str | None = None,
+    chip: str | Chip | None = None,
     classes: Path | None = None,
     counters: Path | str | None = None,
     unit: str | None = None,

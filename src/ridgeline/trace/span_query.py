@@ -41,11 +41,16 @@ CHECKED = 10_000  # instructions between looks at the clock
 READS = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
 FORBIDDEN = frozenset({"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer", "zeroblob", "randomblob"})
 MOST_ROWS, MOST_SECONDS = 1_000_000, 3600.0
+ALL_SPANS = "SELECT * FROM spans"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryAnswer:
-    """Rows of an answer; ``truncated`` where there were more than were asked for."""
+    """Rows of an answer; ``truncated`` where there were more than were asked for.
+
+    total      rows in all, where that is known: of all spans
+    draws_s    seconds that are left to print the rows in
+    """
 
     sql: str
     columns: tuple[str, ...]
@@ -53,8 +58,10 @@ class QueryAnswer:
     truncated: bool
     warnings: tuple[str, ...] = ()
     """What is doubtful about the trace as it was read."""
+    total: int | None = None
+    draws_s: float = MOST_SECONDS
 
-    JSON = "kind='query' *"
+    JSON = "kind='query' * -draws_s -total total?"
 
     def frame(self) -> Any:
         """The same as a pandas DataFrame; pandas must be installed."""
@@ -65,13 +72,15 @@ class QueryAnswer:
 
 def query(
     *traces: Path | str | Timeline,
-    sql: str = "SELECT * FROM spans",
+    sql: str = "",
     limit: int = 10_000,
     seconds: float = 60.0,
     unit: str | None = None,
     progress: Progress | None = None,
 ) -> QueryAnswer:
-    """Ask traces, or one timeline, in SQL: at most ``limit`` rows, found within ``seconds``.
+    """Ask traces, or one timeline, in SQL: at most ``limit`` rows, found and printed within ``seconds``.
+
+    sql   absent: all spans
 
     >>> from ridgeline.trace.timeline import Span
     >>> span = Span(process="chip 0", stream="7", name="gemm", kind="kernel", start_ns=0, duration_ns=2000)
@@ -87,7 +96,11 @@ def query(
     files = [trace for trace in traces if not isinstance(trace, Timeline)]
     line = lines[0] if lines else read_timeline(*files, unit=unit, progress=progress)
     with closing(_fill_database(line)) as base:
-        return replace(_answer_query(base, sql, limit, seconds), warnings=line.about.warnings)
+        begin = time.monotonic()
+        answer = _answer_query(base, sql or ALL_SPANS, limit, seconds)
+        left_s = max(0.0, seconds - (time.monotonic() - begin))
+    total = len(line) if sql in ("", ALL_SPANS) else None
+    return replace(answer, warnings=line.about.warnings, total=total, draws_s=left_s)
 
 
 def _fill_database(line: Timeline) -> sqlite3.Connection:

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 import ridgeline
 from ridgeline.calibrate.anchor import write_residuals
-from ridgeline.calibrate.explain import MACHINE, MODEL, Explanation, explain
+from ridgeline.calibrate.explain import Explanation, explain
+from ridgeline.calibrate.gap_verdict import MACHINE, MODEL
 from ridgeline.calibrate.truth.rows import RESIDUAL_COLUMNS
 from ridgeline.cli.main import command_line
 from ridgeline.core.errors import InputError
@@ -76,6 +77,16 @@ def test_residuals_have_the_stated_columns(scenario: Path, tmp_path: Path) -> No
             assert float(row["residual"]) == pytest.approx(
                 float(row["predicted_s"]) / float(row["measured_s"]) - 1, abs=1e-3
             )
+
+
+def test_a_cell_that_a_spreadsheet_would_run_is_text(scenario: Path, tmp_path: Path) -> None:
+    trace = write(make(Recipe()), tmp_path / "=1+2.json")
+    write_residuals(explain(scenario, trace, force=True), tmp_path / "residuals.csv")
+    with (tmp_path / "residuals.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["source"] for row in rows} == {"'=1+2.json"}
+    assert any(row["residual"].startswith("-") for row in rows)  # a number stays one
+    assert not [cell for row in rows for cell in row.values() if cell[:1] in ("=", "@")]
 
 
 def test_the_command(scenario: Path, tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +20,7 @@ from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.answer import collective
 from ridgeline.comm.formats.files import write_algorithm, write_collective
 from ridgeline.core.errors import InputError
+from ridgeline.runtime import run_collective
 from ridgeline.runtime.collective_ranks import (
     _library_call,
     _seconds,
@@ -188,6 +191,32 @@ def test_nccl(tmp_path: Path) -> None:
             assert 0 < _seconds(_library_call(alone, 1024, "cuda:0", 0), "cuda:0") < 1
     finally:
         dist.destroy_process_group()
+
+
+def test_a_signal_that_ends_the_run_ends_its_ranks_and_removes_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that never ends stands in for the real one; the signal comes from outside while it is waited for."""
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    ranks = []
+
+    def start(_place: Path, _rank: int, _ranks: int) -> subprocess.Popen[bytes]:
+        ranks.append(subprocess.Popen(command))
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        assert any(place.iterdir())
+        return ranks[-1]
+
+    monkeypatch.setattr(run_collective, "_rank", start)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        run_collective._start({"sizes": [1024]}, collective("allreduce", topology="ring:1", size=1024).algorithm, 60.0)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert not any(place.iterdir())
+    assert all(rank.poll() is not None for rank in ranks)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.slow

@@ -88,10 +88,13 @@ class TestCauses:
         found = compare(tmp_path_factory.mktemp("d"), *recipes)
         causes(found)
 
-    def test_two_predictions(self) -> None:
+    def test_timelines_of_two_predictions(self) -> None:
+        """`ridgeline diff` compares scenarios by class; their timelines, as values, are compared as traces are."""
         found = diff(
-            ridgeline.read_scenario(EXAMPLE, ["workload.global_batch=32"]),
-            ridgeline.read_scenario(EXAMPLE, ["workload.global_batch=32", "plan.tp=4", "plan.dp=8"]),
+            *(
+                ridgeline.timeline(ridgeline.read_scenario(EXAMPLE, ["workload.global_batch=32", *settings]))
+                for settings in ([], ["plan.tp=4", "plan.dp=8"])
+            )
         )
         causes(found)
         assert found.by_name

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from traces import Recipe, known, make, write
 from typer.testing import CliRunner
 
 import ridgeline
 from ridgeline.cli.main import command_line
 from ridgeline.core.errors import InputError
-from ridgeline.trace.span_query import query
+from ridgeline.report.analyze import draw_query
+from ridgeline.trace.span_query import QueryAnswer, query
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +65,25 @@ def test_bounds(trace: Path) -> None:
     assert (len(found.rows), found.truncated) == (3, True)
     with pytest.raises(InputError, match="rows"):
         query(trace, limit=0)
+
+
+def test_without_a_question_the_first_spans_are_shown_and_the_rest_counted(tmp_path: Path) -> None:
+    trace = str(write(make(Recipe(steps=4, layers=8)), tmp_path / "t.json"))
+    spans = len(ridgeline.read_timeline(trace))
+    shown = CliRunner().invoke(command_line(), ["query", trace]).stdout
+    assert f"50 rows shown, {spans - 50:,} more: --limit N, or --json for all" in shown
+    assert "more" not in CliRunner().invoke(command_line(), ["query", trace, "--limit", str(spans)]).stdout
+    sheet = json.loads(CliRunner().invoke(command_line(), ["query", trace, "--json"]).stdout)
+    assert len(sheet["rows"]) == sheet["total"] == spans
+
+
+def test_drawing_ends_when_the_time_is_over(trace: Path) -> None:
+    rows = tuple((place,) for place in range(3000))
+    screen = Console(file=StringIO(), width=80)
+    draw_query(QueryAnswer(sql="", columns=("n",), rows=rows, truncated=False, draws_s=0.0), screen)
+    printed = screen.file.getvalue()
+    assert "500 of 3,000 rows printed in the time that --seconds allows" in printed
+    assert "2999" not in printed
 
 
 def test_the_command(trace: Path) -> None:

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ridgeline.core.errors import InputError, Problem, not_among
-from ridgeline.runtime.bringup.faults import CORPUS, split
+from ridgeline.runtime.bringup.faults import CORPUS, FAULTS, choose_faults, split
 from ridgeline.runtime.bringup.findings import BringUp, Fingerprint, OpFinding, Rates, unheard
 from ridgeline.runtime.bringup.guard import OpJournal
 from ridgeline.runtime.bringup.target import OwnModule, Target, one_of_each, target_of
@@ -272,7 +272,9 @@ def bringup(
 
 
 def fault_names(file: Path, name: str = "") -> list[str]:
-    """The faults of a file, or the one of that name; the file is run in another process."""
+    """The faults of a file, or the one of that name; a file of somebody's is run in another process."""
+    if str(file) == CORPUS:
+        return list(choose_faults(FAULTS, name))
     attempts = Attempts(
         job=AttemptJob(faults=_file(file), fault=name, cwd=str(Path.cwd()), paths=tuple(sys.path)), limit_s=60.0
     )

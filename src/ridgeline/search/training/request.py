@@ -53,6 +53,7 @@ from ridgeline.search.training.pins import PinSettings, join_pins, pin_settings,
 from ridgeline.search.training.space import Pins
 
 SEQ, GLOBAL_BATCH = 8192, 1024
+SERVED = ("prefill", "decode")  # kinds of workload that no search trains
 LARGEST = 16384  # chips that are tried for a deadline unless a range is given
 KEPT = ("engine", "precision", *keys(Switches))  # of a plan that came with a scenario; the rest is searched
 SystemRef = str | JsonMapping | None  # a system's name or file, or its table; None: what the scenario names
@@ -306,6 +307,10 @@ def _case(request: PlanRequest, ref: SystemRef, engine: str | None) -> TrainingC
     problems = apply_settings(table, request.settings)
     plan_table = table.pop("plan", {})
     plan_table = plan_table if isinstance(plan_table, Mapping) else {}
+    if (kind := _kind(table)) in SERVED:
+        todo = f"`ridgeline predict` takes a {kind}; `ridgeline plan MODEL --serve` plans a deployment"
+        problems.append(Problem(path="workload.kind", given=kind, expected="train", todo=todo))
+        raise InputError(dict.fromkeys(problems))
     usual, notes = _defaults(table, plan_table, engine)
     if request.target is not None and engine and engine not in request.pins.engines:
         notes.append(f"engine = {engine}: what {request.target.id} runs")
@@ -345,12 +350,21 @@ def one_scenario(model: str, **options: Unpack[PlanOptions]) -> Scenario:
     plan_table = dict(plan_table) if isinstance(plan_table, Mapping) else {}
     if options.get("engine"):
         plan_table["engine"] = options["engine"]
-    usual, notes = _defaults(table, plan_table)
-    built, faults = assemble({**table, "plan": {"engine": usual, "precision": "bf16", **plan_table}})
+    notes: list[str] = []
+    if _kind(table) not in SERVED:  # whose engine and length a scenario's own defaults know
+        usual, notes = _defaults(table, plan_table)
+        plan_table = {"engine": usual, "precision": "bf16", **plan_table}
+    built, faults = assemble({**table, "plan": plan_table})
     problems += faults if "system" in table else [no_system(), *(fault for fault in faults if fault.path != "system")]
     if problems or built is None:
         raise InputError([told_by(settings, problem) for problem in dict.fromkeys(problems)])
     return replace(built, assumptions=tuple(dict.fromkeys((*notes, *built.assumptions))))
+
+
+def _kind(table: JsonMapping) -> str:
+    """The kind of workload that a table asks for."""
+    work = table.get("workload")
+    return str(work.get("kind", "train")) if isinstance(work, Mapping) else "train"
 
 
 def _defaults(table: JsonObject, plan: JsonMapping, engine: str | None = None) -> tuple[str, list[str]]:

@@ -36,7 +36,7 @@ class ServingMemory:
 
     kv_bytes_per_token   of one cached token on that chip
     state_bytes          of one request, whatever its length: states, and windows of attention that slides
-    kv_bytes             what the cache may take
+    kv_bytes             what the cache may take, negative where so much is missing before any of it
     tokens               cached tokens of one attention-data-parallel rank, whose chips hold them together
     blocks               the same in blocks of `block_size`
     """

@@ -35,15 +35,15 @@ from ridgeline.trace.analysis.op_kernels import op_kernel
 from ridgeline.trace.classes import parents
 from ridgeline.trace.intervals import group_rows
 from ridgeline.trace.read.kernel_counters import KernelCounters
-from ridgeline.trace.timeline import KERNEL, About, Codes, Longs, Rows, Timeline
+from ridgeline.trace.timeline import HOST, KERNEL, About, Codes, Longs, Rows, Timeline
 
 LARGEST_MEMORY = 2**62  # bytes
 
 
-def chip_of(about: About, named: str | None = None) -> Chip | None:
+def chip_of(about: About, named: str | Chip | None = None) -> Chip | None:
     """The chip a trace ran on: the one named, else the one its device name means, else None."""
     if named is not None:
-        return catalog_chip(named)
+        return named if isinstance(named, Chip) else catalog_chip(named)
     properties = about.properties.get("deviceProperties")
     first = properties[0] if isinstance(properties, list) and properties else None
     device: JsonObject = first if isinstance(first, dict) else {}
@@ -142,11 +142,15 @@ class OpRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassRate:
-    """How near the roofline a class ran, what bounds most of it, and how near good kernels come."""
+    """How near the roofline a class ran, what bounds most of it, and how near good kernels come.
+
+    total_ns   nanoseconds of the ops that say so, on all chips and in all steps
+    """
 
     efficiency: float
     bound: str
     reachable: float
+    total_ns: float = 0.0
 
     @classmethod
     def of(cls, rates: Sequence[OpRate]) -> ClassRate:
@@ -158,7 +162,7 @@ class ClassRate:
             spent[rate.bound or ""] = spent.get(rate.bound or "", 0.0) + rate.total_ns
         bound = max(spent, key=lambda name: spent[name])
         total = sum(rate.total_ns for rate in rates)
-        return cls(efficiency=roof / total, bound=bound, reachable=roof / good if good else 1.0)
+        return cls(efficiency=roof / total, bound=bound, reachable=roof / good if good else 1.0, total_ns=total)
 
     @classmethod
     def of_memory(cls, efficiency: float) -> ClassRate:
@@ -175,12 +179,18 @@ def op_rates(line: Timeline, counted: Mask, chip: Chip | None, priced: Sequence[
 def _recorded_rates(line: Timeline, counted: Mask, chip: Chip | None, told: Rows) -> tuple[OpRate, ...]:
     """Rates of ops with recorded shapes, without the spans of which something else tells the work."""
     work = np.flatnonzero(counted & (line.launch >= 0) & line.of_kind(KERNEL))
-    if not len(work) or not len(line.detail.shape):
+    if not len(line.detail.shape):
         return ()
-    work = work[~np.isin(work, told)]
-    op, code = _priced_ops(line, work)
-    has_op = op >= 0
-    work, op, code = work[has_op], op[has_op], code[has_op]
+    if len(work):
+        work = work[~np.isin(work, told)]
+        op, code = _priced_ops(line, work)
+        has_op = op >= 0
+        work, op, code = work[has_op], op[has_op], code[has_op]
+    elif not line.is_work.any():
+        work = _host_ops(line, np.flatnonzero(counted & line.of_kind(HOST)))
+        op, code = work.astype(np.int32), line.detail.shape.at(work).astype(np.int64)
+    if not len(work):
+        return ()
     duration = line.end_ns[work] - line.start_ns[work]
     key = line.name[op].astype(np.int64) * max(1, len(line.detail.shapes)) + code
     return tuple(
@@ -245,6 +255,27 @@ def _priced_ops(line: Timeline, work: Rows) -> tuple[Codes, Longs]:
         op_of_work[open_[has_price]], code[open_[has_price]] = at[open_[has_price]], shape[has_price]
         at = np.where(at >= 0, above[np.maximum(at, 0)], -1)
     return op_of_work, code
+
+
+def _host_ops(line: Timeline, rows: Rows) -> Rows:
+    """Ops that the host itself computes and that have a formula: the innermost, so that no time counts twice."""
+    shape = line.detail.shape.at(rows)
+    pairs = np.stack([line.name[rows].astype(np.int64), shape.astype(np.int64)], axis=1)
+    distinct, inverse = np.unique(pairs, axis=0, return_inverse=True)
+    has_formula = np.array(
+        [code >= 0 and op_kernel(line.names[name], line.detail.shapes[code]) is not None
+         for name, code in distinct.tolist()],
+        np.bool_,
+    )  # fmt: skip
+    formula_rows = rows[has_formula[inverse.ravel()]]
+    above, at = parents(line), formula_rows
+    outer = np.zeros(len(line), np.bool_)
+    while len(at):
+        at = np.unique(above[at])
+        at = at[at >= 0]
+        at = at[~outer[at]]
+        outer[at] = True
+    return formula_rows[~outer[formula_rows]]
 
 
 def _rate(line: Timeline, chip: Chip | None, work: Rows, op: Codes, code: int, duration: Longs) -> OpRate:

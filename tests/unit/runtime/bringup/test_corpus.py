@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -25,6 +27,7 @@ from ridgeline.runtime.bringup.faults import CORPUS, FAULTS, PERSONALITIES, choo
 from ridgeline.runtime.bringup.judge import judge  # noqa: E402
 from ridgeline.runtime.bringup.op_calls import Numbers, OpCall, lists, rearrangements  # noqa: E402
 from ridgeline.runtime.bringup.op_suite import losses, norms, products  # noqa: E402
+from ridgeline.runtime.bringup.supervise import fault_names  # noqa: E402
 
 A = torch.ops.aten
 BUILT = (
@@ -201,3 +204,5 @@ def test_personalities_and_faults_by_name() -> None:
     assert list(choose_faults(faults, "fault_epsilon")) == ["epsilon"]
     with pytest.raises(InputError, match="did you mean 'epsilon'"):
         choose_faults(faults, "epsilonn")
+    with pytest.raises(InputError, match="did you mean 'tf32_products' or 'tf32_cut_batched'"):
+        fault_names(Path(CORPUS), "tf32")

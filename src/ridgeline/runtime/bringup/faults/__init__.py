@@ -35,6 +35,7 @@ from ridgeline.runtime.bringup.faults.matrix_faults import fault_tf32_products
 from ridgeline.runtime.bringup.judge import widen_value
 
 PREFIX, MISSING, FALLBACK = "fault_", "MISSING", "FALLBACK"
+CLOSE = 3  # names that a misspelt one is told
 CORPUS = "corpus"  # stands for the faults that come with Ridgeline
 
 
@@ -97,9 +98,18 @@ def choose_faults(faults: Mapping[str, Alter], name: str) -> Mapping[str, Alter]
     for spelling in (name, PREFIX + name, name.removeprefix(PREFIX)):
         if spelling in faults:
             return {spelling: faults[spelling]}
-    close = [fault_name for fault_name in sorted(faults) if near(name, fault_name.removeprefix(PREFIX).split("_"))]
-    advice = f"did you mean {close[0]!r}?" if close else "a fault of the file, or without a file of the corpus"
-    raise InputError(replace(not_among("--fault", name, sorted(faults)), todo=advice))
+    plain_name = name.removeprefix(PREFIX)
+    parts = {fault_name: fault_name.removeprefix(PREFIX).split("_") for fault_name in sorted(faults)}
+    close = [fault_name for fault_name, words in parts.items() if near(plain_name, words)]
+    close.sort(
+        key=lambda fault_name: (parts[fault_name][0] != plain_name, len(parts[fault_name]))
+    )  # the plainest first
+    if not close:
+        todo = "a fault of the file, or without a file of the corpus"
+        raise InputError(replace(not_among("--fault", name, sorted(faults)), todo=todo))
+    advice = " or ".join(repr(fault_name) for fault_name in close[:CLOSE])
+    expected = f"one of the {len(faults)} faults"
+    raise InputError(Problem(path="--fault", given=repr(name), expected=expected, todo=f"did you mean {advice}?"))
 
 
 STORED = frozenset(("mm", "bmm", "addmm", "add", "sub", "mul", "div", "silu", "gelu", "_to_copy", "mul_", "add_"))
