@@ -14,7 +14,7 @@ import typer
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import answer, check_outputs
 from ridgeline.core.documents import JsonObject
-from ridgeline.core.encode import to_json
+from ridgeline.core.encode import answer_json
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 
@@ -167,5 +167,5 @@ def _hand_over(
 
         write_text(html, page(found))
     if output is not None:
-        write_text(output, codec.dumps(to_json(found), indent=1, allow_nan=False) + "\n")
+        write_text(output, codec.dumps(answer_json(found), indent=1, allow_nan=False) + "\n")
     answer(found, json)

@@ -64,11 +64,14 @@ def fit(
         _refit_serving(json)
         return
     if tables:
-        for path in report.write_current():
+        written = list(report.write_current())
+        for path in written:
             say(f"wrote {path}", err=True)
+        if json:
+            print_json({"kind": "accuracy tables", "written": [str(path) for path in written]})
         return
     if check:
-        _check(report.stale_tables())
+        _check(report.stale_tables(), json)
         return
     root = report.checkout() if nested or not quick else None
     sheet = _fit_rows(nested=nested, quick=quick, write=root is not None)
@@ -111,14 +114,18 @@ def _refit_serving(json: bool) -> None:
         say(f"{kind:28} {errors['n']:5} rows   mean {errors['mape']:.1%} off")
 
 
-def _check(stale: Sequence[str]) -> None:
+def _check(stale: Sequence[str], json: bool) -> None:
     """Say which tables are out of date, with exit code 1, or that none is."""
-    for line in stale[:20]:
-        say(f"ridgeline: {line}", err=True)
-    if stale:
+    if json:
+        print_json({"kind": "accuracy tables", "stale": list(stale)})
+    elif stale:
+        for line in stale[:20]:
+            say(f"ridgeline: {line}", err=True)
         say("ridgeline: run `ridgeline fit` and commit what it writes", err=True)
+    else:
+        say("accuracy tables are as the shipped parameters give them")
+    if stale:
         raise typer.Exit(1)
-    say("accuracy tables are as the shipped parameters give them")
 
 
 def _fit_own(runs: Sequence[str], output: Path | None, json: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import json as codec
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,12 +17,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import ridgeline
-from ridgeline.cli.streams import say
+from ridgeline.cli.streams import is_unicode, say
 from ridgeline.cli.terminal import check_outputs, console, print_json
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_table, write_text
 
 if TYPE_CHECKING:
+    from ridgeline.core.schema import Schema
     from ridgeline.models.spec import ModelSpec
 
 
@@ -72,15 +74,24 @@ def check(scenario: Path, settings: list[str] | None = None, json: bool = False)
     draw_entries([entry], console())
 
 
-def schema(
-    output: Path | None = None,
-    json: bool = False,  # noqa: ARG001
-) -> None:
-    """Print the JSON schema of scenario files, for editors that complete and check them."""
-    if output is None:
-        print_json(ridgeline.schema())
+def schema(verb: str = "", output: Path | None = None, json: bool = False) -> None:
+    """Print the JSON schema of scenario files, for editors that complete and check them, or of a verb's answers."""
+    table = _answer_schema(verb) if verb else ridgeline.schema()
+    if output is not None:
+        write_text(output, codec.dumps(table, indent=2) + "\n")
+    elif json:
+        print_json(table)
     else:
-        write_text(output, codec.dumps(ridgeline.schema(), indent=2) + "\n")
+        say(codec.dumps(table, indent=2, ensure_ascii=not is_unicode(sys.stdout)))
+
+
+def _answer_schema(verb: str) -> Schema:
+    from ridgeline.report import RESULTS, verb_schema
+
+    if verb not in RESULTS:
+        expectation = f"a verb whose answers have one: {', '.join(sorted(RESULTS))}"
+        raise InputError(Problem(path="VERB", given=repr(verb[:80]), expected=expectation))
+    return verb_schema(verb)
 
 
 def capture(model: str, output: Path | None = None, seq: int = 8192, json: bool = False) -> None:

@@ -7,8 +7,8 @@
     70   a mistake of Ridgeline's own
     130  stopped by Ctrl-C
 
-With `--json` every verb prints `{"possible": false, "problems": [{path, given, expected, todo, where}]}` on standard
-output for codes 2 and 70, and nothing on standard error.
+With `--json` every verb prints `{"schema_version": 1, "possible": false, "problems": [{path, given, expected, todo,
+where}]}` on standard output for codes 2 and 70, and nothing on standard error.
 """
 
 from __future__ import annotations

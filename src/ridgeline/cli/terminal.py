@@ -72,10 +72,10 @@ def progress_bar(verb: str, least: int = 0) -> Iterator[Callable[..., None]]:
 
 def print_json(value: object) -> None:
     """Print a result, or a table of JSON, for programs; NaN would be our mistake. An ASCII terminal gets escapes."""
-    from ridgeline.core.encode import to_json
+    from ridgeline.core.encode import answer_json
 
     escaped = not is_unicode(sys.stdout)
-    say(codec.dumps(to_json(value), indent=2, ensure_ascii=escaped, allow_nan=False))
+    say(codec.dumps(answer_json(value), indent=2, ensure_ascii=escaped, allow_nan=False))
 
 
 def answer(result: object, json: bool) -> None:

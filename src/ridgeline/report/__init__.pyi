@@ -15,8 +15,10 @@ from ridgeline.report.perfetto import page_files as page_files
 from ridgeline.report.perfetto import serve_trace as serve_trace
 from ridgeline.report.plan import draw_best as draw_best
 from ridgeline.report.plan import draw_reasons as draw_reasons
+from ridgeline.report.results import RESULTS as RESULTS
 from ridgeline.report.results import draw as draw
 from ridgeline.report.results import page as page
+from ridgeline.report.results import verb_schema as verb_schema
 from ridgeline.report.results import write_picture as write_picture
 from ridgeline.report.run import step_line as step_line
 from ridgeline.report.show import entries as entries
