@@ -97,7 +97,7 @@ def _plain(hint: TypeHint, marks: tuple[object, ...]) -> Schema:
 # -- results ----------------------------------------------------------------------------------------------------------
 
 MEANING = re.compile(r"(\w+(?:, \w+)*) {2,}(\S.*)")  # a line of a docstring: keys, then what they mean
-VERSION: Schema = {"const": SCHEMA_VERSION, "description": "rises when a key is renamed, removed or means another thing"}
+VERSION: Schema = {"const": SCHEMA_VERSION, "description": "of the keys: it rises when one changes or goes"}
 PLAIN = MappingProxyType({str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"})
 
 
