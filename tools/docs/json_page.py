@@ -38,8 +38,8 @@ these are its keys. As JSON schema: `ridgeline schema predict`.
 Numbers are in base units unless a key's name carries another: `_s` seconds, `_us` microseconds, `_bytes`; shares are of
 1. `[]` is a list, and `?` may be null. A key in brackets is not always there. Every answer begins with
 `schema_version`, which is VERSION ([what that promises](stability.md)); a list, which only `show` prints, has it in
-each entry. Every result of a verb also has `kind`, which names it, and `possible`, which is true. What `show` and `check`
-print follows the fields of the catalog entry or scenario, and is not listed. A refusal of any verb is a
+each entry. Every result of a verb also has `kind`, which names it, and `possible`, which is true. What `show` and
+`check` print follows the fields of the catalog entry or scenario, and is not listed. A refusal of any verb is a
 [Refusal](#refusal): `possible` false, and the problems. A record that several results have is listed once.
 """.replace("VERSION", str(SCHEMA_VERSION))
 NAMES = {str: "text", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
