@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+from ridgeline.core.waits import Wait, unattended
+
 if TYPE_CHECKING:
     from ridgeline.calibrate.explain import Comparable, Explanation
     from ridgeline.calibrate.next_measurement import NextMeasurements
@@ -38,16 +40,7 @@ if TYPE_CHECKING:
     from ridgeline.sim.phase_prediction import PhasePrediction
     from ridgeline.sim.prediction import Impossible, Prediction
     from ridgeline.sim.roofline import Roofline
-    from ridgeline.trace import (
-        Analysis,
-        CounterFile,
-        Diff,
-        DiffRuns,
-        MemoryRecord,
-        Progress,
-        ServedModel,
-        Timeline,
-    )
+    from ridgeline.trace import Analysis, CounterFile, Diff, DiffRuns, MemoryRecord, Progress, ServedModel, Timeline
 
 OWN_ENGINE = "ridgeline"
 NETWORKS = ("closed", "simulated")
@@ -89,7 +82,7 @@ def predict(
     profile: Choice = None,
     causal: bool = True,
     network: str = "closed",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], object] | None = None,
     **conditions: Unpack[NetworkOptions],
 ) -> Prediction | PhasePrediction | ServingPrediction | Impossible:
     """The predicted step of a scenario, or what becomes of a serve scenario's requests; or why there is none.
@@ -414,6 +407,7 @@ def _without_timeline(files: Sequence[Path]) -> BenchReport | CounterFile | Memo
 def validate(
     path: Path | str | None = None, where: Iterable[str] = (), *, frozen: bool = False, profile: Choice = None,
     next_: Path | str | Scenario | None = None, calibration: Calibration | Path | None = None, anchor: Runs = (),
+    progress: Wait = unattended,
 ) -> Validation | NextMeasurements | LogFit | Replay:  # fmt: skip
     """Hold predictions against what was measured: rows of a table, or the bundled ones; see `calibrate.validate`.
 
@@ -447,7 +441,7 @@ def validate(
         raise InputError(Problem(path=given_text, given="no --next", expected="--next SCENARIO", todo=todo))
     if path is not None and is_recording(Path(path)):
         return replay_recording(Path(path))
-    return validate_rows(path, where, frozen=frozen, profile=profile)
+    return validate_rows(path, where, frozen=frozen, profile=profile, progress=progress)
 
 
 def diff(
@@ -477,7 +471,7 @@ def diff(
 def explain(
     scenario: Scenario | Path | str, *traces: Path | str | Timeline, policy: str = "all", classes: Path | None = None,
     settings: Sequence[str] = (), calibration: Calibration | Path | None = None, profile: Choice = None,
-    anchor: Path | None = None, force: bool = False, progress: Callable[[int, int], None] | None = None,
+    anchor: Path | None = None, force: bool = False, progress: Callable[[int, int], object] | None = None,
 ) -> Explanation | BenchExplanation | WhySlow:  # fmt: skip
     """What accounts for the gap between a scenario and a trace of it; see `calibrate.explain.explain`.
 

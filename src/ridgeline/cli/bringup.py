@@ -1,6 +1,7 @@
 """Turn `ridgeline bringup` into a call of the library.
 
-0  every op is right        1  an op is wrong, or with --faults one of them was not caught        2  refused
+0    every op is right        1  an op is wrong, or with --faults one of them was not caught        2  refused
+130  stopped by Ctrl-C or SIGTERM: the report says what was judged until then
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from ridgeline.cli.refuse import STOPPED
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import answer, check_outputs
+from ridgeline.cli.terminal import answer, check_outputs, progress_bar
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.encode import answer_json
 from ridgeline.core.errors import InputError, Problem
@@ -32,7 +34,6 @@ def bringup(
     """Run a model on a device: every op, the ladder, invariances; judged against fp64 arithmetic on the host."""
     from ridgeline.runtime import need_torch
     from ridgeline.runtime.bringup import CORPUS, FaultsReport, allowances, fault_names, folder_of, target_of
-    from ridgeline.runtime.bringup import bringup as library
 
     need_torch("bringup")
     report, repros = _outputs(html, output)
@@ -44,7 +45,7 @@ def bringup(
         raise InputError(Problem(path="MODEL", given="none", expected=expectation, todo=todo))
     target = target_of(model)
     faults = Path(CORPUS) if faults is None and fault else faults
-    options: JsonObject = {"seed": seed, "faults": faults or "", **({} if json else {"tell": _aloud})}
+    options: JsonObject = {"seed": seed, "faults": faults or ""}
     device_profile = _profile_of(profile, save_fingerprint, faults is not None)
     from ridgeline.runtime.bringup import Fingerprint
 
@@ -60,22 +61,33 @@ def bringup(
     if not names:
         folder = folder_of(repros, target, device)
         options |= {"rates": _rates(chip, device_profile), "graph_breaks": graph_breaks}
-        found = _save_fingerprint(library(target, device, folder=folder, **options), profile, save_fingerprint)
+        judged = _bring_up(target, device, json, {"folder": folder, **options})
+        found = judged if judged.stopped else _save_fingerprint(judged, profile, save_fingerprint)
         _hand_over(found, html, report, json)
-        raise typer.Exit(0 if found.right else 1)
+        raise typer.Exit(STOPPED if found.stopped else 0 if found.right else 1)
     each = []
     for name in names:
         folder = folder_of(repros, target, device, name)
-        found = library(target, device, fault=name, folder=folder, **options)
+        found = _bring_up(target, device, json, {"fault": name, "folder": folder, **options})
         found.fault = name
         each.append(found)
         if not json and not fault:
             answer(each[-1], json)
+        if found.stopped:
+            break
     if fault:
         _hand_over(each[0], html, report, json)
-        raise typer.Exit(0 if each[0].right else 1)
+        raise typer.Exit(STOPPED if each[0].stopped else 0 if each[0].right else 1)
     _hand_over(faults_report := FaultsReport(faults=tuple(each)), html, report, json)
-    raise typer.Exit(0 if faults_report.caught == len(each) else 1)
+    raise typer.Exit(STOPPED if each[-1].stopped else 0 if faults_report.caught == len(each) else 1)
+
+
+def _bring_up(target: object, device: str, json: bool, options: JsonObject) -> BringUp:
+    """The library's answer; whoever sits at the terminal sees how far it is, and may stop it."""
+    from ridgeline.runtime.bringup import bringup as library
+
+    with progress_bar("bringing up", json=json, stoppable=True) as wait:
+        return library(target, device, progress=wait, **options)
 
 
 def _outputs(html: Path | None, output: Path | None) -> tuple[Path | None, Path | None]:
@@ -94,14 +106,10 @@ def _judge_dump(folder: Path, model: str, html: Path | None, output: Path | None
 
     if model:
         raise InputError(Problem(path="MODEL", given=repr(model), expected="none beside --msprobe"))
-    answer = bringup_msprobe(folder, **({} if json else {"tell": _aloud}))
+    with progress_bar("judging", json=json) as wait:
+        answer = bringup_msprobe(folder, wait)
     _hand_over(answer, html, output, json)
     raise typer.Exit(0 if answer.right else 1)
-
-
-def _aloud(line: str) -> None:
-    """How far it is, where answers do not go."""
-    say(line, err=True)
 
 
 def _profile_of(path: Path | None, save: bool, faulted: bool) -> Profile | None:

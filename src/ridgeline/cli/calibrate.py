@@ -1,21 +1,23 @@
 """Turn `ridgeline validate` and `ridgeline fit` into calls of the library.
 
-0  done        1  `fit --check` found a table that is out of date        2  the input cannot be used
+0    done        1  `fit --check` found a table that is out of date        2  the input cannot be used
+130  stopped; `validate` and `fit --with` print what there is so far
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 import typer
 
 import ridgeline
+from ridgeline.cli.refuse import STOPPED
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import answer, check_outputs, print_json, progress_bar
+from ridgeline.cli.terminal import ProgressLine, answer, check_outputs, print_json, progress_bar
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 
@@ -29,17 +31,28 @@ def validate(
     from ridgeline.calibrate.validation import Validation, ValidationReport
 
     check_outputs(html)
-    result = ridgeline.validate(
-        table, where or (), frozen=frozen, profile=profile, next_=next_, calibration=calibration, anchor=anchor or ()
-    )
+    with progress_bar("validating", json=json, stoppable=True) as wait:
+        result = ridgeline.validate(
+            table, where or (), frozen=frozen, profile=profile, next_=next_, calibration=calibration,
+            anchor=anchor or (), progress=wait,
+        )  # fmt: skip
     if not isinstance(result, Validation):
         answer(result, json)
         return
-    if html is not None:
+    if html is not None and not wait.stopped:
         from ridgeline.report import page
 
         write_text(html, page(result, table.name if table else "the bundled rows"))
     answer(ValidationReport(validation=result) if json else result, json)
+    _end_if_stopped(wait, json)
+
+
+def _end_if_stopped(wait: ProgressLine, json: bool) -> None:
+    """Say what an answer that was asked for before its end lacks, and leave."""
+    if wait.stopped:
+        if not json:
+            say(f"ridgeline: stopped while {wait.reached}; nothing was written", err=True)
+        raise typer.Exit(STOPPED)
 
 
 def fit(
@@ -61,7 +74,11 @@ def fit(
         _fit_collectives(json, write=not quick)
         return
     if serving:
-        _refit_serving(json)
+        from ridgeline.calibrate.inference import refit_serving
+
+        with progress_bar("fitting", json=json) as wait:
+            sheet = refit_serving(progress=wait)
+        _tell_serving(sheet, json)
         return
     if tables:
         written = list(report.write_current())
@@ -74,7 +91,7 @@ def fit(
         _check(report.stale_tables(), json)
         return
     root = report.checkout() if nested or not quick else None
-    sheet = _fit_rows(nested=nested, quick=quick, write=root is not None)
+    sheet = _fit_rows(json, nested=nested, quick=quick, write=root is not None)
     if root is not None:
         for path in report.write_tables(sheet, root):
             say(f"wrote {path.relative_to(root)}", err=True)
@@ -84,7 +101,7 @@ def fit(
         say(report.figures_table(sheet))
 
 
-def _fit_rows(*, nested: bool, quick: bool, write: bool) -> dict[str, object]:
+def _fit_rows(json: bool, *, nested: bool, quick: bool, write: bool) -> dict[str, object]:
     """Fit the bundled rows with a progress bar, or choose the priors inside folds; what that is worth.
 
     Parameters are written where there is a checkout to write to.
@@ -92,20 +109,17 @@ def _fit_rows(*, nested: bool, quick: bool, write: bool) -> dict[str, object]:
     _need_scipy()
     from ridgeline.calibrate.cross_validate import nested_sheet, refit, write_parameters
 
-    with _progress() as tell:
+    with progress_bar("fitting", json=json) as wait:
         if nested:
-            return nested_sheet(progress=tell)
-        fits = refit(quick=quick, progress=tell)
+            return nested_sheet(progress=wait)
+        fits = refit(quick=quick, progress=wait)
     if write:
         write_parameters(fits)
     return fits.accuracy
 
 
-def _refit_serving(json: bool) -> None:
-    """Derive the parameters of serving again, write them, and tell errors by kind of row."""
-    from ridgeline.calibrate.inference import refit_serving
-
-    sheet = refit_serving()
+def _tell_serving(sheet: JsonObject, json: bool) -> None:
+    """Errors of serving's parameters by kind of row."""
     if json:
         print_json(sheet)
         return
@@ -135,14 +149,17 @@ def _fit_own(runs: Sequence[str], output: Path | None, json: bool) -> None:
     from ridgeline.report import fit_with_text
 
     check_outputs(output)
-    with _progress() as tell:
-        fits = fit_with(*runs, progress=tell)
-    if output is not None:
+    with progress_bar("fitting", json=json, stoppable=True) as wait:
+        fits = fit_with(*runs, progress=wait)
+    if output is not None and not wait.stopped:
         write_calibration(fits, output)
     if json:
         print_json(fits)
+    else:
+        say(fit_with_text(fits))
+    _end_if_stopped(wait, json)
+    if json:
         return
-    say(fit_with_text(fits))
     if output is not None:
         say(f"{output}: {len(fits.calibration.offsets)} offsets; use it with `--calibration {output}`")
 
@@ -153,8 +170,8 @@ def _fit_collectives(json: bool, *, write: bool) -> None:
     from ridgeline.calibrate.collectives import fit_collectives, in_sample, write_collectives
     from ridgeline.cost import SHIPPED_LIBRARY_TIMES as SHIPPED
 
-    with _progress() as tell:
-        fits = fit_collectives(progress=tell)
+    with progress_bar("fitting", json=json) as wait:
+        fits = fit_collectives(progress=wait)
     if write:
         write_collectives(fits)
         say(f"wrote {SHIPPED}", err=True)
@@ -179,9 +196,3 @@ def _need_scipy() -> None:
     except ModuleNotFoundError as missing:
         lack = Problem(path="fit", given=f"no module {missing.name}", expected="scipy", todo="`pip install scipy`")
         raise InputError(lack) from None
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    with progress_bar("fitting") as tell:
-        yield lambda what, done, total: tell(done, total, what)

@@ -16,7 +16,7 @@ import typer
 
 import ridgeline
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import print_json
+from ridgeline.cli.terminal import print_json, progress_bar
 from ridgeline.core.encode import plain
 from ridgeline.core.errors import InputError, Problem, UnitError
 from ridgeline.core.files import write_text
@@ -119,10 +119,11 @@ def import_run(
     """Read a run's configuration into a scenario that `ridgeline predict` takes; say what could not be read."""
     from ridgeline.core.encode import toml_text
 
-    imported_run = ridgeline.import_run(
-        source, target=target, system=system, model=model, seq=_tokens(seq), arguments=arguments or (),
-        environment=_variables(environment or []),
-    )  # fmt: skip
+    with progress_bar("reading", json=json) as wait:
+        imported_run = ridgeline.import_run(
+            source, target=target, system=system, model=model, seq=_tokens(seq), arguments=arguments or (),
+            environment=_variables(environment or []), progress=wait,
+        )  # fmt: skip
     missing = {
         "model": ("--model", "the model that the script builds", "add --model llama3-8b, for example"),
         "system": ("--on", "the machine that runs it", "add --on 64xh100-sxm, for example"),

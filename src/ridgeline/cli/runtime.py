@@ -4,7 +4,7 @@
 1    run --verify: loss or a gradient differs; --dry: an op does; preflight: a chip, link or setting is wrong;
      doctor: a package that every verb needs is missing
 2    refused, a worker was lost, or the last checkpoint could not be written
-130  stopped by Ctrl-C, in order
+130  stopped by Ctrl-C or SIGTERM, in order; `characterize` writes the rows so far
 """
 
 from __future__ import annotations
@@ -168,12 +168,15 @@ def characterize(
         answer(merge_profiles(merge, output), json)
         return
     groups = [part.strip() for part in (only or "").split(",") if part.strip()]
-    with progress_bar("measuring") as tell:
+    journal = "the rows so far are in its journal, and --resume goes on with them"
+    with progress_bar("measuring", json=json, stoppable=True, written=journal) as wait:
         device_profile = ridgeline.characterize(
             device, minutes=minutes, output=output, resume=resume, only=groups, chip=chip, imports=imports or (),
-            backend=backend, seed=seed, progress=tell,
+            backend=backend, seed=seed, progress=wait,
         )  # fmt: skip
     answer(device_profile, json)
+    if device_profile.stopped:
+        raise typer.Exit(STOPPED)
 
 
 def preflight(

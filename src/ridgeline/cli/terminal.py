@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json as codec
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
@@ -18,6 +20,7 @@ from ridgeline.core.files import refuse_unwritable
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress as Bar
 
 PIPED = 160  # columns where neither a terminal nor COLUMNS says how wide it is
 NARROWEST, WIDEST = 20, 10_000  # columns that COLUMNS may say
@@ -54,20 +57,77 @@ def stderr_console() -> Console:
     return Console(stderr=True)
 
 
+class ProgressLine:
+    """Whoever sits at the terminal: is shown how far a wait is and the best so far, and may ask to stop.
+
+    stopped   whether they did, and it was heard
+    """
+
+    def __init__(self, verb: str, least: int, bar: Bar | None) -> None:
+        self._verb, self._least, self._bar = verb, least, bar
+        self._is_heard, self._is_asked = False, False
+        self.reached, self.stopped = verb, False
+
+    def __call__(self, done: int, total: int, what: str = "", best: str = "") -> bool:
+        part = f" {done:,} of {total:,}" if total else ""
+        self.reached = "".join([self._verb, part, f", {what}" if what else "", f"; so far {best}" if best else ""])
+        if self._bar is not None:
+            from rich.markup import escape
+
+            words = " ".join(filter(None, [self._verb, what, f"({best} so far)" if best else ""]))
+            task, is_visible = self._bar.task_ids[0], total >= self._least
+            self._bar.update(task, description=escape(words), completed=done, total=total or None, visible=is_visible)
+        self._is_heard, self.stopped = True, self._is_asked
+        return not self.stopped
+
+    def ask_to_stop(self, *_: object) -> None:
+        """Take a signal: the first one asks to stop where a wait tells how far it is, any other interrupts."""
+        if self._is_asked or not self._is_heard:
+            raise KeyboardInterrupt
+        self._is_asked = True
+
+
 @contextmanager
-def progress_bar(verb: str, least: int = 0) -> Iterator[Callable[..., None]]:
-    """A bar on standard error where that is a terminal, for at least so many; it is told how many are done, of how many
-    in all, and what is done next."""
-    from rich.progress import Progress
+def progress_bar(
+    verb: str, least: int = 0, *, json: bool = False, stoppable: bool = False, written: str = "nothing was written"
+) -> Iterator[ProgressLine]:
+    """A line on standard error that follows a wait of at least so many pieces; without a terminal, or where the answer
+    is for programs, nothing is shown. Ctrl-C and SIGTERM end the wait with a word of what was reached.
 
-    with Progress(console=stderr_console(), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(verb, total=None, visible=not least)
+    stoppable   the first of them asks to stop, and the wait ends with an answer; only the second one interrupts
+    written     what is true of files where a wait is interrupted
+    """
+    with ExitStack() as stack:
+        bar = None
+        if sys.stderr.isatty() and not json:
+            from rich.progress import Progress
 
-        def tell(done: int, total: int, what: str = "") -> None:
-            words = f"{verb} {what}" if what else verb
-            bar.update(task, description=words, completed=done, total=total, visible=total >= least)
+            bar = stack.enter_context(Progress(console=stderr_console(), transient=True))
+            bar.add_task(verb, total=None, visible=not least)
+        line = ProgressLine(verb, least, bar)
+        try:
+            with signals_to(line.ask_to_stop) if stoppable else nullcontext():
+                yield line
+        except KeyboardInterrupt:
+            stack.close()
+            if not json:
+                say(f"ridgeline: stopped while {line.reached}; {written}", err=True)
+            raise
 
-        yield tell
+
+@contextmanager
+def signals_to(handler: Callable[..., None]) -> Iterator[None]:
+    """Hand Ctrl-C and SIGTERM to a function; what a job ignores it goes on ignoring."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may catch signals
+        yield
+        return
+    handled = [which for which in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(which) is not signal.SIG_IGN]
+    before = {which: signal.signal(which, handler) for which in handled}
+    try:
+        yield
+    finally:
+        for which, other in before.items():
+            signal.signal(which, other)
 
 
 def print_json(value: object) -> None:

@@ -39,7 +39,7 @@ def analyze(
     from ridgeline.trace import Analysis
 
     check_outputs(html)
-    with plain_files(traces) as paths, progress_bar("reading") as tell:
+    with plain_files(traces) as paths, progress_bar("reading", json=json) as tell:
         result = ridgeline.analyze(
             *paths, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit, what_if=what_if or [],
             model=model, capture=capture, progress=tell,
@@ -132,7 +132,7 @@ def explain(
     from ridgeline.calibrate.explain import Explanation
 
     check_outputs(output)
-    with plain_files(traces or []) as paths, progress_bar("requests", LONG) as tell:
+    with plain_files(traces or []) as paths, progress_bar("simulating requests", LONG, json=json) as tell:
         result = ridgeline.explain(
             scenario, *paths, policy=policy, classes=classes, settings=settings or (), calibration=calibration,
             profile=profile, anchor=anchor, force=force, progress=tell,

@@ -75,6 +75,7 @@ def test_the_command(trace: Path) -> None:
     sql = "SELECT count(*) AS n FROM spans WHERE kind = 'kernel'"
     done = CliRunner().invoke(command_line(), ["query", str(trace), sql, "--json"])
     assert json.loads(done.stdout) == {
-        "kind": "query", "sql": sql, "columns": ["n"], "rows": [[24]], "truncated": False, "warnings": [],
+        "schema_version": 1, "kind": "query", "sql": sql, "columns": ["n"], "rows": [[24]], "truncated": False,
+        "warnings": [],
     }  # fmt: skip
     assert "24" in CliRunner().invoke(command_line(), ["query", str(trace), sql]).stdout
