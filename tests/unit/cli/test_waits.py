@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,11 +75,16 @@ def test_items_until_whoever_waits_asks_to_stop() -> None:
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_asks_and_the_second_interrupts(which: int, capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(which)
-    with pytest.raises(KeyboardInterrupt), progress_bar("counting", stoppable=True, written="a.csv has it") as wait:
-        assert wait(1, 5, "sheep", "two black ones")
-        signal.raise_signal(which)
-        assert not wait(2, 5, "sheep", "two black ones")
-        signal.raise_signal(which)
+
+    def count() -> None:
+        with progress_bar("counting", stoppable=True, written="a.csv has it") as wait:
+            assert wait(1, 5, "sheep", "two black ones")
+            signal.raise_signal(which)
+            assert not wait(2, 5, "sheep", "two black ones")
+            signal.raise_signal(which)
+
+    with pytest.raises(KeyboardInterrupt):
+        count()
     told = "ridgeline: stopped while counting 2 of 5, sheep; so far two black ones; a.csv has it\n"
     assert capsys.readouterr().err == told
     assert signal.getsignal(which) is before
@@ -93,9 +97,13 @@ def test_a_wait_that_says_nothing_is_interrupted_at_once(capsys: pytest.CaptureF
 
 
 def test_nothing_is_said_where_the_answer_is_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(KeyboardInterrupt), progress_bar("counting", json=True) as wait:
-        wait(1, 5)
-        raise KeyboardInterrupt
+    def count() -> None:
+        with progress_bar("counting", json=True) as wait:
+            wait(1, 5)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        count()
     assert capsys.readouterr() == ("", "")
 
 
