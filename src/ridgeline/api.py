@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from ridgeline.core.waits import Wait, unattended
+from ridgeline.core.waits import ProgressCallback, ignore_progress
 
 if TYPE_CHECKING:
     from ridgeline.calibrate.explain import Comparable, Explanation
@@ -407,7 +407,7 @@ def _without_timeline(files: Sequence[Path]) -> BenchReport | CounterFile | Memo
 def validate(
     path: Path | str | None = None, where: Iterable[str] = (), *, frozen: bool = False, profile: Choice = None,
     next_: Path | str | Scenario | None = None, calibration: Calibration | Path | None = None, anchor: Runs = (),
-    progress: Wait = unattended,
+    progress: ProgressCallback = ignore_progress,
 ) -> Validation | NextMeasurements | LogFit | Replay:  # fmt: skip
     """Hold predictions against what was measured: rows of a table, or the bundled ones; see `calibrate.validate`.
 

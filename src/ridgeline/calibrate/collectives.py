@@ -29,7 +29,7 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.errors import near
 from ridgeline.core.files import write_text
 from ridgeline.core.units import DECIMAL
-from ridgeline.core.waits import Wait, unattended
+from ridgeline.core.waits import ProgressCallback, ignore_progress
 from ridgeline.cost import SHIPPED_LIBRARY_TIMES as SHIPPED
 from ridgeline.cost import machines_of
 from ridgeline.cost.library_times import (
@@ -298,7 +298,7 @@ LOOSE = 1.0  # of what all families share
 DIGITS = 5
 
 
-def fit_collectives(progress: Wait = unattended) -> LibraryParameters:
+def fit_collectives(progress: ProgressCallback = ignore_progress) -> LibraryParameters:
     """The numbers fitted to all bundled rows, and those fitted without each system.
 
     minimise  sum over rows of rho((log predicted - log measured) / 0.15)  +  sum of ((log x - log prior) / spread)^2

@@ -27,7 +27,7 @@ from ridgeline.calibrate.validation import ANCHORED, COVERED, LEFT_OUT, Left, Sh
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
-from ridgeline.core.waits import Wait, unattended, until_stopped
+from ridgeline.core.waits import ProgressCallback, ignore_progress, until_stopped
 from ridgeline.cost import PARAMETERS, Calibration
 from ridgeline.cost.fitting import SHIPPED_CALIBRATION, Components
 from ridgeline.plan.scenario import Scenario
@@ -90,7 +90,9 @@ class OwnFit:
         return float(np.mean([abs(getattr(case, which) / case.measured_s - 1) for case in self.cases]))
 
 
-def fit_with(*runs: Path | str, calibration: Calibration | None = None, progress: Wait = unattended) -> OwnFit:
+def fit_with(
+    *runs: Path | str, calibration: Calibration | None = None, progress: ProgressCallback = ignore_progress
+) -> OwnFit:
     """Anchor a calibration, the shipped one unless given, on runs; `InputError` where none of them can be used.
 
     before      predicted with the prior, the shipped parameters, which never saw the run
@@ -206,7 +208,7 @@ def _error(prior: OffsetPrior, rest: Index, inner: Index, measured_s: Array, fit
     return float(np.mean(off))
 
 
-def nested_sheet(table: Dataset | None = None, progress: Wait = unattended) -> Sheet:
+def nested_sheet(table: Dataset | None = None, progress: ProgressCallback = ignore_progress) -> Sheet:
     """What leaving sources, engines and families out costs where the priors are chosen inside folds.
 
     A choice made with left-out rows in view flatters the error on these very rows. Here no row judges a choice that it
@@ -271,7 +273,9 @@ class _Task:
         return self.table.steps(self.layout.rates(offsets)).step_s
 
 
-def refit(rows: tuple[Row, ...] | None = None, *, quick: bool = False, progress: Wait = unattended) -> Refit:
+def refit(
+    rows: tuple[Row, ...] | None = None, *, quick: bool = False, progress: ProgressCallback = ignore_progress
+) -> Refit:
     """Fit the rows (the bundled ones), hold them against fits that never saw them, and sum up.
 
     quick = fewer rounds, and neither sources nor parameter groups are left out.
@@ -312,7 +316,7 @@ def refit(rows: tuple[Row, ...] | None = None, *, quick: bool = False, progress:
 class _Ticks:
     """Tells how many of the fits are done, and how far off the best one is."""
 
-    def __init__(self, progress: Wait, total: int) -> None:
+    def __init__(self, progress: ProgressCallback, total: int) -> None:
         self._progress, self._total, self._done = progress, total, 0
         self._best = ""
 

@@ -32,7 +32,7 @@ from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import MissingNumber
 from ridgeline.core.files import write_text
-from ridgeline.core.waits import Wait, unattended
+from ridgeline.core.waits import ProgressCallback, ignore_progress
 from ridgeline.cost import Calibration, Owners, ServingCalibration, default_calibration, owners, shipped_serving
 from ridgeline.cost.fitting import SHIPPED_SERVING, Owner
 from ridgeline.cost.pricing import SERVING_PARAMETERS
@@ -112,7 +112,7 @@ def validate_inference(rows: Iterable[Row], calibration: Calibration | None = No
     return Validation(kind="inference", cases=cases, skipped=tuple(skipped_rows))
 
 
-def refit_serving(progress: Wait = unattended) -> JsonObject:
+def refit_serving(progress: ProgressCallback = ignore_progress) -> JsonObject:
     """Fit the bundled rows, write the parameters that ship, and say what they are worth."""
     _, rows = read_table(TRUTH / INFERENCE, ("inference",))
     progress(0, 2, f"{len(rows)} rows, priced")

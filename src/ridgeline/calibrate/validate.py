@@ -50,7 +50,7 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.core.table import decode
-from ridgeline.core.waits import Wait, unattended, until_stopped
+from ridgeline.core.waits import ProgressCallback, ignore_progress, until_stopped
 from ridgeline.cost import Calibration, Choice, owners, parameter_columns
 from ridgeline.cost.fitting import shipped_calibration
 from ridgeline.plan.check import check
@@ -129,7 +129,7 @@ Span = tuple[float, float]
 
 def validate(
     path: Path | str | None = None, where: Iterable[str] = (), *, frozen: bool = False, profile: Choice = None,
-    progress: Wait = unattended,
+    progress: ProgressCallback = ignore_progress,
 ) -> Validation:  # fmt: skip
     """Predict the rows of a table, or the bundled ones, and hold each prediction against its measurement.
 

@@ -61,10 +61,10 @@ def bringup(
     if not names:
         folder = folder_of(repros, target, device)
         options |= {"rates": _rates(chip, device_profile), "graph_breaks": graph_breaks}
-        judged = _bring_up(target, device, json, {"folder": folder, **options})
-        found = judged if judged.stopped else _save_fingerprint(judged, profile, save_fingerprint)
+        bring_up = _bring_up(target, device, json, {"folder": folder, **options})
+        found = bring_up if bring_up.is_stopped else _save_fingerprint(bring_up, profile, save_fingerprint)
         _hand_over(found, html, report, json)
-        raise typer.Exit(STOPPED if found.stopped else 0 if found.right else 1)
+        raise typer.Exit(STOPPED if found.is_stopped else 0 if found.right else 1)
     each = []
     for name in names:
         folder = folder_of(repros, target, device, name)
@@ -73,13 +73,13 @@ def bringup(
         each.append(found)
         if not json and not fault:
             answer(each[-1], json)
-        if found.stopped:
+        if found.is_stopped:
             break
     if fault:
         _hand_over(each[0], html, report, json)
-        raise typer.Exit(STOPPED if each[0].stopped else 0 if each[0].right else 1)
+        raise typer.Exit(STOPPED if each[0].is_stopped else 0 if each[0].right else 1)
     _hand_over(faults_report := FaultsReport(faults=tuple(each)), html, report, json)
-    raise typer.Exit(STOPPED if each[-1].stopped else 0 if faults_report.caught == len(each) else 1)
+    raise typer.Exit(STOPPED if each[-1].is_stopped else 0 if faults_report.caught == len(each) else 1)
 
 
 def _bring_up(target: object, device: str, json: bool, options: JsonObject) -> BringUp:

@@ -81,11 +81,7 @@ def fit(
         _tell_serving(sheet, json)
         return
     if tables:
-        written = list(report.write_current())
-        for path in written:
-            say(f"wrote {path}", err=True)
-        if json:
-            print_json({"kind": "accuracy tables", "written": [str(path) for path in written]})
+        _write_current(json)
         return
     if check:
         _check(report.stale_tables(), json)
@@ -126,6 +122,17 @@ def _tell_serving(sheet: JsonObject, json: bool) -> None:
     say(f"{sheet['predicted']} of {sheet['rows']} rows predicted")
     for kind, errors in sheet["errors"].items():
         say(f"{kind:28} {errors['n']:5} rows   mean {errors['mape']:.1%} off")
+
+
+def _write_current(json: bool) -> None:
+    """Write the accuracy tables as the shipped parameters give them."""
+    from ridgeline.report import write_current
+
+    written_paths = list(write_current())
+    for path in written_paths:
+        say(f"wrote {path}", err=True)
+    if json:
+        print_json({"kind": "accuracy tables", "written": [str(path) for path in written_paths]})
 
 
 def _check(stale: Sequence[str], json: bool) -> None:

@@ -175,7 +175,7 @@ def characterize(
             backend=backend, seed=seed, progress=wait,
         )  # fmt: skip
     answer(device_profile, json)
-    if device_profile.stopped:
+    if device_profile.is_stopped:
         raise typer.Exit(STOPPED)
 
 

@@ -121,8 +121,10 @@ def signals_to(handler: Callable[..., None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # only the main thread may catch signals
         yield
         return
-    handled = [which for which in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(which) is not signal.SIG_IGN]
-    before = {which: signal.signal(which, handler) for which in handled}
+    caught_signals = [
+        which for which in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(which) is not signal.SIG_IGN
+    ]
+    before = {which: signal.signal(which, handler) for which in caught_signals}
     try:
         yield
     finally:

@@ -15,7 +15,7 @@ from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import parse_table, read_text, refuse_unwritable
 from ridgeline.core.units import format_quantity
-from ridgeline.core.waits import Wait, unattended
+from ridgeline.core.waits import ProgressCallback, ignore_progress
 from ridgeline.hardware.device_names import packed_names
 from ridgeline.hardware.load import CHIPS
 from ridgeline.runtime.probe.case import GROUPS, KernelCase
@@ -106,7 +106,7 @@ class Characterization(Outcome):
 
     JSON = """
         kind='characterization' output=path chip device software minutes rows=counts ceilings
-        failures=failure_counts left waited stopped
+        failures=failure_counts left waited stopped=is_stopped
     """
 
     @property
@@ -169,7 +169,7 @@ def characterize(
     imports: Sequence[str] = (),
     backend: str = "",
     seed: int = 0,
-    progress: Wait = unattended,
+    progress: ProgressCallback = ignore_progress,
 ) -> Characterization:
     """Measure compute, memory, host and links of a torch device, and write the profile.
 
@@ -203,7 +203,9 @@ def characterize(
         raise InputError(
             Problem(path="--device", given=f"{device!r}: {wrong}", expected="a device torch can use", todo=todo)
         ) from None
-    return Characterization(path=path, head=outcome.head, rows=outcome.rows, left=outcome.left, stopped=outcome.stopped)
+    return Characterization(
+        path=path, head=outcome.head, rows=outcome.rows, left=outcome.left, is_stopped=outcome.is_stopped
+    )
 
 
 def merge_profiles(paths: Iterable[Path | str], output: Path | str) -> Characterization:

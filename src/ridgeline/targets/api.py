@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_text
-from ridgeline.core.waits import Wait, unattended
+from ridgeline.core.waits import ProgressCallback, ignore_progress
 from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.imports.run_files import BIGGEST_TEXT, Checkout, RunFiles, top_of
@@ -62,7 +62,7 @@ def import_run(
     seq: int | None = None,
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
-    progress: Wait = unattended,
+    progress: ProgressCallback = ignore_progress,
 ) -> Imported:
     """What a run's configuration says: a file, a folder of files, or texts by name. Text is parsed, never executed.
 
@@ -149,7 +149,7 @@ def on_system(found: Imported, name: str) -> Imported:
     return run_on_system
 
 
-def read_files(path: Path, progress: Wait = unattended) -> RunFiles:
+def read_files(path: Path, progress: ProgressCallback = ignore_progress) -> RunFiles:
     """The configuration files of a folder (not of folders below it), or the one file, by name.
 
     `recipes.py::name` picks one of several functions in a Python file; the name stays with the file's.

@@ -501,7 +501,7 @@ class BringUp(JudgedFindings):
     """
 
     @property
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         """Whether somebody asked for the end before all parts were run."""
         return STOPPED in self.not_run.values()
 

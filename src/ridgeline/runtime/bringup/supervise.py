@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ridgeline.core.errors import InputError, Problem, not_among
-from ridgeline.core.waits import Wait, unattended
+from ridgeline.core.waits import ProgressCallback, ignore_progress
 from ridgeline.runtime.bringup.faults import CORPUS, split
 from ridgeline.runtime.bringup.findings import STOPPED, BringUp, Fingerprint, OpFinding, Rates
 from ridgeline.runtime.bringup.guard import OpJournal
@@ -145,7 +145,7 @@ class Attempts:
 
     job: AttemptJob
     limit_s: float
-    wait: Wait = unattended
+    wait: ProgressCallback = ignore_progress
     parts: int = 0
     what: str = ""
     deaths: Counter[str] = field(default_factory=Counter)
@@ -158,7 +158,7 @@ class Attempts:
             has_ended = self._once()
             if has_ended is None:
                 return
-            if self.job.found is not None and self.job.found.stopped:
+            if self.job.found is not None and self.job.found.is_stopped:
                 return
             if self.job.found is None:
                 raise InputError(f"the file of faults ends the process that reads it: {exit_text(has_ended)}")
@@ -207,8 +207,8 @@ class Attempts:
         found = self.job.found
         if found is None:
             return False
-        judged = f"{len(found.findings)} finding(s) in {sum(found.ops.values()) + found.probed:,} calls"
-        if self.wait(self.job.at, self.parts, self.what, judged) is not False:
+        judged_text = f"{len(found.findings)} finding(s) in {sum(found.ops.values()) + found.probed:,} calls"
+        if self.wait(self.job.at, self.parts, self.what, judged_text) is not False:
             return False
         found.not_run["the rest"] = STOPPED
         server().close()
@@ -252,7 +252,7 @@ class Attempts:
 
 def bringup(
     model: object, device: str, *, example_inputs: object = None, faults: Path | str = "", fault: str = "",
-    seed: int = 0, folder: Path | str = "", progress: Wait = unattended, limit_s: float = 0.0,
+    seed: int = 0, folder: Path | str = "", progress: ProgressCallback = ignore_progress, limit_s: float = 0.0,
     only: tuple[str, ...] = (), rates: Rates | None = None, graph_breaks: bool = False, allow: tuple[str, ...] = (),
     stored: Fingerprint | None = None,
 ) -> BringUp:  # fmt: skip

@@ -119,13 +119,13 @@ def merge_rows(
 class Outcome:
     """What a run brought: the head of the profile, its rows, and how many planned cases the time did not allow.
 
-    stopped   whether somebody asked for the end
+    is_stopped   whether somebody asked for the end
     """
 
     head: JsonObject
     rows: tuple[JsonObject, ...]
     left: int
-    stopped: bool = False
+    is_stopped: bool = False
 
     @property
     def failures(self) -> tuple[JsonObject, ...]:
@@ -157,9 +157,9 @@ def measure_device(
 
     run = supervise(settings, plan, keep=journal.append, done=journal.keys, watch=watch)
     head = head_of(run.ready, settings, chip, (time.monotonic() - began) / 60)
-    outcome = Outcome(head=head, rows=(*journal.rows, *run.rows), left=run.left, stopped=run.stopped)
+    outcome = Outcome(head=head, rows=(*journal.rows, *run.rows), left=run.left, is_stopped=run.is_stopped)
     write_profile(output, head, outcome.rows)
-    if not run.stopped:
+    if not run.is_stopped:
         journal.path.unlink(missing_ok=True)
     return outcome
 
@@ -205,7 +205,7 @@ def measure_ranks(
     )
     rows: list[JsonObject] = []
     profiles: list[str] = []
-    if not outcome.stopped and (not only or "interconnect" in only):
+    if not outcome.is_stopped and (not only or "interconnect" in only):
         until = began + settings.minutes * 60
         rows, profiles = _links(rank_settings, world, path, until, group_backend, watch)
     if world.rank != 0:
@@ -213,7 +213,7 @@ def measure_ranks(
     paths = (rank_path(output, rank) for rank in range(world.ranks))
     texts = profiles or [path.read_text("utf-8") for path in paths if path.exists()]
     merged = _write_merged([json.loads(text) for text in texts], output, rows, outcome.left)
-    return replace(merged, stopped=outcome.stopped)
+    return replace(merged, is_stopped=outcome.is_stopped)
 
 
 def _write_merged(tables: Sequence[JsonObject], output: Path, rows: Iterable[JsonObject], left: int) -> Outcome:

@@ -142,7 +142,7 @@ class ProbeRun:
     failures: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     deaths: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     left: int = 0
-    stopped: bool = False
+    is_stopped: bool = False
 
     def open(self) -> Child:
         child = start_child()
@@ -197,7 +197,7 @@ def supervise(
             if not run.is_wanted(case):
                 continue
             if watch(measured_cases, len(planned_cases), case, run.rows) is False:
-                run.stopped = True
+                run.is_stopped = True
                 break
             child = child or run.open()
             child.send({"case": case.message()})

@@ -22,7 +22,7 @@ from torch._ops import OpOverload
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ridgeline.core.waits import Wait, unattended
+from ridgeline.core.waits import ProgressCallback, ignore_progress
 from ridgeline.runtime.bringup.arithmetic import (
     RIGHT,
     UNIT,
@@ -78,7 +78,7 @@ class _Ledger:
     unreadable: Counter[str] = field(default_factory=Counter)
 
 
-def bringup_msprobe(folder: Path, progress: Wait = unattended) -> ImportedDump:
+def bringup_msprobe(folder: Path, progress: ProgressCallback = ignore_progress) -> ImportedDump:
     """Judge what another machine dumped."""
     dumps = read_dumps(folder)
     ledger = _Ledger()
