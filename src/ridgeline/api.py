@@ -19,8 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from ridgeline.core.waits import ProgressCallback, ignore_progress
-
 if TYPE_CHECKING:
     from ridgeline.calibrate.explain import Comparable, Explanation
     from ridgeline.calibrate.next_measurement import NextMeasurements
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from ridgeline.comm import CollectiveOptions, CollectiveTime
     from ridgeline.comm.libraries import LibraryChoice
     from ridgeline.comm.simulation import NetworkOptions
+    from ridgeline.core.waits import ProgressCallback
     from ridgeline.cost import Calibration, Choice, Profile, ProfileDiff
     from ridgeline.ir.rank_ops import DryRun
     from ridgeline.plan.scenario import Scenario
@@ -407,7 +406,7 @@ def _without_timeline(files: Sequence[Path]) -> BenchReport | CounterFile | Memo
 def validate(
     path: Path | str | None = None, where: Iterable[str] = (), *, frozen: bool = False, profile: Choice = None,
     next_: Path | str | Scenario | None = None, calibration: Calibration | Path | None = None, anchor: Runs = (),
-    progress: ProgressCallback = ignore_progress,
+    progress: ProgressCallback | None = None,
 ) -> Validation | NextMeasurements | LogFit | Replay:  # fmt: skip
     """Hold predictions against what was measured: rows of a table, or the bundled ones; see `calibrate.validate`.
 
@@ -418,6 +417,7 @@ def validate(
     """
     from ridgeline.calibrate.validate import validate as validate_rows
     from ridgeline.core.errors import InputError, Problem
+    from ridgeline.core.waits import ignore_progress
     from ridgeline.plan.scenario import Scenario
     from ridgeline.serving.measured import is_recording, is_request_log, read_request_log, replay_recording
 
@@ -441,7 +441,7 @@ def validate(
         raise InputError(Problem(path=given_text, given="no --next", expected="--next SCENARIO", todo=todo))
     if path is not None and is_recording(Path(path)):
         return replay_recording(Path(path))
-    return validate_rows(path, where, frozen=frozen, profile=profile, progress=progress)
+    return validate_rows(path, where, frozen=frozen, profile=profile, progress=progress or ignore_progress)
 
 
 def diff(
