@@ -132,7 +132,7 @@ def explain(
     from ridgeline.calibrate.explain import Explanation
 
     check_outputs(output)
-    with plain_files(traces or []) as paths, progress_bar("simulating requests", LONG, json=json) as tell:
+    with plain_files(traces or []) as paths, progress_bar("explaining", LONG, json=json) as tell:
         result = ridgeline.explain(
             scenario, *paths, policy=policy, classes=classes, settings=settings or (), calibration=calibration,
             profile=profile, anchor=anchor, force=force, progress=tell,
