@@ -363,16 +363,17 @@ def test_a_job_that_ignores_interrupts_goes_on(folder: Path) -> None:
     assert json.loads(done.stdout)["possible"]
 
 
-def test_an_interrupt_of_a_verb_is_130(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_of_a_verb_is_130(which: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def pressed(*_: object, **__: object) -> None:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(which)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.signal(which, signal.default_int_handler)
     try:
         monkeypatch.setattr("ridgeline.sim.predict_step.predict", pressed)
         ended = ridgeline(monkeypatch, "predict", str(folder / "run.toml"))
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(which, before)
     assert (ended.code, ended.out) == (130, "")
     assert "Traceback" not in ended.err
 
