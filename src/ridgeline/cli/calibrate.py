@@ -16,7 +16,7 @@ import typer
 import ridgeline
 from ridgeline.cli.refuse import STOPPED
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import ProgressLine, answer, check_outputs, print_json, progress_bar
+from ridgeline.cli.terminal import ProgressLine, answer, check_outputs, print_json, progress_bar, write_together
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
@@ -89,7 +89,9 @@ def fit(
     root = report.checkout() if nested or not quick else None
     sheet = _fit_rows(json, nested=nested, quick=quick, write=root is not None)
     if root is not None:
-        for path in report.write_tables(sheet, root):
+        with write_together():
+            paths = list(report.write_tables(sheet, root))
+        for path in paths:
             say(f"wrote {path.relative_to(root)}", err=True)
     if json:
         print_json(sheet)
@@ -110,7 +112,8 @@ def _fit_rows(json: bool, *, nested: bool, quick: bool, write: bool) -> dict[str
             return nested_sheet(progress=wait)
         fits = refit(quick=quick, progress=wait)
     if write:
-        write_parameters(fits)
+        with write_together():
+            write_parameters(fits)
     return fits.accuracy
 
 

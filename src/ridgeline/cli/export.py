@@ -16,7 +16,7 @@ import typer
 
 import ridgeline
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import print_json, progress_bar
+from ridgeline.cli.terminal import print_json, progress_bar, write_together
 from ridgeline.core.encode import plain
 from ridgeline.core.errors import InputError, Problem, UnitError
 from ridgeline.core.files import write_text
@@ -56,8 +56,9 @@ def export(
                 path="--output", given=wrong.strerror or "not writable", expected="a folder", where=str(output)
             )
             raise InputError(problem) from None
-        for name, text in exported_files.files.items():
-            write_text(output / name, text)
+        with write_together():
+            for name, text in exported_files.files.items():
+                write_text(output / name, text)
     if json:
         print_json(exported_files)
     elif refused:

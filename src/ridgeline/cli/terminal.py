@@ -132,6 +132,16 @@ def signals_to(handler: Callable[..., None]) -> Iterator[None]:
             signal.signal(which, other)
 
 
+@contextmanager
+def write_together() -> Iterator[None]:
+    """Let files that belong together be written; a signal meanwhile interrupts when all of them are."""
+    signals: list[int] = []
+    with signals_to(lambda which, _: signals.append(which)):
+        yield
+    if signals:
+        raise KeyboardInterrupt
+
+
 def print_json(value: object) -> None:
     """Print a result, or a table of JSON, for programs; NaN would be our mistake. An ASCII terminal gets escapes."""
     from ridgeline.core.encode import answer_json

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.terminal import progress_bar
+from ridgeline.cli.terminal import progress_bar, write_together
 from ridgeline.core.waits import until_stopped
 
 ROOT = Path(__file__).parents[3]
@@ -105,6 +105,20 @@ def test_nothing_is_said_where_the_answer_is_for_programs(capsys: pytest.Capture
     with pytest.raises(KeyboardInterrupt):
         count()
     assert capsys.readouterr() == ("", "")
+
+
+def test_files_that_belong_together_are_written_first() -> None:
+    written: list[str] = []
+
+    def write() -> None:
+        with write_together():
+            written.append("first")
+            signal.raise_signal(signal.SIGTERM)
+            written.append("second")
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert written == ["first", "second"]
 
 
 # -- on a terminal ----------------------------------------------------------------------------------------------------
