@@ -23,7 +23,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -86,8 +86,9 @@ SETTINGS = (
 KNOWN: dict[str, tuple[int, ...]] = {
     "recording": (257,), "set": (185, 228, 252), "table": (1134,), "runs": (2023, 5715),
 }  # fmt: skip
-LONG_WORK = b"requests = 1e6"  # simulating a million requests takes a minute by right, and shows its progress
 """Inputs that once ended badly, by kind."""
+LONG_WORK = b"requests = 1e6"
+"""In files that are passed over: simulating a million requests takes a minute by right, and shows its progress."""
 
 
 @dataclass(frozen=True)
@@ -329,13 +330,18 @@ def run(arguments: list[str]) -> Ending:
     return Ending(code, texts[0], texts[1], time.process_time() - before, grown)
 
 
+def is_long(paths: Iterable[Path]) -> bool:
+    """Whether one of the files asks for work that takes its time by right."""
+    return any(LONG_WORK in path.read_bytes() for path in paths if path.is_file())
+
+
 def faults(kind: str, numbers: Sequence[int]) -> Iterator[tuple[int, list[str], str]]:
     """Number, command line and fault of each input that ends badly."""
     os.chdir(ROOT)
     for number in numbers:
         with TemporaryDirectory() as folder:
             arguments = input_of(kind, number, Path(folder))
-            if any(LONG_WORK in path.read_bytes() for path in Path(folder).iterdir()):
+            if is_long(Path(folder).iterdir()):
                 continue
             if fault := run(arguments).fault:
                 yield number, arguments, fault
@@ -360,6 +366,9 @@ def main() -> int:
         keep.mkdir(parents=True, exist_ok=True)
         arguments = input_of(options.kind, options.only, keep)
         print(*arguments)
+        if is_long(keep / Path(argument).name for argument in arguments):
+            print("passed over: a million requests take a minute by right")
+            return 0
         print(ending := run(arguments), ending.fault)
         return 0
     kinds = [options.kind] if options.kind else list(KINDS)

@@ -23,6 +23,7 @@ DOCS = {
     "screens": "tools.docs.screens",
     "run": "tools.docs.commands",
     "targets": "tools.docs.targets",
+    "tour": "tools.docs.tour",
     "json": "tools.docs.json_page",
     "bringup": "tools.docs.bringup",
     "ceilings": "tools.docs.ceilings",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ridgeline.comm import CollectiveOptions, CollectiveTime
     from ridgeline.comm.libraries import LibraryChoice
     from ridgeline.comm.simulation import NetworkOptions
+    from ridgeline.core.waits import ProgressCallback
     from ridgeline.cost import Calibration, Choice, Profile, ProfileDiff
     from ridgeline.models.spec import ModelSpec
     from ridgeline.plan.scenario import Scenario
@@ -85,7 +86,7 @@ def predict(
     profile: Choice = None,
     causal: bool = True,
     network: str = "closed",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], object] | None = None,
     **conditions: Unpack[NetworkOptions],
 ) -> Prediction | PhasePrediction | ServingPrediction | Impossible:
     """The predicted step of a scenario, or what becomes of a serve scenario's requests; or why there is none.
@@ -440,7 +441,7 @@ def analyze(
     what_if: Sequence[str] = (),
     model: str | ServedModel | None = None,
     capture: Path | str | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Analysis | BenchReport | CounterFile | MemoryRecord:
     """Analyse traces, see `trace.analyze`; kernels behind graphs are priced by a model's sizes.
 
@@ -479,6 +480,7 @@ def _without_timeline(files: Sequence[Path]) -> BenchReport | CounterFile | Memo
 def validate(
     path: Path | str | None = None, where: Iterable[str] = (), *, frozen: bool = False, profile: Choice = None,
     next_: Path | str | Scenario | None = None, calibration: Calibration | Path | None = None, anchor: Runs = (),
+    progress: ProgressCallback | None = None,
 ) -> Validation | NextMeasurements | LogFit | Replay:  # fmt: skip
     """Hold predictions against what was measured: rows of a table, or the bundled ones; see `calibrate.validate`.
 
@@ -489,6 +491,7 @@ def validate(
     """
     from ridgeline.calibrate.validate import validate as validate_rows
     from ridgeline.core.errors import InputError, Problem
+    from ridgeline.core.waits import ignore_progress
     from ridgeline.plan.scenario import Scenario
     from ridgeline.serving.measured import Replay, is_recording, is_request_log, read_request_log
 
@@ -512,7 +515,7 @@ def validate(
         raise InputError(Problem(path=given_text, given="no --next", expected="--next SCENARIO", todo=todo))
     if path is not None and is_recording(Path(path)):
         return Replay.of(Path(path))
-    return validate_rows(path, where, frozen=frozen, profile=profile)
+    return validate_rows(path, where, frozen=frozen, profile=profile, progress=progress or ignore_progress)
 
 
 def diff(
@@ -547,7 +550,7 @@ def diff(
 def explain(
     scenario: Scenario | Path | str, *traces: Path | str | Timeline, policy: str = "all", classes: Path | None = None,
     settings: Sequence[str] = (), calibration: Calibration | Path | None = None, profile: Choice = None,
-    anchor: Path | None = None, force: bool = False, progress: Callable[[int, int], None] | None = None,
+    anchor: Path | None = None, force: bool = False, progress: Callable[[int, int], object] | None = None,
 ) -> Explanation | BenchExplanation | WhySlow:  # fmt: skip
     """What accounts for the gap between a scenario and a trace of it; see `calibrate.explain.explain`.
 

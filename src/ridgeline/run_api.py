@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.waits import ProgressCallback, StoppableWait, ignore_progress, write_together
 
 if TYPE_CHECKING:
     from ridgeline.calibrate.cross_validate import OwnFit, Refit
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 OWN_ENGINE = "ridgeline"
 MOST = 8  # decisions named for one reason
-Progress = Callable[[str, int, int], None]
-"""Called with what is fitted, how many fits are done, and of how many."""
 
 
 # -- running ----------------------------------------------------------------------------------------------------------
@@ -202,7 +201,7 @@ def bringup(
     model: object = "", device: str = "cpu", *, faults: Path | str = "", fault: str = "", allow: Sequence[str] = (),
     seed: int = 0, chip: str | None = None, profile: Path | None = None, save_fingerprint: bool = False,
     graph_breaks: bool = False, msprobe: Path | None = None, folder: Path | str | None = "",
-    tell: Callable[[str], None] | None = None, each: Callable[[BringUp], None] | None = None,
+    progress: ProgressCallback = ignore_progress, each: Callable[[BringUp], None] | None = None,
     **options: Unpack[BringUpOptions],
 ) -> BringUp | FaultsReport | ImportedDump:  # fmt: skip
     """Judge every op of a model on a device against fp64 arithmetic; see `runtime.bringup.bringup`.
@@ -227,11 +226,10 @@ def bringup(
     )
     from ridgeline.runtime.bringup import bringup as library
 
-    hear = tell or _keep_silent
     if msprobe is not None:
         if model != "":
             raise InputError(Problem(path="MODEL", given=repr(model), expected="none beside --msprobe"))
-        return bringup_msprobe(msprobe, tell=hear)
+        return bringup_msprobe(msprobe, progress)
     if isinstance(model, str) and not model:
         expectation = "a model to bring up, or --msprobe FOLDER"
         todo = "`ridgeline show models` lists them"
@@ -243,7 +241,7 @@ def bringup(
     reports = []
     for name in names:
         report = library(
-            model, device, faults=corpus, fault=name, seed=seed, tell=hear, allow=allowances([*allow]),
+            model, device, faults=corpus, fault=name, seed=seed, progress=progress, allow=allowances([*allow]),
             folder="" if folder == "" else folder_of(Path(folder) if folder else None, target, device, name),
             stored=Fingerprint.from_table(stored) if stored else None,
             rates=None if corpus else _rates(chip, stored_profile),
@@ -253,9 +251,14 @@ def bringup(
         reports.append(report)
         if each is not None:
             each(report)
+        if report.is_stopped:
+            break
     if corpus and not fault:
         return FaultsReport(faults=tuple(reports))
-    return _save_fingerprint(reports[0], profile, hear) if save_fingerprint and profile is not None else reports[0]
+    first = reports[0]
+    if not save_fingerprint or profile is None or first.is_stopped:
+        return first
+    return _save_fingerprint(first, profile, progress)
 
 
 def _profile_of(path: Path | None, save: bool, faulted: bool) -> Profile | None:
@@ -274,15 +277,15 @@ def _profile_of(path: Path | None, save: bool, faulted: bool) -> Profile | None:
     return profile
 
 
-def _save_fingerprint(report: BringUp, path: Path, tell: Callable[[str], None]) -> BringUp:
+def _save_fingerprint(report: BringUp, path: Path, progress: ProgressCallback) -> BringUp:
     """The same, once what was found of the arithmetic unit is stored in the profile."""
     from ridgeline.cost import save_fingerprint
 
     if report.fingerprint is None or not report.fingerprint.products:
-        tell("no fingerprint was stored: none could be taken")
+        progress(0, 0, "no fingerprint was stored: none could be taken")
         return report
     save_fingerprint(path, report.fingerprint.as_table())
-    tell(f"{path}: the fingerprint is stored")
+    progress(0, 0, f"{path}: the fingerprint is stored")
     return report
 
 
@@ -308,28 +311,30 @@ def _rates(chip: str | None, profile: Profile | None) -> Rates | None:
 
 @overload
 def fit(
-    run: Path | str, /, *runs: Path | str, output: Path | None = None, progress: Progress | None = None
+    run: Path | str, /, *runs: Path | str, output: Path | None = None, progress: ProgressCallback | None = None
 ) -> OwnFit: ...
 
 
 @overload
-def fit(*, collectives: Literal[True], write: bool = False, progress: Progress | None = None) -> LibraryParameters: ...
+def fit(
+    *, collectives: Literal[True], write: bool = False, progress: ProgressCallback | None = None
+) -> LibraryParameters: ...
 
 
 @overload
-def fit(*, serving: Literal[True], progress: Progress | None = None) -> JsonObject: ...
+def fit(*, serving: Literal[True], progress: ProgressCallback | None = None) -> JsonObject: ...
 
 
 @overload
 def fit(
     *, quick: bool = False, nested: bool = False, write: bool = False, output: Path | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Refit | JsonObject: ...  # fmt: skip
 
 
 def fit(
     *runs: Path | str, quick: bool = False, nested: bool = False, collectives: bool = False, serving: bool = False,
-    write: bool = False, output: Path | None = None, progress: Progress | None = None,
+    write: bool = False, output: Path | None = None, progress: ProgressCallback | None = None,
 ) -> OwnFit | Refit | LibraryParameters | JsonObject:  # fmt: skip
     """Parameters from measured runs: yours upon the shipped ones (`fit_with`), or all of them again from bundled rows.
 
@@ -347,10 +352,10 @@ def fit(
         raise InputError(lack) from None
     from ridgeline.calibrate import cross_validate
 
-    hear = progress or cross_validate.silent
+    wait = StoppableWait(progress or ignore_progress)
     if runs:
-        own = cross_validate.fit_with(*runs, progress=hear)
-        if output is not None:
+        own = cross_validate.fit_with(*runs, progress=wait)
+        if output is not None and not wait.stopped:
             cross_validate.write_calibration(own, output)
         return own
     if output is not None:
@@ -358,19 +363,21 @@ def fit(
     if collectives:
         from ridgeline.calibrate.collectives import fit_collectives, write_collectives
 
-        library = fit_collectives(progress=hear)
+        library = fit_collectives(progress=wait)
         if write:
-            write_collectives(library)
+            with write_together():
+                write_collectives(library)
         return library
     if serving:
         from ridgeline.calibrate.inference import refit_serving
 
-        return refit_serving()
+        return refit_serving(progress=wait)
     if nested:
-        return cross_validate.nested_sheet(progress=hear)
-    fits = cross_validate.refit(quick=quick, progress=hear)
+        return cross_validate.nested_sheet(progress=wait)
+    fits = cross_validate.refit(quick=quick, progress=wait)
     if write:
-        cross_validate.write_parameters(fits)
+        with write_together():
+            cross_validate.write_parameters(fits)
     return fits
 
 
@@ -404,8 +411,9 @@ def export(
         given = wrong.strerror or "not writable"
         problem = Problem(path="--output", given=given, expected="a folder", where=str(output))
         raise InputError(problem) from None
-    for name, text in exported.files.items():
-        write_text(output / name, text)
+    with write_together():
+        for name, text in exported.files.items():
+            write_text(output / name, text)
     return exported
 
 

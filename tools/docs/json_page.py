@@ -16,7 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from ridgeline.cli.verbs import VERBS
 from ridgeline.core.dtype import DType
-from ridgeline.core.encode import json_keys
+from ridgeline.core.encode import SCHEMA_VERSION, json_keys
 from ridgeline.core.schema import (
     first_line,
     json_schema,
@@ -33,15 +33,15 @@ PAGE = DOCS / "json.md"
 HEAD = """# What `--json` prints
 
 Written by `python -m tools docs json` from the classes of the results; do not edit. A result is a frozen dataclass, and
-these are its keys. As JSON schema: `ridgeline.report.results.verb_schema("predict")`.
+these are its keys. As JSON schema: `ridgeline schema predict`.
 
 Numbers are in base units unless a key's name carries another: `_s` seconds, `_us` microseconds, `_bytes`; shares are of
-1. `[]` is a list, and `?` may be null. A key in brackets is not always there. Every result of a verb also
-has `kind`, which names it, and `possible`, which is true. Keys may be added; one that is there keeps its name and its
-meaning. What `show` and `check` print follows the fields of the catalog entry or scenario, and is not listed. A refusal
-of any verb is a [Refusal](#refusal): `possible` false, and the problems. A record that several results have is listed
-once.
-"""
+1. `[]` is a list, and `?` may be null. A key in brackets is not always there. Every answer begins with
+`schema_version`, which is VERSION ([what that promises](stability.md)); a list, which only `show` prints, has it in
+each entry. Every result of a verb also has `kind`, which names it, and `possible`, which is true. What `show` and
+`check` print follows the fields of the catalog entry or scenario, and is not listed. A refusal of any verb is a
+[Refusal](#refusal): `possible` false, and the problems. A record that several results have is listed once.
+""".replace("VERSION", str(SCHEMA_VERSION))
 NAMES = {str: "text", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
 
 

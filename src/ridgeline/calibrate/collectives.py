@@ -29,6 +29,7 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.errors import near
 from ridgeline.core.files import write_text
 from ridgeline.core.units import DECIMAL
+from ridgeline.core.waits import ProgressCallback, ignore_progress
 from ridgeline.cost.library_times import (
     BY_FAMILY,
     PRIORS,
@@ -294,10 +295,8 @@ SCATTER = 0.15  # of a row, as a logarithm
 LOOSE = 1.0  # of what all families share
 DIGITS = 5
 
-Progress = Callable[[str, int, int], None]
 
-
-def fit_collectives(progress: Progress | None = None) -> LibraryParameters:
+def fit_collectives(progress: ProgressCallback = ignore_progress) -> LibraryParameters:
     """The numbers fitted to all bundled rows, and those fitted without each system.
 
     minimise  sum over rows of rho((log predicted - log measured) / 0.15)  +  sum of ((log x - log prior) / spread)^2
@@ -307,12 +306,13 @@ def fit_collectives(progress: Progress | None = None) -> LibraryParameters:
     """
     rows = [item for item in bundled_collectives() if describes(item.system)]
     systems = sorted({item.row["system"] for item in rows})
-    tell = progress or (lambda *_: None)
-    tell("all systems", 0, len(systems) + 1)
+    progress(0, len(systems) + 1, "all systems")
     full_fit = _fit_values(rows, prior_values())
     folds = {}
+    errors = in_sample(LibraryParameters(values=full_fit, folds={}))
+    best = ", ".join(f"{error:.1%} off {what}" for what, error in errors.items())
     for index, left_out in enumerate(systems):
-        tell(f"without {left_out}", index + 1, len(systems) + 1)
+        progress(index + 1, len(systems) + 1, f"without {left_out}", best)
         folds[left_out] = _fit_values(_without(rows, left_out), full_fit)
     return LibraryParameters(values=full_fit, folds=folds)
 

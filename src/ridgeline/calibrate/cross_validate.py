@@ -27,6 +27,7 @@ from ridgeline.calibrate.validation import ANCHORED, COVERED, LEFT_OUT, Left, Sh
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
+from ridgeline.core.waits import ProgressCallback, ignore_progress, until_stopped
 from ridgeline.cost import PARAMETERS, Calibration
 from ridgeline.cost.anchoring import Components
 from ridgeline.cost.fitting import SHIPPED_CALIBRATION
@@ -42,10 +43,6 @@ from ridgeline.sim import (
 )
 
 MOST_HELD = 64  # configurations that are held out in turn; of further ones the calibration itself is told
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """Nobody watches."""
 
 
 PREDICTED = ("before_s", "held_out_s", "after_s")
@@ -94,14 +91,17 @@ class OwnFit:
         return float(np.mean([abs(getattr(case, which) / case.measured_s - 1) for case in self.cases]))
 
 
-def fit_with(*runs: Path | str, calibration: Calibration | None = None, progress: Progress = silent) -> OwnFit:
+def fit_with(
+    *runs: Path | str, calibration: Calibration | None = None, progress: ProgressCallback = ignore_progress
+) -> OwnFit:
     """Anchor a calibration, the shipped one unless given, on runs; `InputError` where none of them can be used.
 
     before      predicted with the prior, the shipped parameters, which never saw the run
     held out    anchored on the runs of other configurations alone: what a further run like it may expect
     after       anchored on all of them: how well it can be followed, no proof of anything
 
-    Runs of one configuration (sizes of the model, chips, batch, sequence, engine) are held out together.
+    Runs of one configuration (sizes of the model, chips, batch, sequence, engine) are held out together. Where whoever
+    waits asks to stop, the cases are those of the configurations that were held out until then.
 
     runs   each as `--anchor` takes it: a table of residuals or of runs, a scenario with [measured], TRACE@SCENARIO
     """
@@ -112,11 +112,12 @@ def fit_with(*runs: Path | str, calibration: Calibration | None = None, progress
         raise InputError(Problem(path="--with", given=reasons, expected="at least one run that can be predicted"))
     kinds = [configuration(scenario) for scenario in table.scenarios]
     distinct_kinds = list(dict.fromkeys(kinds))[:MOST_HELD]
-    progress("all runs", 0, 1 + len(distinct_kinds))
+    progress(0, len(distinct_kinds), "all runs")
     anchors = anchored_by(prior, table)
     left_out_s = table.predict(anchors)
-    for done, kind in enumerate(distinct_kinds, 1):
-        progress("without one configuration", done, 1 + len(distinct_kinds))
+    waiting_kinds = set(distinct_kinds)
+    for kind in until_stopped(distinct_kinds, progress, "without one configuration"):
+        waiting_kinds.remove(kind)
         of_kind = np.array([row_kind == kind for row_kind in kinds])
         other_rows = [row for row, row_kind in zip(table.rows, kinds, strict=True) if row_kind != kind]
         refit_calibration = anchored_by(prior, dataset_of(other_rows)) if other_rows else prior
@@ -124,7 +125,8 @@ def fit_with(*runs: Path | str, calibration: Calibration | None = None, progress
     columns = (table.measured_s, table.predict(prior), left_out_s, table.predict(anchors))
     cases = tuple(
         OwnCase(id=row.id, measured_s=real, before_s=old, held_out_s=out, after_s=new)
-        for row, real, old, out, new in zip(table.rows, *(column.tolist() for column in columns), strict=True)
+        for row, kind, real, old, out, new in zip(table.rows, kinds, *(part.tolist() for part in columns), strict=True)
+        if kind not in waiting_kinds
     )
     return OwnFit(calibration=anchors, cases=cases, skipped=table.skipped)
 
@@ -207,7 +209,7 @@ def _error(prior: OffsetPrior, rest: Index, inner: Index, measured_s: Array, fit
     return float(np.mean(off))
 
 
-def nested_sheet(table: Dataset | None = None, progress: Progress = silent) -> Sheet:
+def nested_sheet(table: Dataset | None = None, progress: ProgressCallback = ignore_progress) -> Sheet:
     """What leaving sources, engines and families out costs where the priors are chosen inside folds.
 
     A choice made with left-out rows in view flatters the error on these very rows. Here no row judges a choice that it
@@ -238,7 +240,6 @@ def nested_sheet(table: Dataset | None = None, progress: Progress = silent) -> S
 
 QUICK_ROUNDS, ROUNDS, FINAL_ROUNDS = 5, 8, 25  # of a quick fit, of a comparison, of what ships
 PLURAL: Mapping[Left, str] = MappingProxyType({"source": "sources", "engine": "engines", "family": "families"})
-Progress = Callable[[str, int, int], None]  # what is being fitted, fits done, fits in all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +274,9 @@ class _Task:
         return self.table.steps(self.layout.rates(offsets)).step_s
 
 
-def refit(rows: tuple[Row, ...] | None = None, *, quick: bool = False, progress: Progress = silent) -> Refit:
+def refit(
+    rows: tuple[Row, ...] | None = None, *, quick: bool = False, progress: ProgressCallback = ignore_progress
+) -> Refit:
     """Fit the rows (the bundled ones), hold them against fits that never saw them, and sum up.
 
     quick = fewer rounds, and neither sources nor parameter groups are left out.
@@ -288,7 +291,9 @@ def refit(rows: tuple[Row, ...] | None = None, *, quick: bool = False, progress:
     layout, offsets = fit(table, np.ones(len(table.rows), dtype=np.bool_), rounds=rounds)
     fold = np.array([fold_of(row.group) for row in table.rows], dtype=np.int64)
     task = _Task(table=table, fold=fold, layout=layout, offsets=offsets, rounds=rounds)
+    ticks.judge(table, task.predict_steps(offsets), "in the fit")
     calibrations, left_out_s = _fit_folds(task, ticks)
+    ticks.judge(table, left_out_s, "where left out")
     sources: list[Unseen] = []
     without = {what: _left_out(task, what, ticks, sources) for what in lefts}
     residuals = _residuals(table, left_out_s, without)
@@ -310,15 +315,20 @@ def refit(rows: tuple[Row, ...] | None = None, *, quick: bool = False, progress:
 
 
 class _Ticks:
-    """Tells how many of the fits are done."""
+    """Tells how many of the fits are done, and how far off the best one is."""
 
-    def __init__(self, progress: Progress, total: int) -> None:
+    def __init__(self, progress: ProgressCallback, total: int) -> None:
         self._progress, self._total, self._done = progress, total, 0
+        self._best = ""
 
     def next(self, what: str) -> None:
         """A fit begins."""
-        self._progress(what, self._done, self._total)
+        self._progress(self._done, self._total, what, self._best)
         self._done += 1
+
+    def judge(self, table: Dataset, predicted_s: Array, what: str) -> None:
+        """Rows were predicted."""
+        self._best = f"{float(np.abs(predicted_s / table.measured_s - 1).mean()):.1%} off {what}"
 
 
 def _fit_folds(task: _Task, ticks: _Ticks) -> tuple[FittedParameters, Array]:

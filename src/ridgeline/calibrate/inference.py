@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
@@ -32,6 +32,7 @@ from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import MissingNumber
 from ridgeline.core.files import write_text
+from ridgeline.core.waits import ProgressCallback, ignore_progress
 from ridgeline.cost import (
     SERVING_PARAMETERS,
     Calibration,
@@ -71,7 +72,7 @@ def shipped_folds() -> ShippedServing:
     )
 
 
-def priced_runs(rows: Sequence[Row], calibration: Calibration | None = None) -> tuple[list[PricedRun], list[Skipped]]:
+def priced_runs(rows: Iterable[Row], calibration: Calibration | None = None) -> tuple[list[PricedRun], list[Skipped]]:
     """Rows as priced runs, and those that cannot be predicted with their reasons."""
     used = calibration or default_calibration()
     runs: list[PricedRun] = []
@@ -93,7 +94,7 @@ def kind_of_run(run: PricedRun) -> str:
     return f"{run.item.kind}/{run.item.asked}"
 
 
-def validate_inference(rows: Sequence[Row], calibration: Calibration | None = None) -> Validation:
+def validate_inference(rows: Iterable[Row], calibration: Calibration | None = None) -> Validation:
     """The cases of a table of serving runs, each in its metric's own unit."""
     runs, skipped_rows = priced_runs(rows, calibration)
     shipped_fit = shipped_folds()
@@ -118,10 +119,12 @@ def validate_inference(rows: Sequence[Row], calibration: Calibration | None = No
     return Validation(kind="inference", cases=cases, skipped=tuple(skipped_rows))
 
 
-def refit_serving() -> JsonObject:
+def refit_serving(progress: ProgressCallback = ignore_progress) -> JsonObject:
     """Fit the bundled rows, write the parameters that ship, and say what they are worth."""
     _, rows = read_table(TRUTH / INFERENCE, ("inference",))
+    progress(0, 2, f"{len(rows)} rows, priced")
     runs, skipped_rows = priced_runs(rows)
+    progress(1, 2, f"{len(runs)} runs, cross-validated")
     fit = cross_validate_serving(runs, f"{len(runs)} rows of {INFERENCE}")
     measured_s = np.array([run.item.measured for run in runs])
     own_predicted = run_columns(runs).predict_runs(run_values(runs, fit.full))

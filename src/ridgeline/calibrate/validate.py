@@ -50,6 +50,7 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.core.table import decode
+from ridgeline.core.waits import ProgressCallback, ignore_progress, until_stopped
 from ridgeline.cost import Calibration, Choice, default_calibration, owners
 from ridgeline.cost.pricing import ParameterColumns
 from ridgeline.plan.check import check
@@ -127,12 +128,14 @@ Span = tuple[float, float]
 
 
 def validate(
-    path: Path | str | None = None, where: Iterable[str] = (), *, frozen: bool = False, profile: Choice = None
-) -> Validation:
+    path: Path | str | None = None, where: Iterable[str] = (), *, frozen: bool = False, profile: Choice = None,
+    progress: ProgressCallback = ignore_progress,
+) -> Validation:  # fmt: skip
     """Predict the rows of a table, or the bundled ones, and hold each prediction against its measurement.
 
     frozen    only the bundled rows of frozen sources, which are left out otherwise
     profile   measured kernels: a file, `none`, or `aiconfigurator:CHIP`; absent: those that ship with Ridgeline
+    progress  hears of every row; where it answers False the rows until then are validated
 
     >>> checked = validate(where=["source=h200"])
     >>> len(checked.cases), all(case.cross_validated for case in checked.cases)
@@ -148,19 +151,19 @@ def validate(
             raise InputError(
                 Problem(path="--frozen", given=opened_text, expected="a frozen source", todo="leave --frozen out")
             )
-        table = dataset_of(pick(rows, where), profiles)
+        table = dataset_of(until_stopped(pick(rows, where), progress, "rows"), profiles)
         strangers = [False] * len(table.rows) if frozen else None  # no fit has seen anything of their sources
         return validation_of(table, shipped_parameters(profiles), own=strangers)
     if frozen:
         raise InputError(Problem(path="--frozen", given=str(path), expected="no FILE: frozen sources are bundled rows"))
     if str(path) == PUBLISHED and not Path(path).exists():
         runs = {run.row.id: run for run in published_runs()}
-        selected_rows = pick([run.row for run in runs.values()], where)
+        selected_rows = until_stopped(pick([run.row for run in runs.values()], where), progress, "published runs")
         table = dataset_of(selected_rows, profiles, lambda row: runs[row.id].scenario)
         return validation_of(table, shipped_parameters(profiles), own=[runs[row.id].is_fitted for row in table.rows])
     is_bundled_table = str(path) in PREDICTED[1:] and not Path(path).exists()
     kind, rows = read_table(TRUTH / f"{path}.csv" if is_bundled_table else path, PREDICTED)
-    selected_rows = pick(rows, where)
+    selected_rows = until_stopped(pick(rows, where), progress, f"rows of {kind}")
     match kind:
         case "collectives":
             return validate_collectives(selected_rows)

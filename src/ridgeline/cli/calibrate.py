@@ -1,21 +1,23 @@
 """Turn `ridgeline validate` and `ridgeline fit` into calls of the library.
 
-0  done        1  `fit --check` found a table that is out of date        2  the input cannot be used
+0    done        1  `fit --check` found a table that is out of date        2  the input cannot be used
+130  stopped; `validate` and `fit --with` print what there is so far
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 
 import ridgeline
+from ridgeline.cli.refuse import STOPPED
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import answer, check_outputs, print_json, progress_bar
+from ridgeline.cli.terminal import ProgressLine, answer, check_outputs, print_json, progress_bar
 from ridgeline.core.files import write_text
+from ridgeline.core.waits import write_together
 
 
 def validate(
@@ -27,14 +29,28 @@ def validate(
     from ridgeline.calibrate.validation import Validation, ValidationReport
 
     check_outputs(html)
-    result = ridgeline.validate(
-        table, where or (), frozen=frozen, profile=profile, next_=next_, calibration=calibration, anchor=anchor or ()
-    )
-    if html is not None:
+    with progress_bar("validating", json=json, stoppable=True) as wait:
+        result = ridgeline.validate(
+            table, where or (), frozen=frozen, profile=profile, next_=next_, calibration=calibration,
+            anchor=anchor or (), progress=wait,
+        )  # fmt: skip
+    if not isinstance(result, Validation):
+        answer(result, json)
+        return
+    if html is not None and not wait.stopped:
         from ridgeline.report import page
 
         write_text(html, page(result, table.name if table else "the bundled rows"))
-    answer(ValidationReport(validation=result) if json and isinstance(result, Validation) else result, json)
+    answer(ValidationReport(validation=result) if json else result, json)
+    _end_if_stopped(wait, json)
+
+
+def _end_if_stopped(wait: ProgressLine, json: bool) -> None:
+    """Say what an answer that was asked for before its end lacks, and leave."""
+    if wait.stopped:
+        if not json:
+            say(f"ridgeline: stopped while {wait.reached}; nothing was written", err=True)
+        raise typer.Exit(STOPPED)
 
 
 def fit(
@@ -57,18 +73,19 @@ def fit(
         _refit_serving(json)
         return
     if tables and output is None:
-        for path in report.write_current():
-            say(f"wrote {path}", err=True)
+        _write_current(json)
         return
     if check and output is None:
-        _check(report.stale_tables())
+        _check(report.stale_tables(), json)
         return
     root = report.checkout() if nested or not quick else None
-    with _progress() as tell:
-        fits = ridgeline.fit(quick=quick, nested=nested, write=root is not None, output=output, progress=tell)
+    with progress_bar("fitting", json=json) as wait:
+        fits = ridgeline.fit(quick=quick, nested=nested, write=root is not None, output=output, progress=wait)
     sheet = fits if isinstance(fits, dict) else fits.accuracy
     if root is not None:
-        for path in report.write_tables(sheet, root):
+        with write_together():
+            paths = list(report.write_tables(sheet, root))
+        for path in paths:
             say(f"wrote {path.relative_to(root)}", err=True)
     if json:
         print_json(sheet)
@@ -78,7 +95,8 @@ def fit(
 
 def _refit_serving(json: bool) -> None:
     """Derive the parameters of serving again, write them, and tell errors by kind of row."""
-    sheet = ridgeline.fit(serving=True)
+    with progress_bar("fitting", json=json) as wait:
+        sheet = ridgeline.fit(serving=True, progress=wait)
     if json:
         print_json(sheet)
         return
@@ -87,14 +105,29 @@ def _refit_serving(json: bool) -> None:
         say(f"{kind:28} {errors['n']:5} rows   mean {errors['mape']:.1%} off")
 
 
-def _check(stale: Sequence[str]) -> None:
+def _write_current(json: bool) -> None:
+    """Write the accuracy tables as the shipped parameters give them."""
+    from ridgeline.report import write_current
+
+    written_paths = list(write_current())
+    for path in written_paths:
+        say(f"wrote {path}", err=True)
+    if json:
+        print_json({"kind": "accuracy tables", "written": [str(path) for path in written_paths]})
+
+
+def _check(stale: Sequence[str], json: bool) -> None:
     """Say which tables are out of date, with exit code 1, or that none is."""
-    for line in stale[:20]:
-        say(f"ridgeline: {line}", err=True)
-    if stale:
+    if json:
+        print_json({"kind": "accuracy tables", "stale": list(stale)})
+    elif stale:
+        for line in stale[:20]:
+            say(f"ridgeline: {line}", err=True)
         say("ridgeline: run `ridgeline fit` and commit what it writes", err=True)
+    else:
+        say("accuracy tables are as the shipped parameters give them")
+    if stale:
         raise typer.Exit(1)
-    say("accuracy tables are as the shipped parameters give them")
 
 
 def _fit_own(runs: Sequence[str], output: Path | None, json: bool) -> None:
@@ -102,12 +135,15 @@ def _fit_own(runs: Sequence[str], output: Path | None, json: bool) -> None:
     from ridgeline.report import fit_with_text
 
     check_outputs(output)
-    with _progress() as tell:
-        fits = ridgeline.fit(*runs, output=output, progress=tell)
+    with progress_bar("fitting", json=json, stoppable=True) as wait:
+        fits = ridgeline.fit(*runs, output=output, progress=wait)
     if json:
         print_json(fits)
+    else:
+        say(fit_with_text(fits))
+    _end_if_stopped(wait, json)
+    if json:
         return
-    say(fit_with_text(fits))
     if output is not None:
         say(f"{output}: {len(fits.calibration.offsets)} offsets; use it with `--calibration {output}`")
 
@@ -117,8 +153,8 @@ def _fit_collectives(json: bool, *, write: bool) -> None:
     from ridgeline.calibrate.collectives import in_sample
     from ridgeline.cost.library_times import SHIPPED_LIBRARY_TIMES
 
-    with _progress() as tell:
-        fits = ridgeline.fit(collectives=True, write=write, progress=tell)
+    with progress_bar("fitting", json=json) as wait:
+        fits = ridgeline.fit(collectives=True, write=write, progress=wait)
     if write:
         say(f"wrote {SHIPPED_LIBRARY_TIMES}", err=True)
     if json:
@@ -133,9 +169,3 @@ def _fit_collectives(json: bool, *, write: bool) -> None:
         return
     for name, value in fits.values.items():
         say(f"{name:24} {value:9.4g}")
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    with progress_bar("fitting") as tell:
-        yield lambda what, done, total: tell(done, total, what)

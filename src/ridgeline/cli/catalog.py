@@ -7,6 +7,7 @@ file for other verbs.
 from __future__ import annotations
 
 import json as codec
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ import typer
 
 import ridgeline
 from ridgeline import api
-from ridgeline.cli.streams import note, say
+from ridgeline.cli.streams import is_unicode, note, say
 from ridgeline.cli.terminal import check_outputs, console, print_json
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
@@ -72,15 +73,17 @@ def check(scenario: Path, settings: list[str] | None = None, json: bool = False)
     draw_entries([entry], console())
 
 
-def schema(
-    output: Path | None = None,
-    json: bool = False,  # noqa: ARG001
-) -> None:
-    """Print the JSON schema of scenario files, for editors that complete and check them."""
-    if output is None:
-        print_json(ridgeline.schema())
+def schema(verb: str = "", output: Path | None = None, json: bool = False) -> None:
+    """Print the JSON schema of scenario files, for editors that complete and check them, or of a verb's answers."""
+    from ridgeline.report import verb_schema
+
+    table = verb_schema(verb) if verb else ridgeline.schema()
+    if output is not None:
+        write_text(output, codec.dumps(table, indent=2) + "\n")
+    elif json:
+        print_json(table)
     else:
-        write_text(output, codec.dumps(ridgeline.schema(), indent=2) + "\n")
+        say(codec.dumps(table, indent=2, ensure_ascii=not is_unicode(sys.stdout)))
 
 
 def capture(model: str, output: Path | None = None, seq: int = 8192, json: bool = False) -> None:

@@ -14,7 +14,7 @@ import typer
 
 import ridgeline
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import print_json
+from ridgeline.cli.terminal import print_json, progress_bar
 from ridgeline.core.encode import plain
 from ridgeline.core.errors import InputError, Problem, UnitError
 from ridgeline.core.files import write_text
@@ -106,10 +106,11 @@ def import_run(
     output: Path | None = None, force: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     """Read a run's configuration into a scenario that `ridgeline predict` takes; say what could not be read."""
-    imported_run = ridgeline.import_run(
-        source, target=target, system=system, model=model, seq=_tokens(seq), arguments=arguments or (),
-        environment=_variables(environment or []),
-    )  # fmt: skip
+    with progress_bar("reading", json=json) as wait:
+        imported_run = ridgeline.import_run(
+            source, target=target, system=system, model=model, seq=_tokens(seq), arguments=arguments or (),
+            environment=_variables(environment or []), progress=wait,
+        )  # fmt: skip
     text = scenario_text(imported_run)
     if output is not None:
         refuse_existing([output], force)

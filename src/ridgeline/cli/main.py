@@ -6,7 +6,6 @@ inside the verbs: `ridgeline --help` answers at once.
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import typer
 from ridgeline.cli.refuse import DONE, STOPPED, refuse, refuse_unwritable
 from ridgeline.cli.streams import finish, prepare, say, silence
 from ridgeline.cli.verbs import VERBS, questions_help, refuse_unknown_verb
+from ridgeline.core.waits import signals_to
 from ridgeline.version import __version__
 
 
@@ -92,22 +92,15 @@ def _run(arguments: list[str], interrupted: threading.Event) -> int:
 
 @contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """An event that tells whether Ctrl-C was pressed; a job that ignores interrupts goes on ignoring them."""
+    """An event that tells whether Ctrl-C was pressed, or SIGTERM sent; what a job ignores it goes on ignoring."""
     pressed = threading.Event()
-    handled = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or handled is signal.SIG_IGN:
-        yield pressed
-        return
 
     def interrupt(*_: object) -> None:
         pressed.set()
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGINT, interrupt)
-    try:
+    with signals_to(interrupt):
         yield pressed
-    finally:
-        signal.signal(signal.SIGINT, handled)
 
 
 if __name__ == "__main__":

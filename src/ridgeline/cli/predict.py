@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ import ridgeline
 from ridgeline import api
 from ridgeline.cli.refuse import UNUSABLE
 from ridgeline.cli.streams import note, say
-from ridgeline.cli.terminal import answer, check_outputs, print_json, progress_bar
+from ridgeline.cli.terminal import ProgressLine, answer, check_outputs, print_json, progress_bar
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 
@@ -49,7 +48,7 @@ def predict(
         conditions["background"] = background
     if straggler:
         conditions["straggler"] = straggler
-    with request_bar(built) as progress:
+    with request_bar(built, json) as progress:
         prediction = ridgeline.predict(
             built, calibration, anchor=anchor or (), profile=profile, causal=not full_attention, network=network,
             progress=progress, **conditions,
@@ -61,11 +60,11 @@ def predict(
         raise typer.Exit(UNUSABLE)
 
 
-def request_bar(scenario: Scenario) -> AbstractContextManager[Callable[..., None] | None]:
+def request_bar(scenario: Scenario, json: bool) -> AbstractContextManager[ProgressLine | None]:
     """A progress bar on standard error, where a scenario is one of many requests."""
     if scenario.workload.kind != "serve":
         return nullcontext()
-    return progress_bar(f"{scenario.model.id}: requests", LONG)
+    return progress_bar(f"simulating requests of {scenario.model.id}", LONG, json=json)
 
 
 def timeline(
@@ -127,7 +126,7 @@ def _write_requests(scenario: Scenario, output: Path | None, html: Path | None, 
 
     if output is not None or html is None:
         raise InputError(Problem(path="-o", given="a serve scenario", expected="--html FILE: requests over time"))
-    with request_bar(scenario) as tell:
+    with request_bar(scenario, json) as tell:
         prediction = refuse_impossible(predict_serving(scenario, api.priced_of(), sample=True, progress=tell))
     write_text(html, page(prediction))
     metrics = prediction.metrics

@@ -5,11 +5,11 @@
          `export` wrote nothing, for its files would no longer fit or be slower (--allow-misfit)
     2    the input cannot be used, nothing fits, or the answer cannot be written; the problems say why
     70   a mistake of Ridgeline's own
-    130  stopped by Ctrl-C
+    130  stopped by Ctrl-C or SIGTERM
     143  `plan`: stopped by SIGTERM, the best so far printed
 
-With `--json` every verb prints `{"possible": false, "problems": [{path, given, expected, todo, where}]}` on standard
-output for codes 2 and 70, and nothing on standard error.
+With `--json` every verb prints `{"schema_version": 1, "possible": false, "problems": [{path, given, expected, todo,
+where}]}` on standard output for codes 2 and 70, and nothing on standard error.
 """
 
 from __future__ import annotations

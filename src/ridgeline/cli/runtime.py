@@ -4,7 +4,7 @@
 1    run --verify: loss or a gradient differs; --dry: an op does; preflight: a chip, link or setting is wrong;
      doctor: a package that every verb needs is missing; bringup: an op is wrong, or with --faults one was not caught
 2    refused, a worker was lost, or the last checkpoint could not be written
-130  stopped by Ctrl-C, in order
+130  stopped by Ctrl-C or SIGTERM, in order; `characterize` writes the rows so far
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ridgeline.api import refuse_options
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import note, say
 from ridgeline.cli.terminal import answer, check_outputs, print_json, progress_bar, stderr_console
-from ridgeline.core.encode import to_json
+from ridgeline.core.encode import answer_json
 from ridgeline.core.files import write_text
 
 if TYPE_CHECKING:
@@ -151,12 +151,15 @@ def characterize(
         answer(merge_profiles(merge, output), json)
         return
     groups = [part.strip() for part in (only or "").split(",") if part.strip()]
-    with progress_bar("measuring") as tell:
+    journal = "the rows so far are in its journal, and --resume goes on with them"
+    with progress_bar("measuring", json=json, stoppable=True, written=journal) as wait:
         device_profile = ridgeline.characterize(
             device, minutes=minutes, output=output, resume=resume, only=groups, chip=chip, imports=imports or (),
-            backend=backend, seed=seed, progress=tell,
+            backend=backend, seed=seed, progress=wait,
         )  # fmt: skip
     answer(device_profile, json)
+    if device_profile.is_stopped:
+        raise typer.Exit(STOPPED)
 
 
 def preflight(
@@ -196,20 +199,21 @@ def bringup(
         if not json and not fault and faults is not None:
             answer(found, json)
 
-    found = ridgeline.bringup(
-        model, device, faults=faults or "", fault=fault, allow=allow or (), seed=seed, chip=chip, profile=profile,
-        save_fingerprint=save_fingerprint, graph_breaks=graph_breaks, msprobe=msprobe, folder=repros,
-        tell=None if json else note, each=show,
-    )  # fmt: skip
+    with progress_bar("bringing up", json=json, stoppable=True) as wait:
+        found = ridgeline.bringup(
+            model, device, faults=faults or "", fault=fault, allow=allow or (), seed=seed, chip=chip, profile=profile,
+            save_fingerprint=save_fingerprint, graph_breaks=graph_breaks, msprobe=msprobe, folder=repros,
+            progress=wait, each=show,
+        )  # fmt: skip
     if html is not None:
         from ridgeline.report import page
 
         write_text(html, page(found))
     if report is not None:
-        write_text(report, codec.dumps(to_json(found), indent=1, allow_nan=False) + "\n")
+        write_text(report, codec.dumps(answer_json(found), indent=1, allow_nan=False) + "\n")
     answer(found, json)
     is_right = found.caught == len(found.faults) if isinstance(found, FaultsReport) else found.right
-    raise typer.Exit(0 if is_right else 1)
+    raise typer.Exit(STOPPED if wait.stopped else 0 if is_right else 1)
 
 
 def _outputs(html: Path | None, output: Path | None) -> tuple[Path | None, Path | None]:

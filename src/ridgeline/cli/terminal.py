@@ -5,8 +5,8 @@ from __future__ import annotations
 import json as codec
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
@@ -15,9 +15,11 @@ import typer
 from ridgeline.cli.streams import Trimmed, is_unicode, say
 from ridgeline.core.errors import UnitError
 from ridgeline.core.files import refuse_unwritable
+from ridgeline.core.waits import signals_to
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress as Bar
 
 PIPED = 160  # columns where neither a terminal nor COLUMNS says how wide it is
 NARROWEST, WIDEST = 20, 10_000  # columns that COLUMNS may say
@@ -54,28 +56,70 @@ def stderr_console() -> Console:
     return Console(stderr=True)
 
 
+class ProgressLine:
+    """Whoever sits at the terminal: is shown how far a wait is and the best so far, and may ask to stop.
+
+    stopped   whether they did, and it was heard
+    """
+
+    def __init__(self, verb: str, least: int, bar: Bar | None) -> None:
+        self._verb, self._least, self._bar = verb, least, bar
+        self._is_heard, self._is_asked = False, False
+        self.reached, self.stopped = verb, False
+
+    def __call__(self, done: int, total: int, what: str = "", best: str = "") -> bool:
+        part = f" {done:,} of {total:,}" if total else ""
+        self.reached = "".join([self._verb, part, f", {what}" if what else "", f"; so far {best}" if best else ""])
+        if self._bar is not None:
+            from rich.markup import escape
+
+            words = " ".join(filter(None, [self._verb, what, f"({best} so far)" if best else ""]))
+            task, is_visible = self._bar.task_ids[0], total >= self._least
+            self._bar.update(task, description=escape(words), completed=done, total=total or None, visible=is_visible)
+        self._is_heard, self.stopped = True, self._is_asked
+        return not self.stopped
+
+    def ask_to_stop(self, *_: object) -> None:
+        """Take a signal: the first one asks to stop where a wait tells how far it is, any other interrupts."""
+        if self._is_asked or not self._is_heard:
+            raise KeyboardInterrupt
+        self._is_asked = True
+
+
 @contextmanager
-def progress_bar(verb: str, least: int = 0) -> Iterator[Callable[..., None]]:
-    """A bar on standard error where that is a terminal, for at least so many; it is told how many are done, of how many
-    in all, and what is done next."""
-    from rich.progress import Progress
+def progress_bar(
+    verb: str, least: int = 0, *, json: bool = False, stoppable: bool = False, written: str = "nothing was written"
+) -> Iterator[ProgressLine]:
+    """A line on standard error that follows a wait of at least so many pieces; without a terminal, or where the answer
+    is for programs, nothing is shown. Ctrl-C and SIGTERM end the wait with a word of what was reached.
 
-    with Progress(console=stderr_console(), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(verb, total=None, visible=not least)
+    stoppable   the first of them asks to stop, and the wait ends with an answer; only the second one interrupts
+    written     what is true of files where a wait is interrupted
+    """
+    with ExitStack() as stack:
+        bar = None
+        if sys.stderr.isatty() and not json:
+            from rich.progress import Progress
 
-        def tell(done: int, total: int, what: str = "") -> None:
-            words = f"{verb} {what}" if what else verb
-            bar.update(task, description=words, completed=done, total=total, visible=total >= least)
-
-        yield tell
+            bar = stack.enter_context(Progress(console=stderr_console(), transient=True))
+            bar.add_task(verb, total=None, visible=not least)
+        line = ProgressLine(verb, least, bar)
+        try:
+            with signals_to(line.ask_to_stop) if stoppable else nullcontext():
+                yield line
+        except KeyboardInterrupt:
+            stack.close()
+            if not json:
+                say(f"ridgeline: stopped while {line.reached}; {written}", err=True)
+            raise
 
 
 def print_json(value: object) -> None:
     """Print a result, or a table of JSON, for programs; NaN would be our mistake. An ASCII terminal gets escapes."""
-    from ridgeline.core.encode import to_json
+    from ridgeline.core.encode import answer_json
 
     escaped = not is_unicode(sys.stdout)
-    say(codec.dumps(to_json(value), indent=2, ensure_ascii=escaped, allow_nan=False))
+    say(codec.dumps(answer_json(value), indent=2, ensure_ascii=escaped, allow_nan=False))
 
 
 def answer(result: object, json: bool) -> None:

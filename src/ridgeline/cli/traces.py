@@ -41,7 +41,7 @@ def analyze(
     from ridgeline.trace import Analysis
 
     check_outputs(html)
-    with plain_files(traces) as paths, progress_bar("reading") as tell:
+    with plain_files(traces) as paths, progress_bar("reading", json=json) as tell:
         result = ridgeline.analyze(
             *paths, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit, what_if=what_if or [],
             model=model, capture=capture, progress=tell,
@@ -150,7 +150,7 @@ def explain(
     check_outputs(output)
     if not traces:
         refuse_options("a trace with it: residuals are of a prediction and a trace", f"drop -o {output}", output=output)
-    with plain_files(traces or []) as paths, progress_bar("requests", LONG) as tell:
+    with plain_files(traces or []) as paths, progress_bar("explaining", LONG, json=json) as tell:
         result = ridgeline.explain(
             scenario, *paths, policy=policy, classes=classes, settings=settings or (), calibration=calibration,
             profile=profile, anchor=anchor, force=force, progress=tell,

@@ -1,5 +1,5 @@
-"""Turn frozen dataclasses into tables: `encode` for files that decode to them, `to_json` for what `--json` prints;
-`toml_text` writes a table.
+"""Turn frozen dataclasses into tables: `encode` for files that decode to them, `to_json` for results and `answer_json`
+for what `--json` prints; `toml_text` writes a table.
 
 `encode` is the inverse of ``core.table``: defaults are left out. `to_json` prints a result. Its class is the contract:
 every field is a key of the same name, unless the class lists its keys in a string called ``JSON``.
@@ -31,6 +31,8 @@ from ridgeline.core.evidence import Evidence
 from ridgeline.core.table import flat, hints, keyed_union
 from ridgeline.core.units import DECIMAL
 
+SCHEMA_VERSION = 1  # of the keys that `--json` prints; docs/stability.md says when it rises
+VERSION_KEY = "schema_version"
 NANOSECONDS_PER_US = 1000
 ENTRY = re.compile(
     r"(?P<mark>[*-]?)(?P<name>[\w.]*)(?P<sparse>\?)?(?:=(?P<path>'[^']*'|[\w.]+))?"
@@ -96,7 +98,7 @@ def plain(value: object, record: Callable[[object], JsonValue] = encode) -> Json
 
 
 def to_json(value: object) -> JsonValue:
-    """A result as `--json` prints it; what is a table of JSON already passes unchanged.
+    """A result as a table of JSON; what is one already passes unchanged.
 
     >>> @dataclass(frozen=True, slots=True, kw_only=True)
     ... class Part:
@@ -108,6 +110,18 @@ def to_json(value: object) -> JsonValue:
     [{'kind': 'part', 'class': 'matmul', 'busy_us': 1.5}]
     """
     return plain(value, _record)
+
+
+def answer_json(value: object) -> JsonValue:
+    """An answer as `--json` prints it: the version of its keys, then the keys; in a list every entry has it.
+
+    >>> answer_json({"kind": "part"})
+    {'schema_version': 1, 'kind': 'part'}
+    """
+    table = to_json(value)
+    if isinstance(table, list):
+        return [answer_json(entry) for entry in table]
+    return {VERSION_KEY: SCHEMA_VERSION, **table} if isinstance(table, dict) else table
 
 
 def _record(value: object) -> JsonObject:

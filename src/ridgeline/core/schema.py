@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.dtype import ALIASES, DTYPES, DType
-from ridgeline.core.encode import json_keys
+from ridgeline.core.encode import SCHEMA_VERSION, VERSION_KEY, json_keys
 from ridgeline.core.evidence import Evidence, Quoted
 from ridgeline.core.table import AtLeast, Doc, QuantityUnit, TypeHint, Via, flat, hints, keyed_union
 
@@ -97,14 +97,20 @@ def _plain(hint: TypeHint, marks: tuple[object, ...]) -> Schema:
 # -- results ----------------------------------------------------------------------------------------------------------
 
 MEANING = re.compile(r"(\w+(?:, \w+)*) {2,}(\S.*)")  # a line of a docstring: keys, then what they mean
+VERSION: Schema = {"const": SCHEMA_VERSION, "description": "of the keys: it rises when one changes or goes"}
 PLAIN = MappingProxyType({str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"})
 
 
 def result_schema(title: str, kinds: Sequence[type]) -> Schema:
-    """The schema of results as `core.encode.to_json` prints them; the records inside are definitions of their own."""
+    """The schema of answers as `core.encode.answer_json` prints them; the records inside are definitions of their own.
+
+    An answer must have the version of its keys. A result that stands inside another one has none.
+    """
     records = {record.__name__: record_schema(record) for record in reachable_kinds(kinds)}
+    for kind in kinds:
+        records[kind.__name__]["properties"] = {VERSION_KEY: VERSION} | records[kind.__name__]["properties"]
     refs = [{"$ref": f"#/$defs/{kind.__name__}"} for kind in kinds]
-    head = refs[0] if len(refs) == 1 else {"oneOf": refs}
+    head = {**(refs[0] if len(refs) == 1 else {"oneOf": refs}), "required": [VERSION_KEY]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **head, "$defs": records}
 
 

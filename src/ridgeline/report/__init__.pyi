@@ -18,6 +18,7 @@ from ridgeline.report.plan import draw_reasons as draw_reasons
 from ridgeline.report.results import draw as draw
 from ridgeline.report.results import page as page
 from ridgeline.report.results import refuse_page as refuse_page
+from ridgeline.report.results import verb_schema as verb_schema
 from ridgeline.report.results import write_picture as write_picture
 from ridgeline.report.run import step_line as step_line
 from ridgeline.report.show import entries as entries

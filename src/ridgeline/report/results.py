@@ -70,6 +70,10 @@ def verb_schema(verb: str) -> Schema:
     >>> verb_schema("query")["$defs"]["QueryAnswer"]["required"]
     ['kind', 'sql', 'columns', 'rows', 'truncated', 'warnings']
     """
+    from ridgeline.core.errors import InputError, Problem
     from ridgeline.core.schema import result_schema
 
+    if verb not in RESULTS:
+        expectation = f"a verb whose answers have one: {', '.join(sorted(RESULTS))}"
+        raise InputError(Problem(path="VERB", given=repr(verb[:80]), expected=expectation))
     return result_schema(verb, results_of(verb))

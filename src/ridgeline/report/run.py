@@ -163,6 +163,8 @@ def draw_characterization(found: Characterization, console: Console) -> None:
         console.print(clean(f"beside other work: {sentence}"))
     counts = ", ".join(f"{count} {op}" for op, count in found.counts.items())
     console.print(clean(f"{found.path}: {sum(found.counts.values())} rows ({counts}); {found.left} cases left out"))
+    if found.is_stopped:
+        console.print("stopped: `--resume` goes on with what is left")
 
 
 # -- doctor -----------------------------------------------------------------------------------------------------------

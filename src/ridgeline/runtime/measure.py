@@ -7,19 +7,21 @@ import io
 import math
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import parse_table, read_text, refuse_unwritable
+from ridgeline.core.units import format_quantity
+from ridgeline.core.waits import ProgressCallback, ignore_progress
 from ridgeline.hardware.device_names import packed_names
 from ridgeline.hardware.load import CHIPS
 from ridgeline.runtime.probe.case import GROUPS, KernelCase
 from ridgeline.runtime.probe.ranks import find_world
 from ridgeline.runtime.probe.session import VERSION, Outcome, measure_ranks, merge_files, replace_file
-from ridgeline.runtime.probe.supervisor import Refused, Settings, ignore_progress
+from ridgeline.runtime.probe.supervisor import Refused, Settings
 from ridgeline.version import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -65,7 +67,6 @@ def _members() -> list[tuple[str, str]]:
 
 LONGEST_MINUTES = 24 * 60
 BIGGEST_PROFILE = 64 << 20  # bytes
-Progress = Callable[[int, int, str], None]  # cases done, cases planned, the next one in words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +98,15 @@ class Characterization(Outcome):
     path       the profile it wrote
     head       what was measured on: chip, device, host, software
     rows       one table a measurement, as the file holds them
-    left       cases that the time box left out
+    left       cases that the time box, or whoever stopped it, left out
+    stopped    whether it was stopped: `--resume` goes on
     """
 
     path: Path
 
     JSON = """
         kind='characterization' output=path chip device software minutes rows=counts ceilings
-        failures=failure_counts left waited
+        failures=failure_counts left waited stopped=is_stopped
     """
 
     @property
@@ -167,7 +169,7 @@ def characterize(
     imports: Sequence[str] = (),
     backend: str = "",
     seed: int = 0,
-    progress: Progress = ignore_progress,
+    progress: ProgressCallback = ignore_progress,
 ) -> Characterization:
     """Measure compute, memory, host and links of a torch device, and write the profile.
 
@@ -180,6 +182,7 @@ def characterize(
     chip       catalog id, where the device's name does not tell
     imports    packages that register a device or further ops
     backend    of torch.distributed, under torchrun; the device's own if empty
+    progress   hears of every case; where it answers False the profile has the rows until then, and `resume` goes on
     """
     path = Path(output)
     _check(minutes, only, chip, path, imports)
@@ -187,8 +190,9 @@ def characterize(
     settings = Settings(device=device, minutes=minutes, imports=tuple(imports), seed=seed)
     world = find_world()
 
-    def watch(count: int, total: int, case: KernelCase) -> None:
-        progress(count, total, f"{case.kernel.op} {case.kernel.impl} {case.kernel.dtype}".strip())
+    def watch(count: int, total: int, case: KernelCase, rows: Sequence[JsonObject]) -> bool | None:
+        what = f"{case.kernel.op} {case.kernel.impl} {case.kernel.dtype}".strip()
+        return progress(count, total, what, best_product(rows))
 
     try:
         outcome = measure_ranks(
@@ -199,7 +203,9 @@ def characterize(
         raise InputError(
             Problem(path="--device", given=f"{device!r}: {wrong}", expected="a device torch can use", todo=todo)
         ) from None
-    return Characterization(path=path, head=outcome.head, rows=outcome.rows, left=outcome.left)
+    return Characterization(
+        path=path, head=outcome.head, rows=outcome.rows, left=outcome.left, is_stopped=outcome.is_stopped
+    )
 
 
 def merge_profiles(paths: Iterable[Path | str], output: Path | str) -> Characterization:
@@ -246,6 +252,13 @@ def _check(minutes: float, only: Sequence[str], chip: str | None, path: Path, im
     if chip is not None:
         CHIPS[chip]
     refuse_unwritable(path)
+
+
+def best_product(rows: Iterable[JsonMapping]) -> str:
+    """The fastest product of a run so far, in words; empty before there is one."""
+    products = (row for row in rows if row["op"] == "gemm" and row.get("ok"))
+    best = max(best_measured(products), key=lambda ceiling: ceiling.value, default=None)
+    return f"{format_quantity(best.value, best.unit)} in {best.dtype}" if best else ""
 
 
 DIMS = ("m", "n", "k", "bytes", "kind", "cold", "pinned", "impl")

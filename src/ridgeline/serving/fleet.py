@@ -87,7 +87,7 @@ class FleetRun:
 
 TICK_S = 1.0  # how often an autoscaler looks
 FEED = 1000  # requests between two reports of progress
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], object]
 """Told how many requests of how many have been sent."""
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_text
+from ridgeline.core.waits import ProgressCallback, ignore_progress
 from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.imports.run_files import BIGGEST_TEXT, Checkout, RunFiles, top_of
@@ -61,6 +62,7 @@ def import_run(
     seq: int | None = None,
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    progress: ProgressCallback = ignore_progress,
 ) -> Imported:
     """What a run's configuration says: a file, a folder of files, or texts by name. Text is parsed, never executed.
 
@@ -71,7 +73,8 @@ def import_run(
     """
     call = call_of(str(source)) if isinstance(source, (str, Path)) else None
     source = call.path if call is not None else source
-    files = read_files(Path(source)) if isinstance(source, (str, Path)) else RunFiles(source, Checkout())
+    files = read_files(Path(source), progress) if isinstance(source, (str, Path)) else RunFiles(source, Checkout())
+    progress(len(files), len(files), "what they mean")
     files.checkout.arguments = (*(call.arguments if call else ()), *arguments)
     files.checkout.environment = {**(call.environment if call else {}), **(environment or {})}
     files.checkout.model = model
@@ -146,7 +149,7 @@ def on_system(found: Imported, name: str) -> Imported:
     return run_on_system
 
 
-def read_files(path: Path) -> RunFiles:
+def read_files(path: Path, progress: ProgressCallback = ignore_progress) -> RunFiles:
     """The configuration files of a folder (not of folders below it), or the one file, by name.
 
     `recipes.py::name` picks one of several functions in a Python file; the name stays with the file's.
@@ -167,5 +170,8 @@ def read_files(path: Path) -> RunFiles:
             Problem(path="", given=given_text, expected=expected_text, todo="name the file itself", where=str(path))
         )
     folder = Path(os.path.realpath(path))
-    texts = {part.name: read_text(part, BIGGEST_TEXT) for part in paths_named}
+    texts: dict[str, str] = {}
+    for part in paths_named:
+        progress(len(texts), len(paths_named), part.name)
+        texts[part.name] = read_text(part, BIGGEST_TEXT)
     return RunFiles(texts, Checkout(folder=folder, top=top_of(folder)))

@@ -98,7 +98,7 @@ def test_refit_gives_the_same_twice() -> None:
 
 
 def test_progress_counts_every_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[str, int, int]] = []
+    told: list[tuple[int, int, str, str]] = []
 
     def unmoved(table: Dataset, *_: object, start: Array | None = None, **__: object) -> tuple[OffsetLayout, Array]:
         layout = layout_of(table)
@@ -107,8 +107,10 @@ def test_progress_counts_every_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refitting, "fit", unmoved)
     found = refit(some(), progress=lambda *what: told.append(what))
     groups = {item.group for item in PARAMETERS.values()}
-    assert [done for _, done, _ in told] == list(range(told[0][2]))
-    assert told[0][2] == 1 + fitting.FOLDS * (1 + len(groups)) + 3  # one source, one engine, one family of chips
+    assert [done for done, *_ in told] == list(range(told[0][1]))
+    assert told[0][1] == 1 + fitting.FOLDS * (1 + len(groups)) + 3  # one source, one engine, one family of chips
+    assert "off in the fit" in told[1][3]
+    assert "off where left out" in told[-1][3]
     assert {entry["group"] for entry in found.accuracy["ablation"]} == groups
     assert all(entry["buys"] == 0 for entry in found.accuracy["ablation"])
     assert set(found.accuracy["left_out_sources"]["sources"]) == {"llmfoundry"}

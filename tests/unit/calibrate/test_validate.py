@@ -250,7 +250,7 @@ class TestCommand:
         table, made = write(tmp_path / "mine.csv", [cells()]), tmp_path / "page.html"
         code, out, _ = run(capsys, monkeypatch, "validate", str(table), "--json", "--html", str(made))
         assert code == 0
-        assert set(json.loads(out)) == KEYS
+        assert set(json.loads(out)) == {"schema_version", *KEYS}
         assert made.read_text(encoding="utf-8").startswith("<!doctype html>")
 
     def test_tables(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def test_files_are_not_overwritten_unless_forced(tmp_path: Path) -> None:
 def test_json_names_every_decision() -> None:
     words = ["export", EXAMPLE, "--to", "megatron", "--set", "plan.schedule=zbv", "--json"]
     sheet = json.loads(run(*words, "--allow-misfit"))
-    assert set(sheet) == {"target", "version", "files", "expressed", "implied", "lost", "check"}
+    assert set(sheet) == {"schema_version", "target", "version", "files", "expressed", "implied", "lost", "check"}
     assert {part["path"] for part in sheet["lost"]} >= {"plan.schedule.name", "plan.placement"}
 
 

@@ -100,7 +100,7 @@ def working(folder: Path) -> dict[str, list[list[str]]]:
     return {
         "show": [["chips"], ["models"], ["h100-sxm", "--sources"], ["llama3-8b"], ["zbv"], ["64xh100-sxm"]],
         "check": [[run]],
-        "schema": [[]],
+        "schema": [[], ["predict"]],
         "predict": [[run]],
         "timeline": [[run, "-o", str(out / "t.json")]],
         "plan": [["llama3.2-1b", "--on", "1xh100-sxm", "--global-batch", "4", "--no-refine"]],
@@ -119,6 +119,12 @@ def working(folder: Path) -> dict[str, list[list[str]]]:
     }
 
 
+def tables(text: str) -> list[dict[str, object]]:
+    """The answer that was printed, or the answers of a list."""
+    answer = json.loads(text)
+    return answer if isinstance(answer, list) else [answer]
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_every_verb_answers_on_every_terminal(encoding: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = ridgeline(monkeypatch, "export", str(folder / "run.toml"), "--to", "megatron", "--force", "-o",
@@ -131,8 +137,8 @@ def test_every_verb_answers_on_every_terminal(encoding: str, folder: Path, monke
             for arguments in ([verb, *words], [verb, *words, "--json"]):
                 ended = ridgeline(monkeypatch, *arguments, encoding=encoding)
                 assert ended.code == 0, (arguments, ended.err)
-                if "--json" in arguments and verb != "fit":
-                    json.loads(ended.out)
+                if "--json" in arguments:
+                    assert {next(iter(table.items())) for table in tables(ended.out)} == {("schema_version", 1)}
                 assert not [line for line in ended.out.splitlines() if line != line.rstrip()], arguments
 
 
@@ -210,6 +216,7 @@ def _fault(ended: Ended, words: list[str]) -> str:
     except ValueError:
         return f"{ended}"
     told = answer["problems"] and all(set(one) == KEYS and one["given"] for one in answer["problems"])
+    told = told and answer["schema_version"] == 1
     return "" if told and answer["possible"] is False and not ended.err else f"{ended}"
 
 
@@ -356,16 +363,17 @@ def test_a_job_that_ignores_interrupts_goes_on(folder: Path) -> None:
     assert json.loads(done.stdout)["possible"]
 
 
-def test_an_interrupt_of_a_verb_is_130(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_of_a_verb_is_130(which: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def pressed(*_: object, **__: object) -> None:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(which)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.signal(which, signal.default_int_handler)
     try:
         monkeypatch.setattr("ridgeline.sim.predict_step.predict", pressed)
         ended = ridgeline(monkeypatch, "predict", str(folder / "run.toml"))
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(which, before)
     assert (ended.code, ended.out) == (130, "")
     assert "Traceback" not in ended.err
 

@@ -16,7 +16,7 @@ from ridgeline.cli.main import command_line
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.formats.files import read_algorithm, read_collective, write_algorithm
 from ridgeline.comm.verify import AlgorithmVerification
-from ridgeline.core.encode import to_json
+from ridgeline.core.encode import answer_json
 from ridgeline.core.errors import InputError
 from ridgeline.report.results import verb_schema
 
@@ -30,7 +30,7 @@ def verify_file(path: Path) -> tuple[Algorithm, AlgorithmVerification]:
 
 def test_the_answer_and_its_json() -> None:
     found = ridgeline.collective("allreduce", on="8xh100-sxm", size="1 GB")
-    sheet = to_json(found)
+    sheet = answer_json(found)
     validate(sheet, verb_schema("collective"))
     assert sheet["verified"]
     assert sheet["algorithm"] == "in-switch"
@@ -95,7 +95,7 @@ def test_files_are_read_as_written(name: str, tmp_path: Path) -> None:
     path.write_text(json.dumps(data))
     read, verified = verify_file(path)
     assert not verified.ok
-    validate(to_json(read_collective(path)), verb_schema("collective"))
+    validate(answer_json(read_collective(path)), verb_schema("collective"))
 
 
 @pytest.mark.parametrize(

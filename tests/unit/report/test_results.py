@@ -92,6 +92,9 @@ def test_a_sheet_that_differs_is_found_out(run: Run) -> None:
     good = run("predict", EXAMPLE)
     for change in (
         lambda sheet: sheet.pop("mfu"),
+        lambda sheet: sheet.pop("schema_version"),
+        lambda sheet: sheet.update(schema_version=0),
+        lambda sheet: sheet["interval"].update(schema_version=1),
         lambda sheet: sheet.update(mfu="0.4"),
         lambda sheet: sheet.update(more=1),
         lambda sheet: sheet["interval"].pop("basis"),

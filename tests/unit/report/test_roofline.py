@@ -12,7 +12,7 @@ import pytest
 from jsonschema import validate
 
 import ridgeline
-from ridgeline.core.encode import to_json
+from ridgeline.core.encode import answer_json
 from ridgeline.core.errors import InputError
 from ridgeline.cost.profile import Measurement, Profile
 from ridgeline.cost.profile_compare import diff_profiles, profile_report
@@ -36,7 +36,7 @@ def roofline(phase: str, batch: int = 1) -> Roofline:
 
 @pytest.mark.parametrize("phase", ["train", "prefill", "decode"])
 def test_shares_and_ridges(phase: str) -> None:
-    made = to_json(roofline(phase, 4))
+    made = answer_json(roofline(phase, 4))
     validate(made, verb_schema("roofline"))
     assert sum(op["share"] for op in made["ops"]) == pytest.approx(1.0)
     assert sum(made["bounds"].values()) == pytest.approx(1.0)
@@ -81,7 +81,7 @@ def test_phases_and_chips_are_checked() -> None:
 
 
 def test_profiles_hold_against_their_schemas() -> None:
-    made = to_json(profile_report(OWN))
+    made = answer_json(profile_report(OWN))
     validate(made, verb_schema("profile"))
     json.dumps(made, allow_nan=False)
-    validate(to_json(diff_profiles(OWN, OWN)), verb_schema("diff"))
+    validate(answer_json(diff_profiles(OWN, OWN)), verb_schema("diff"))

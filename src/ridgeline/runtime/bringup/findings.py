@@ -451,6 +451,9 @@ class JudgedFindings:
         return "wrong" if self.findings else "right"
 
 
+STOPPED = "stopped"  # why the rest was not run
+
+
 @dataclass(slots=True, kw_only=True)
 class BringUp(JudgedFindings):
     """What became of it: `findings` are wrong results and ops that raise or kill; empty where the device is right.
@@ -496,6 +499,11 @@ class BringUp(JudgedFindings):
         kind='bringup' model device verdict findings ladder invariances determinism not_run isolated
         inventory=inventory_report coverage speed=speed_report environment fingerprint=fingerprint_report fault fired
     """
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether somebody asked for the end before all parts were run."""
+        return STOPPED in self.not_run.values()
 
     @property
     def inventory_report(self) -> InventoryReport:

@@ -5,8 +5,8 @@
     run_parts(session, at, kept)     the same from a part on, as a process that may die runs it
     main()                           a process that only forks, and for each attempt one that runs ops and may die:
         stdin    jobs
-        stdout   ("pid", n), ("tell", line), ("kept", at, position, BringUp, room), ("faults", names), ("refused", why),
-                 ("done",) where nothing is left, and last ("ended", exit code, or minus the signal)
+        stdout   ("pid", n, parts), ("tell", line), ("kept", at, position, BringUp, room), ("faults", names),
+                 ("refused", why), ("done",) where nothing is left, and last ("ended", exit code, or minus the signal)
 
 The process that forks has imported torch and called nothing of it: a fork of it has neither threads nor a device yet.
 """
@@ -237,7 +237,7 @@ def main() -> int:
 
 def attempt(job: AttemptJob, answers: BinaryIO) -> int:
     """One job, in a process that may die of it."""
-    put(answers, ("pid", os.getpid()))
+    put(answers, ("pid", os.getpid(), len(PARTS)))
     sys.path[:] = job.paths
     os.chdir(job.cwd)
     try:

@@ -23,15 +23,16 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.core.waits import ProgressCallback, ignore_progress
 from ridgeline.runtime.bringup.faults import CORPUS, FAULTS, choose_faults, split
-from ridgeline.runtime.bringup.findings import BringUp, Fingerprint, OpFinding, Rates, unheard
+from ridgeline.runtime.bringup.findings import STOPPED, BringUp, Fingerprint, OpFinding, Rates
 from ridgeline.runtime.bringup.guard import OpJournal
 from ridgeline.runtime.bringup.target import OwnModule, Target, one_of_each, target_of
 from ridgeline.runtime.probe.supervisor import ENTRY, end_process, exit_text, written_lines
@@ -91,6 +92,7 @@ OP_LIMIT_S = {"cpu": 10.0, "ridge": 10.0}  # how long one op may take
 OTHER_LIMIT_S = 180.0  # the first call of a device may compile
 SILENT_LIMIT_S = 900.0  # without any answer, whatever goes on
 ALLOWED = ["tf32"]
+STOPPED_CODE = 130
 DEATHS = 24  # after which what is left is not run
 MOST_BYTES = 100_000_000  # that reproductions may take in all
 
@@ -103,6 +105,7 @@ class Server:
         self.process = subprocess.Popen(
             [sys.executable, "-c", ENTRY.format(module="ridgeline.runtime.bringup.run_parts"), json.dumps(sys.path)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+            start_new_session=True,  # Ctrl-C is for whoever waits, and must not end the op under way
         )  # fmt: skip
         self.answers: queue.Queue[Any] = queue.Queue()
         threading.Thread(target=self._pump, daemon=True).start()
@@ -124,7 +127,9 @@ class Server:
         return next(reversed(written_lines(self.errors)), "")[:200]
 
     def close(self) -> None:
-        """End it."""
+        """End it, and the process that it forked."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         end_process(self.process)
 
 
@@ -140,16 +145,20 @@ class Attempts:
 
     job: AttemptJob
     limit_s: float
-    tell: Callable[[str], None] = unheard
+    wait: ProgressCallback = ignore_progress
+    parts: int = 0
+    what: str = ""
     deaths: Counter[str] = field(default_factory=Counter)
     names: list[str] = field(default_factory=list)
     pid: int = 0
 
     def run(self) -> None:
-        """Attempt until every part was run, or too many processes died."""
+        """Attempt until every part was run, too many processes died, or whoever waits asks to stop."""
         while True:
             has_ended = self._once()
             if has_ended is None:
+                return
+            if self.job.found is not None and self.job.found.is_stopped:
                 return
             if self.job.found is None:
                 raise InputError(f"the file of faults ends the process that reads it: {exit_text(has_ended)}")
@@ -163,6 +172,8 @@ class Attempts:
         process.send(self.job)
         hung, done, last_heard = False, False, time.monotonic()
         while True:
+            if self._is_unwanted():
+                return STOPPED_CODE
             try:
                 answer = process.answers.get(timeout=0.5)
                 last_heard = time.monotonic()
@@ -170,10 +181,10 @@ class Attempts:
                 hung = hung or self._hangs(time.monotonic() - last_heard)
                 continue
             match answer:
-                case ("pid", pid):
-                    self.pid = pid
+                case ("pid", pid, parts):
+                    self.pid, self.parts = pid, parts
                 case ("tell", line):
-                    self.tell(line)
+                    self.what = line
                 case ("kept", at, position, found, room):
                     self.job = replace(self.job, at=at, position=position, found=found, room=room)
                 case ("faults", names):
@@ -190,6 +201,19 @@ class Attempts:
                 case ("gone",):
                     server.cache_clear()
                     raise InputError(f"the process that runs the device's ops failed: {process.last_words()}")
+
+    def _is_unwanted(self) -> bool:
+        """Tell whoever waits how far it is; once they ask to stop, end the process and note what was not run."""
+        found = self.job.found
+        if found is None:
+            return False
+        judged_text = f"{len(found.findings)} finding(s) in {sum(found.ops.values()) + found.probed:,} calls"
+        if self.wait(self.job.at, self.parts, self.what, judged_text) is not False:
+            return False
+        found.not_run["the rest"] = STOPPED
+        server().close()
+        server.cache_clear()
+        return True
 
     def _hangs(self, silent_s: float) -> bool:
         """End a process whose op does not come back."""
@@ -228,7 +252,7 @@ class Attempts:
 
 def bringup(
     model: object, device: str, *, example_inputs: object = None, faults: Path | str = "", fault: str = "",
-    seed: int = 0, folder: Path | str = "", tell: Callable[[str], None] = unheard, limit_s: float = 0.0,
+    seed: int = 0, folder: Path | str = "", progress: ProgressCallback = ignore_progress, limit_s: float = 0.0,
     only: tuple[str, ...] = (), rates: Rates | None = None, graph_breaks: bool = False, allow: tuple[str, ...] = (),
     stored: Fingerprint | None = None,
 ) -> BringUp:  # fmt: skip
@@ -244,12 +268,16 @@ def bringup(
     graph_breaks     ask dynamo where it would leave its graph
     allow            what the device may do and is not to be a finding: tf32
     stored           the fingerprint of the chip's profile: ops are judged by it instead of by the one that is taken
+    progress         hears of every part; where it answers False the rest is not run, and the report says so
     """
     target = target_of(model, example_inputs)
     if not isinstance(target, OwnModule):
         one_of_each(target)  # refused before anything starts
     if isinstance(target, OwnModule) and not target.portable:
         from ridgeline.runtime.bringup.run_parts import bringup as unguarded  # no other process could make the module
+
+        def tell(line: str) -> None:
+            progress(0, 0, line)
 
         return unguarded(target, device, seed=seed, tell=tell, stored=stored)
     device_text, (device, personality) = device, split(device)
@@ -265,7 +293,7 @@ def bringup(
             folder=str(Path(folder).resolve()) if folder else "", cwd=str(Path.cwd()), paths=tuple(sys.path),
             only=only, rates=rates, graph_breaks=graph_breaks,
         )  # fmt: skip
-        attempts = Attempts(job=job, limit_s=limit_s or OP_LIMIT_S.get(kind, OTHER_LIMIT_S), tell=tell)
+        attempts = Attempts(job=job, limit_s=limit_s or OP_LIMIT_S.get(kind, OTHER_LIMIT_S), wait=progress)
         attempts.run()
     assert attempts.job.found is not None
     return attempts.job.found

@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from ridgeline.core.documents import JsonObject
@@ -65,7 +66,7 @@ class _Plain:
     def __init__(self, minutes: float) -> None:
         self.began, self.next, self.minutes = time.monotonic(), 0.0, minutes
 
-    def __call__(self, count: int, total: int, case: KernelCase) -> None:
+    def __call__(self, count: int, total: int, case: KernelCase, _rows: Sequence[JsonObject]) -> None:
         spent = time.monotonic() - self.began
         if spent >= self.next:
             self.next = spent + 20

@@ -117,11 +117,15 @@ def merge_rows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a run brought: the head of the profile, its rows, and how many planned cases the time did not allow."""
+    """What a run brought: the head of the profile, its rows, and how many planned cases the time did not allow.
+
+    is_stopped   whether somebody asked for the end
+    """
 
     head: JsonObject
     rows: tuple[JsonObject, ...]
     left: int
+    is_stopped: bool = False
 
     @property
     def failures(self) -> tuple[JsonObject, ...]:
@@ -139,7 +143,10 @@ def measure_device(
     watch: Watch = ignore_progress,
     chosen: Sequence[KernelCase] | None = None,
 ) -> Outcome:
-    """Measure a device and write its profile; `chosen` replaces the grid."""
+    """Measure a device and write its profile; `chosen` replaces the grid.
+
+    A run that is stopped writes what it has, and leaves the journal for one that goes on.
+    """
     began = time.monotonic()
     journal = Journal(journal_path(output), resume)
 
@@ -150,9 +157,10 @@ def measure_device(
 
     run = supervise(settings, plan, keep=journal.append, done=journal.keys, watch=watch)
     head = head_of(run.ready, settings, chip, (time.monotonic() - began) / 60)
-    outcome = Outcome(head=head, rows=(*journal.rows, *run.rows), left=run.left)
+    outcome = Outcome(head=head, rows=(*journal.rows, *run.rows), left=run.left, is_stopped=run.is_stopped)
     write_profile(output, head, outcome.rows)
-    journal.path.unlink(missing_ok=True)
+    if not run.is_stopped:
+        journal.path.unlink(missing_ok=True)
     return outcome
 
 
@@ -197,14 +205,15 @@ def measure_ranks(
     )
     rows: list[JsonObject] = []
     profiles: list[str] = []
-    if not only or "interconnect" in only:
+    if not outcome.is_stopped and (not only or "interconnect" in only):
         until = began + settings.minutes * 60
         rows, profiles = _links(rank_settings, world, path, until, group_backend, watch)
     if world.rank != 0:
         return outcome
     paths = (rank_path(output, rank) for rank in range(world.ranks))
     texts = profiles or [path.read_text("utf-8") for path in paths if path.exists()]
-    return _write_merged([json.loads(text) for text in texts], output, rows, outcome.left)
+    merged = _write_merged([json.loads(text) for text in texts], output, rows, outcome.left)
+    return replace(merged, is_stopped=outcome.is_stopped)
 
 
 def _write_merged(tables: Sequence[JsonObject], output: Path, rows: Iterable[JsonObject], left: int) -> Outcome:
@@ -250,7 +259,8 @@ def _lead(child: Child, left: list[KernelCase], rows: list[JsonObject], until: f
     total = len(left) + len(rows)
     while left and time.monotonic() < until:
         case = left.pop(0)
-        watch(len(rows), total, case)
+        if watch(len(rows), total, case, rows) is False:
+            break
         child.send({"case": case.message()})
         answer = child.receive(case.limit_s + 60)
         if isinstance(answer, str):

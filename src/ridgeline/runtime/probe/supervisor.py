@@ -27,7 +27,8 @@ ENTRY = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {module} 
 CHILD = "ridgeline.runtime.probe.child"
 
 Keep = Callable[[str, JsonObject], None]  # the case's key, its row
-Watch = Callable[[int, int, KernelCase], None]  # cases done, cases planned, the next one
+Watch = Callable[[int, int, KernelCase, Sequence[JsonObject]], bool | None]
+"""Hears cases done, cases planned, the next one and the rows so far; answers False to stop."""
 
 
 def ignore_progress(*_: object) -> None:
@@ -114,6 +115,7 @@ def start_child(module: str = CHILD, environment: dict[str, str] | None = None) 
         stderr=errors,
         text=True,
         env={**os.environ, **(environment or {})},
+        start_new_session=True,  # Ctrl-C is for whoever waits, and must not cost the row under way
     )
     lines: queue.Queue[str | None] = queue.Queue()
 
@@ -140,6 +142,7 @@ class ProbeRun:
     failures: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     deaths: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     left: int = 0
+    is_stopped: bool = False
 
     def open(self) -> Child:
         child = start_child()
@@ -176,7 +179,7 @@ def supervise(
     done: Iterable[str] = (),
     watch: Watch = ignore_progress,
 ) -> ProbeRun:
-    """Take cases in order until they or the minutes are up.
+    """Take cases in order until they or the minutes are up, or whoever watches answers False.
 
     plan    from what the child says of the device (cache_bytes, free_bytes, rates, extra) to the cases
     keep    is given every row as soon as it is there
@@ -193,7 +196,9 @@ def supervise(
                 break
             if not run.is_wanted(case):
                 continue
-            watch(measured_cases, len(planned_cases), case)
+            if watch(measured_cases, len(planned_cases), case, run.rows) is False:
+                run.is_stopped = True
+                break
             child = child or run.open()
             child.send({"case": case.message()})
             answer = child.receive(case.limit_s)

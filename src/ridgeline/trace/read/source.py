@@ -28,7 +28,7 @@ MOST_RATIO = 200  # inflated bytes per compressed byte
 SMALL = int(64 * BINARY["Mi"])  # inflated bytes below which the ratio does not matter
 GZIP = b"\x1f\x8b"
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], object]
 """Called with bytes of files read so far, and bytes of all of them."""
 
 

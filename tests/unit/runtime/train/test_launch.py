@@ -174,7 +174,7 @@ def test_the_batch_script_of_slurm_runs_the_same_command(
     scenario.write_text(json.dumps(TABLE))
     told = ("--steps", "50", "-o", "out", "--every", "5", "--elastic", "--set", "plan.microbatch=2")
     code, out, _ = command(capsys, monkeypatch, "run", str(scenario), *told, "--sbatch", str(script), "--json")
-    assert (code, json.loads(out)) == (0, {"kind": "sbatch", "output": str(script)})
+    assert (code, json.loads(out)) == (0, {"schema_version": 1, "kind": "sbatch", "output": str(script)})
     text = script.read_text()
     assert "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=4\n#SBATCH --cpus-per-task=1\n" in text
     assert "#SBATCH --requeue\n" in text

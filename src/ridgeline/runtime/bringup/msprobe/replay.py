@@ -22,6 +22,7 @@ from torch._ops import OpOverload
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ridgeline.core.waits import ProgressCallback, ignore_progress
 from ridgeline.runtime.bringup.arithmetic import (
     RIGHT,
     UNIT,
@@ -37,7 +38,7 @@ from ridgeline.runtime.bringup.arithmetic import (
 )
 from ridgeline.runtime.bringup.contracts import contract_of, has_contract, is_view, outputs_of
 from ridgeline.runtime.bringup.devices import OpMode
-from ridgeline.runtime.bringup.findings import JudgedFindings, OpFinding, unheard
+from ridgeline.runtime.bringup.findings import JudgedFindings, OpFinding
 from ridgeline.runtime.bringup.judge import DRAWS, judge_output, widen_value
 from ridgeline.runtime.bringup.msprobe.dump import ApiCall, Dump, TensorNote, UnreadableError, read_dumps, read_tensor
 from ridgeline.runtime.bringup.msprobe.statistics import judge_statistics
@@ -77,13 +78,14 @@ class _Ledger:
     unreadable: Counter[str] = field(default_factory=Counter)
 
 
-def bringup_msprobe(folder: Path, tell: Callable[[str], None] = unheard) -> ImportedDump:
+def bringup_msprobe(folder: Path, progress: ProgressCallback = ignore_progress) -> ImportedDump:
     """Judge what another machine dumped."""
     dumps = read_dumps(folder)
     ledger = _Ledger()
     wrong: list[tuple[ApiCall, str, OpVerdict]] = []
-    for dump in dumps:
-        tell(f"{dump.label or folder.name}: {len(dump.calls)} calls of {dump.framework} at level {dump.level}")
+    for done, dump in enumerate(dumps):
+        what = f"{dump.label or folder.name}: {len(dump.calls)} calls of {dump.framework} at level {dump.level}"
+        progress(done, len(dumps), what, f"{len(wrong)} wrong" if done else "")
         wrong += _judge(dump, ledger, f"{dump.label}: " if len(dumps) > 1 else "")
     return ImportedDump(
         folder=str(folder), framework=dumps[0].framework, tasks=tuple(dict.fromkeys(dump.task for dump in dumps)),
