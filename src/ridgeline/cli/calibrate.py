@@ -14,7 +14,7 @@ import typer
 
 import ridgeline
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import answer, check_outputs, print_json, progress_bar
+from ridgeline.cli.terminal import answer, check_outputs, command_line, print_json, progress_bar
 from ridgeline.core.files import write_text
 
 
@@ -36,7 +36,7 @@ def validate(
     if html is not None:
         from ridgeline.report import page
 
-        write_text(html, page(result, table.name if table else "the bundled rows"))
+        write_text(html, page(result, table.name if table else "the bundled rows", command_line()))
     answer(ValidationReport(validation=result) if json else result, json)
 
 

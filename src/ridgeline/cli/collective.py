@@ -12,7 +12,7 @@ import typer
 import ridgeline
 from ridgeline.cli.refuse import UNUSABLE
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import answer, check_outputs
+from ridgeline.cli.terminal import answer, check_outputs, command_line
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
 
@@ -72,7 +72,7 @@ def collective(
     if picture is not None:
         from ridgeline.report import write_picture
 
-        write_picture(time, picture)
+        write_picture(time, picture, command_line())
         say(f"{picture}: written", err=True)
     answer(time, json)
 
@@ -118,7 +118,7 @@ def _verify(file: Path | None, network: JsonObject, to: str, picture: Path | Non
     refuse_picture(picture, "collective")
     found = ridgeline.collective_verify(file, profile=to, timed=picture is not None, **network)
     if picture is not None and isinstance(found, CollectiveTime):
-        write_picture(found, picture)
+        write_picture(found, picture, command_line())
     answer(found, json)
     if found.verification is not None and not found.verification.ok:
         raise typer.Exit(UNUSABLE)

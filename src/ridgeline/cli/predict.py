@@ -17,7 +17,7 @@ import ridgeline
 from ridgeline import api
 from ridgeline.cli.refuse import UNUSABLE
 from ridgeline.cli.streams import note, say
-from ridgeline.cli.terminal import answer, check_outputs, print_json, progress_bar
+from ridgeline.cli.terminal import answer, check_outputs, command_line, print_json, progress_bar
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 
@@ -89,9 +89,12 @@ def timeline(
         raise InputError(line.reasons)
     if html is not None:
         from ridgeline.report import write_trace_page
+        from ridgeline.sim import Prediction
         from ridgeline.trace import analyze
 
-        packed = write_trace_page(analyze(line), html)
+        step = ridgeline.predict(built)
+        prediction = step if isinstance(step, Prediction) else None
+        packed = write_trace_page(analyze(line), html, command=command_line(), prediction=prediction)
         say(f"{html}: {packed.kept:,} spans, {html.stat().st_size / 1e6:.1f} MB", err=True)
     if output is not None:
         write_chrome(line, output)
@@ -112,13 +115,14 @@ def timeline(
 def _write_requests(scenario: Scenario, output: Path | None, html: Path | None, *, json: bool) -> None:
     """Write the page of a scenario's requests over time."""
     from ridgeline.report import page
+    from ridgeline.search import served_intervals
     from ridgeline.serving import predict_serving, refuse_impossible
 
     if output is not None or html is None:
         raise InputError(Problem(path="-o", given="a serve scenario", expected="--html FILE: requests over time"))
     with request_bar(scenario) as tell:
         prediction = refuse_impossible(predict_serving(scenario, api.priced_of(), sample=True, progress=tell))
-    write_text(html, page(prediction))
+    write_text(html, page(prediction, command_line(), served_intervals(prediction)))
     metrics = prediction.metrics
     if json:
         print_json({"file": str(html), "requests": metrics.requests, "seconds": metrics.duration_s})
@@ -168,7 +172,7 @@ def roofline(
     if output is not None:
         from ridgeline.report import write_picture
 
-        write_picture(drawing, output)
+        write_picture(drawing, output, command_line())
         say(f"{output}: {len(drawing.ops)} ops", err=True)
     answer(drawing, json)
 

@@ -22,7 +22,7 @@ import typer
 import ridgeline
 from ridgeline.cli.predict import LONG
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import answer, check_outputs, progress_bar
+from ridgeline.cli.terminal import answer, check_outputs, command_line, progress_bar
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 
@@ -47,7 +47,7 @@ def analyze(
     if html is not None and isinstance(result, Analysis):
         from ridgeline.report import write_trace_page
 
-        packed = write_trace_page(result, html, html_spans)
+        packed = write_trace_page(result, html, html_spans, command=command_line())
         merged = "" if packed.kept == packed.of else f" of {packed.of:,}, the others merged"
         say(f"{html}: {packed.kept:,} spans{merged}, {html.stat().st_size / 1e6:.1f} MB", err=True)
     answer(result, json)
@@ -91,7 +91,7 @@ def diff(
         result = ridgeline.diff(paths[0], paths[1:], policy=policy, classes=classes, settings=settings or ())
     diffs = result.runs if isinstance(result, DiffRuns) else (result,) if isinstance(result, Diff) else ()
     if html is not None and diffs:
-        write_text(html, page(result))
+        write_text(html, page(result, command_line()))
         say(f"{html}: {len(diffs)} comparison(s)", err=True)
     answer(result, json)
     slower = [diff for diff in diffs if limit is not None and diff.slower > limit]

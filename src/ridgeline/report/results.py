@@ -31,14 +31,18 @@ def draw(result: object, console: Console) -> None:
     _call("pages", result, console)
 
 
-def page(result: object, *about: str) -> str:
-    """The HTML page of a result; that of a validation is told what was validated."""
+def page(result: object, *about: object) -> str:
+    """The HTML page of a result.
+
+    `about` is what its function takes besides: the command line that writes it again, of a validation what was
+    validated before that, of requests under load their intervals behind it.
+    """
     return str(_call("html", result, *about))
 
 
-def write_picture(result: object, path: Path) -> None:
+def write_picture(result: object, path: Path, command: str = "") -> None:
     """Write the picture of a result: PNG, SVG or a page, by the ending of the file's name."""
-    _call("pictures", result, path)
+    _call("pictures", result, path, command)
 
 
 def results_of(verb: str) -> tuple[type, ...]:
