@@ -72,6 +72,10 @@ class Firefox(Page):
         """Load a page."""
         self.ask("WebDriver:Navigate", {"url": url})
 
+    def enter_frame(self) -> None:
+        """From now on the first frame of the page is the page."""
+        self.ask("WebDriver:SwitchToFrame", {"id": 0})
+
     def run(self, script: str) -> Any:
         """The value of a script's return statement, in the page's own world."""
         return self.ask("WebDriver:ExecuteScript", {"script": script, "args": [], "sandbox": None})["value"]

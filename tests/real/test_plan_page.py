@@ -45,16 +45,22 @@ def test_it_draws_tells_and_is_quiet_under_its_policy(page: Path, tmp_path: Path
         assert shown.complaints() == []
 
 
-def test_the_bar_of_limits_is_as_wide_as_the_page(page: Path, tmp_path: Path) -> None:
+def test_bars_of_limits_are_as_long_as_steps(page: Path, tmp_path: Path) -> None:
+    """Each size has a bar of its own parts, all on one axis, and a legend for every part that is drawn."""
     with browser(tmp_path) as shown:
         shown.go(page.as_uri())
-        whole, *parts = shown.run("""const bar = document.querySelector('svg.limits');
-            return [bar, ...bar.children].map(part => part.getBoundingClientRect().width)""")
-        assert whole > 600
-        assert sum(parts) == pytest.approx(whole, rel=0.01)
-        colours = shown.run("return [...document.querySelectorAll('.limits rect')].map(r => getComputedStyle(r).fill)")
-        assert len(set(colours)) == len(parts)
-        assert shown.run("return document.querySelector('.limits').getBoundingClientRect().height") < 30
+        bars = shown.run("""const figure = [...document.querySelectorAll('h2')].find(one =>
+              one.textContent === 'What limits the step').parentElement.querySelector('figure svg');
+            return [...figure.querySelectorAll('rect')].map(part => [part.getAttribute('y'), part.getAttribute('class'),
+              part.getBoundingClientRect().width, getComputedStyle(part).fill])""")
+        rows = sorted({float(top) for top, *_ in bars})
+        assert len(rows) == 3
+        lengths = [sum(wide for top, _, wide, _ in bars if float(top) == row) for row in rows]
+        assert lengths == sorted(lengths, reverse=True), "more chips are faster"
+        drawn = {kind: colour for _, kind, wide, colour in bars if wide > 0}
+        assert len(set(drawn.values())) == len(drawn), "each kind has a colour of its own"
+        key = shown.run("return [...document.querySelectorAll('.key rect')].map(one => one.getAttribute('class'))")
+        assert set(drawn) <= set(key)
 
 
 def test_no_text_of_a_chart_is_cut_off(page: Path, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_it_draws_is_quiet_and_asks_for_nothing(report: Path, tmp_path: Path) ->
         opened(page, report)
         assert page.complaints() == []
         assert page.run("return performance.getEntriesByType('resource').length") == 0
-        assert page.run("return document.title").startswith("Ridgeline: rank0.json.gz")
+        assert page.run("return document.title").startswith("Where does the time of rank0.json.gz")
         colours, _ = page.run(COLOURS)
         assert colours > 20, "the canvas is not blank"
         text = page.run("return document.body.innerText")
@@ -261,7 +261,15 @@ def test_a_predicted_step_has_the_same_page(tmp_path: Path) -> None:
     with browser(tmp_path) as page:
         opened(page, target)
         text = page.run("return document.body.innerText")
-        for word in ("a predicted step", "stage 0", "stage 1", "compute", "memory, peak"):
+        for word in (
+            "Where does a step of llama3-70b on 64xh100-sxm go?",
+            "pp=2",
+            "90% probability",
+            "stage 0",
+            "stage 1",
+            "compute",
+            "memory, peak",
+        ):
             assert word in text, word
         assert page.run(COLOURS)[0] > 20
         assert page.complaints() == []

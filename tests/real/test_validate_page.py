@@ -33,7 +33,7 @@ def emulate(shown: Browser, command: str, **arguments: object) -> None:
 def test_it_is_whole_and_quiet_and_asks_for_nothing(page: Path, tmp_path: Path) -> None:
     with browser(tmp_path) as shown:
         shown.go(page.as_uri())
-        assert shown.run("return document.title").startswith("Ridgeline")
+        assert shown.run("return document.title").endswith("| Ridgeline validate")
         assert shown.complaints() == []
         assert shown.run("return performance.getEntriesByType('resource').length") == 0
         assert shown.run("return document.scripts.length") == 0

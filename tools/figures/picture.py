@@ -16,7 +16,7 @@ from browser import browser  # noqa: E402
 from page_traces import ranks  # noqa: E402
 
 TARGET = ROOT / "docs" / "images" / "trace-report.png"
-SIZE = {"width": 1400, "height": 1130, "deviceScaleFactor": 1, "mobile": False}
+SIZE = {"width": 1400, "height": 1510, "deviceScaleFactor": 1, "mobile": False}
 VIEW = """
 const stage = ridgeline.stage, {data} = stage;
 stage.go(1.135e8, 1.315e8, false);
@@ -32,9 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder, browser(Path(folder)) as page:
         report = Path(folder) / "report.html"
-        traces = ranks(Path(folder) / "traces", 9000, world=3)
-        command = [sys.executable, "-m", "ridgeline.cli.main", "analyze", str(traces), "--html", str(report)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        ranks(Path(folder) / "traces", 9000, world=3)
+        command = [sys.executable, "-m", "ridgeline.cli.main", "analyze", "traces", "--html", report.name]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
         page.ask("/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": SIZE})
         page.go(report.as_uri())
         page.wait("return !!window.ridgeline")

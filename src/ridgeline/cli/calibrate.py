@@ -15,7 +15,7 @@ import typer
 import ridgeline
 from ridgeline.cli.refuse import STOPPED
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import ProgressLine, answer, check_outputs, print_json, progress_bar
+from ridgeline.cli.terminal import ProgressLine, answer, check_outputs, command_line, print_json, progress_bar
 from ridgeline.core.files import write_text
 from ridgeline.core.waits import write_together
 
@@ -40,7 +40,7 @@ def validate(
     if html is not None and not wait.stopped:
         from ridgeline.report import page
 
-        write_text(html, page(result, table.name if table else "the bundled rows"))
+        write_text(html, page(result, table.name if table else "the bundled rows", command_line()))
     answer(ValidationReport(validation=result) if json else result, json)
     _end_if_stopped(wait, json)
 

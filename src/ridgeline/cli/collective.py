@@ -13,7 +13,7 @@ import ridgeline
 from ridgeline.api import refuse_options
 from ridgeline.cli.refuse import UNUSABLE
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import answer, check_outputs
+from ridgeline.cli.terminal import answer, check_outputs, command_line
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
 
@@ -77,7 +77,7 @@ def collective(
     if picture is not None:
         from ridgeline.report import write_picture
 
-        write_picture(time, picture)
+        write_picture(time, picture, command_line())
         say(f"{picture}: written", err=True)
     answer(time, json)
 
@@ -123,7 +123,7 @@ def _verify(file: Path | None, network: JsonObject, to: str, picture: Path | Non
     refuse_picture(picture, "collective")
     found = ridgeline.collective_verify(file, profile=to, timed=picture is not None, **network)
     if picture is not None and isinstance(found, CollectiveTime):
-        write_picture(found, picture)
+        write_picture(found, picture, command_line())
     answer(found, json)
     if found.verification is not None and not found.verification.ok:
         raise typer.Exit(UNUSABLE)

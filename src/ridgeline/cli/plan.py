@@ -22,7 +22,7 @@ import typer
 from ridgeline import api, run_api
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import note, say
-from ridgeline.cli.terminal import answer, console, print_json, stderr_console
+from ridgeline.cli.terminal import answer, command_line, console, print_json, stderr_console
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import SUFFIXES, write_text
@@ -156,7 +156,7 @@ def _tell(found: Recommendation, watch: _Watch, out: PlanOut) -> None:
     if out.html is not None:
         from ridgeline.report import page
 
-        write_text(out.html, page(report))
+        write_text(out.html, page(report, command_line()))
     which = "the refined plan" if report.recommended.refined else "plan 1"
     lines += [f"written: {path}{what}" for path, what in ((out.file, f", {which}"), (out.html, "")) if path is not None]
     if out.json:
@@ -186,7 +186,7 @@ def _tell_deployment(found: DeploymentAnswer, watch: _Watch, out: PlanOut) -> No
     report = found.report(replace(watch.took(), explain_seconds=0.0))
     lines = _write_plan(out, found.scenario, found.scenario_text)
     for path in filter(None, (out.html, out.picture)):
-        write_picture(report, path)
+        write_picture(report, path, command_line())
     lines += [f"written: {path}" for path in (out.file, out.html, out.picture) if path is not None]
     answer(report, out.json)
     for line in lines if not out.json else ():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,14 +16,13 @@ import ridgeline
 from ridgeline import api
 from ridgeline.cli.refuse import UNUSABLE
 from ridgeline.cli.streams import note, say
-from ridgeline.cli.terminal import ProgressLine, answer, check_outputs, print_json, progress_bar
+from ridgeline.cli.terminal import ProgressLine, answer, check_outputs, command_line, print_json, progress_bar
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 
 if TYPE_CHECKING:
     from ridgeline.comm.simulation import NetworkOptions
     from ridgeline.plan.scenario import Scenario
-    from ridgeline.trace import Timeline
 
 LONG = 20_000  # requests from which a bar is shown
 
@@ -89,7 +87,14 @@ def timeline(
     if isinstance(line, ridgeline.Impossible):
         raise InputError(line.reasons)
     if html is not None:
-        _write_step(built, line, html)
+        from ridgeline.report import write_trace_page
+        from ridgeline.sim import Prediction
+        from ridgeline.trace import analyze
+
+        step = ridgeline.predict(built)
+        prediction = step if isinstance(step, Prediction) else None
+        packed = write_trace_page(analyze(line), html, command=command_line(), prediction=prediction)
+        say(f"{html}: {packed.kept:,} spans, {html.stat().st_size / 1e6:.1f} MB", err=True)
     if output is not None:
         write_chrome(line, output)
     if json:
@@ -106,29 +111,17 @@ def timeline(
         _show(output, once)
 
 
-def _write_step(scenario: Scenario, line: Timeline, html: Path) -> None:
-    """Write the page of a predicted step, which names what was predicted."""
-    from ridgeline.hardware.what_if import system_title
-    from ridgeline.plan.plan import plan_words
-    from ridgeline.report import write_trace_page
-    from ridgeline.trace import analyze
-
-    title = f"{scenario.model.id} on {system_title(scenario.system)}, {plan_words(scenario.plan)}: predicted"
-    titled_line = replace(line, about=replace(line.about, sources=(title,)))
-    packed = write_trace_page(analyze(titled_line), html)
-    say(f"{html}: {packed.kept:,} spans, {html.stat().st_size / 1e6:.1f} MB", err=True)
-
-
 def _write_requests(scenario: Scenario, output: Path | None, html: Path | None, *, json: bool) -> None:
     """Write the page of a scenario's requests over time."""
     from ridgeline.report import page
+    from ridgeline.search import served_intervals
     from ridgeline.serving import predict_serving, refuse_impossible
 
     if output is not None or html is None:
         raise InputError(Problem(path="-o", given="a serve scenario", expected="--html FILE: requests over time"))
     with request_bar(scenario, json) as tell:
         prediction = refuse_impossible(predict_serving(scenario, api.priced_of(), sample=True, progress=tell))
-    write_text(html, page(prediction))
+    write_text(html, page(prediction, command_line(), served_intervals(prediction)))
     metrics = prediction.metrics
     if json:
         print_json({"file": str(html), "requests": metrics.requests, "seconds": metrics.duration_s})
@@ -180,7 +173,7 @@ def roofline(
     if output is not None:
         from ridgeline.report import write_picture
 
-        write_picture(drawing, output)
+        write_picture(drawing, output, command_line())
         say(f"{output}: {len(drawing.ops)} ops", err=True)
     answer(drawing, json)
 

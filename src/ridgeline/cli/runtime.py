@@ -23,7 +23,7 @@ from ridgeline import run_api
 from ridgeline.api import refuse_options
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import note, say
-from ridgeline.cli.terminal import answer, check_outputs, print_json, progress_bar, stderr_console
+from ridgeline.cli.terminal import answer, check_outputs, command_line, print_json, progress_bar, stderr_console
 from ridgeline.core.encode import answer_json
 from ridgeline.core.files import write_text
 
@@ -208,7 +208,7 @@ def bringup(
     if html is not None:
         from ridgeline.report import page
 
-        write_text(html, page(found))
+        write_text(html, page(found, command_line()))
     if report is not None:
         write_text(report, codec.dumps(answer_json(found), indent=1, allow_nan=False) + "\n")
     answer(found, json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as codec
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -33,6 +34,11 @@ def count(text: str | int) -> int:
         return parse_count(str(text))
     except UnitError as wrong:
         raise typer.BadParameter(str(wrong)) from None
+
+
+def command_line() -> str:
+    """The command line of this process as one types it, for the foot of a page."""
+    return shlex.join(["ridgeline", *sys.argv[1:]])
 
 
 def console() -> Console:

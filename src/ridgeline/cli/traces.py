@@ -23,7 +23,7 @@ import ridgeline
 from ridgeline.api import refuse_options
 from ridgeline.cli.predict import LONG
 from ridgeline.cli.streams import say
-from ridgeline.cli.terminal import answer, check_outputs, progress_bar
+from ridgeline.cli.terminal import answer, check_outputs, command_line, progress_bar
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 
@@ -51,7 +51,7 @@ def analyze(
 
         if not isinstance(result, Analysis):
             refuse_page(result)
-        packed = write_trace_page(result, html, html_spans)
+        packed = write_trace_page(result, html, html_spans, command=command_line())
         merged = "" if packed.kept == packed.of else f" of {packed.of:,}, the others merged"
         say(f"{html}: {packed.kept:,} spans{merged}, {html.stat().st_size / 1e6:.1f} MB", err=True)
     answer(result, json)
@@ -94,7 +94,7 @@ def diff(
     with plain_files([before, *(after or [])]) as paths:
         result = ridgeline.diff(paths[0], paths[1:], policy=policy, classes=classes, settings=settings or ())
     if html is not None:
-        write_text(html, page(result))
+        write_text(html, page(result, command_line()))
         say(f"{html}: the comparison", err=True)
     answer(result, json)
     slower = _slower_than(result, limit)

@@ -31,11 +31,12 @@ CROWD = 2  # steps of a round on a way, on average, from which on they are looke
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CollectiveTiming:
-    """Seconds of a collective, bytes of each link, the most steps on a link in a round."""
+    """Seconds of a collective, bytes of each link, the most steps on a link in a round, when each round is over."""
 
     seconds: float
     link_bytes: Array
     crowding: int
+    round_ends_s: tuple[float, ...] = ()
 
 
 def time_algorithm(algorithm: Algorithm, graph: Graph, size_bytes: float) -> CollectiveTiming:
@@ -77,7 +78,7 @@ def _time_sends(sends: _Sends, graph: Graph, wide: Mask | None = None) -> Collec
     ways, way_of = _ways(sends, graph)
     there, free = np.zeros(sends.places), np.zeros(graph.links)
     total = np.zeros(graph.links)
-    last, crowding = 0.0, 0
+    crowding, ends = 0, [0.0]
     for low, high in pairwise(sends.starts):
         used, row, count, sent = _messages(way_of[low:high], sends.sizes[low:high], len(ways.count))
         step_rows: Index | slice = slice(None) if row is None else row
@@ -99,8 +100,8 @@ def _time_sends(sends: _Sends, graph: Graph, wide: Mask | None = None) -> Collec
                 wide[over.link], over.for_links(over.largest(busy)) - busy[over.link], 0.0
             )
         np.maximum.at(free, over.link, link_done_s)
-        last = max(last, float(end.max()))
-    return CollectiveTiming(seconds=last, link_bytes=total, crowding=crowding)
+        ends.append(max(ends[-1], float(end.max())))
+    return CollectiveTiming(seconds=ends[-1], link_bytes=total, crowding=crowding, round_ends_s=tuple(ends[1:]))
 
 
 def _messages(way: Index | Ints, size: Array, ways: int) -> tuple[Index | Ints, Index | None, Array | None, Array]:

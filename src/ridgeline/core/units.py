@@ -15,8 +15,10 @@ from ridgeline.core.errors import Problem, UnitError
 DECIMAL = MappingProxyType(
     {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 )
-HOUR = 3600.0  # seconds
-YEAR = 365 * 24 * HOUR
+MINUTE = 60.0  # seconds
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+YEAR = 365 * DAY
 MILLION = 1e6  # tokens that serving is priced by
 BINARY = MappingProxyType({"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50})
 
@@ -114,6 +116,19 @@ def format_quantity(value: float, unit: str, digits: int = 4) -> str:
         if abs(value) >= DECIMAL[prefix] * (1 - 10.0**-digits / 2):
             best = prefix
     return f"{value / DECIMAL[best]:.{digits}g} {best}{unit}"
+
+
+def format_duration(seconds: float, digits: int = 3) -> str:
+    """Seconds as people say them: from two minutes on in minutes, hours or days.
+
+    >>> format_duration(17.68), format_duration(0.00034), format_duration(1800), format_duration(864000)
+    ('17.7 s', '340 us', '30 min', '10 d')
+    """
+    for name, size in (("d", DAY), ("h", HOUR), ("min", MINUTE)):
+        if abs(seconds) >= 2 * size:
+            count = seconds / size
+            return f"{count:,.0f} {name}" if abs(count) >= 10**digits else f"{count:.{digits}g} {name}"
+    return format_quantity(seconds, "s", digits)
 
 
 def signed_quantity(value: float, unit: str, digits: int = 3) -> str:

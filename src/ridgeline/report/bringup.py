@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -11,8 +11,6 @@ from rich.text import Text
 from ridgeline.core.documents import JsonMapping
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.report.cells import DASH, blocks, clean, facts, header_table, list_lines, percent
-from ridgeline.report.html import details, document, escape_text, list_items, page_style, section, svg, table
-from ridgeline.report.html import facts as html_facts
 from ridgeline.runtime import bringup
 
 SHOWN = 8  # ops of a list on a page
@@ -92,7 +90,7 @@ def _facts(found: bringup.BringUp) -> Table:
 FINDING_HEADS = ("format", "phase", "module", "broken", "measured", "limit", "calls")
 
 
-def _finding_rows(findings: Sequence[bringup.OpFinding]) -> list[tuple[str, ...]]:
+def finding_rows(findings: Sequence[bringup.OpFinding]) -> list[tuple[str, ...]]:
     return [
         (finding.op, finding.dtype, finding.phase, finding.module,
          f"{finding.statistic}: {finding.message}" if finding.message else finding.statistic,
@@ -103,7 +101,7 @@ def _finding_rows(findings: Sequence[bringup.OpFinding]) -> list[tuple[str, ...]
 
 def findings_table(findings: Sequence[bringup.OpFinding]) -> Table:
     """The wrong ops."""
-    rows = (map(clean, row) for row in _finding_rows(findings))
+    rows = (map(clean, row) for row in finding_rows(findings))
     return header_table(("wrong op", *FINDING_HEADS), rows, right=FINDING_HEADS[-3:], overflow="fold")
 
 
@@ -112,7 +110,7 @@ def _arithmetic(known: bringup.FingerprintReport | None) -> list[RenderableType]
         return []
     told = facts(*fingerprint_facts(known))
     notes = list_lines("unlike IEEE", known.notes, style="bold yellow")
-    changed = list_lines("unlike the profile's fingerprint", _pairs(known.changed), style="bold yellow")
+    changed = list_lines("unlike the profile's fingerprint", change_lines(known.changed), style="bold yellow")
     return [Text("arithmetic", style="bold"), told, *notes, *changed]
 
 
@@ -199,14 +197,14 @@ def _speed(report: bringup.SpeedReport) -> Iterator[RenderableType]:
 SPEED_HEADS = ("format", "shapes", "where", "calls", "each", "at best", "share", "bound")
 
 
-def _speed_cells(op: bringup.OpSpeed) -> tuple[str, ...]:
+def speed_cells(op: bringup.OpSpeed) -> tuple[str, ...]:
     best = DASH if op.roof_s is None else format_quantity(op.roof_s, "s", 3)
     where = f"{op.phase} {op.module}"
-    return (op.dtype, _shapes(op.shapes), where, str(op.calls), format_quantity(op.seconds, "s", 3), best,
+    return (op.dtype, shapes_text(op.shapes), where, str(op.calls), format_quantity(op.seconds, "s", 3), best,
             percent(op.share))  # fmt: skip
 
 
-def _shapes(shapes: Sequence[Sequence[int]], most: int = 3) -> str:
+def shapes_text(shapes: Sequence[Sequence[int]], most: int = 3) -> str:
     return ", ".join("x".join(map(str, shape)) or "1" for shape in shapes[:most])
 
 
@@ -215,7 +213,7 @@ def speed_table(ops: Sequence[bringup.OpSpeed]) -> Table:
     flagged = [op for op in ops if op.flag]
     title = "slow or impossible" if flagged else "costliest"
     rows = (
-        (*map(clean, (op.op, *_speed_cells(op), op.bound or DASH)), Text(op.flag, style="bold yellow"))
+        (*map(clean, (op.op, *speed_cells(op), op.bound or DASH)), Text(op.flag, style="bold yellow"))
         for op in (flagged or ops)[:SHOWN]
     )
     return header_table((title, *SPEED_HEADS, ""), rows, right=SPEED_HEADS[3:7])
@@ -232,12 +230,12 @@ def draw_bringup_diff(diff: bringup.ReportDiff, console: Console) -> None:
     console.print(
         blocks(
             [Text.assemble(clean(title), ": ", clean("  ->  ".join(diff.verdicts)), style=style)],
-            list_lines("changed", _pairs(diff.environment)),
+            list_lines("changed", change_lines(diff.environment)),
             list_lines("newly wrong", [_finding(one) for one in diff.new], style="bold red"),
             list_lines("no longer wrong", [_finding(one) for one in diff.gone], style="bold green"),
             *(list_lines(f"newly {name}", ops, most=SHOWN, style="bold yellow") for name, ops in diff.lacks.items()),
             *(list_lines(f"no longer {name}", ops, most=SHOWN) for name, ops in diff.regained.items()),
-            list_lines("fingerprint", _pairs(diff.fingerprint), style="bold yellow"),
+            list_lines("fingerprint", change_lines(diff.fingerprint), style="bold yellow"),
             list_lines("ops of B alone", diff.ops, most=SHOWN),
             list_lines("ops of A alone", diff.no_longer, most=SHOWN),
             _bringup_diff_speed(diff),
@@ -245,7 +243,7 @@ def draw_bringup_diff(diff: bringup.ReportDiff, console: Console) -> None:
     )
 
 
-def _pairs(changes: Mapping[str, tuple[str, str]]) -> list[str]:
+def change_lines(changes: Mapping[str, tuple[str, str]]) -> list[str]:
     return [f"{name}: {before} -> {after}" for name, (before, after) in changes.items()]
 
 
@@ -265,186 +263,8 @@ def _bringup_diff_speed(diff: bringup.ReportDiff) -> list[RenderableType]:
         return [whole]
     right = ("A", "B", "B / A")
     cells = (
-        (clean(row.op), clean(row.dtype), _shapes(row.shapes), format_quantity(row.before_s, "s", 3),
+        (clean(row.op), clean(row.dtype), shapes_text(row.shapes), format_quantity(row.before_s, "s", 3),
          format_quantity(row.after_s, "s", 3), signed_share(row.ratio - 1, unit=" %"))
         for row in rows
     )  # fmt: skip
     return [whole, header_table(("beyond their spread", "format", "shapes", *right), cells, right=right)]
-
-
-# -- bringup html -----------------------------------------------------------------------------------------------------
-
-
-ROWS = 400  # signatures on the page
-BRINGUP_HTML_SHOWN = 40  # timed ops
-BAR = 120  # pixels of a whole share
-
-
-def bringup_page(found: bringup.BringUp) -> str:
-    """The whole page; every text of a report is escaped."""
-    inventory = found.inventory
-    right = found.verdict == "right"
-    figures = (
-        (found.verdict, "verdict"),
-        (f"{len({finding.op for finding in found.findings})}", "wrong ops"),
-        (f"{len(inventory.missing)}", "missing ops"),
-        (f"{len(found.ops)}", "ops of a training step"),
-        (f"{found.signatures}", "signatures judged"),
-        (f"{found.probed}", "calls of the standing set"),
-    )
-    title = f"{found.model} on {found.device}"
-    fault = f", {found.fault}" if found.fault else ""
-    verdict = "every op that was judged is right" if right else "wrong"
-    body = (
-        f"<h1>Bring-up of {escape_text(title + fault)}: "
-        f'<span class="{"right" if right else "wrong"}">{verdict}</span></h1>{html_facts(figures)}'
-        f"<p>{escape_text(', '.join(f'{key} {value}' for key, value in found.environment.items()))}</p>"
-        f"{_findings(found.findings)}{_check_table(found)}{_arithmetic_section(found)}{''.join(_inventory(inventory))}"
-        f"{_coverage(found)}{_speed_section(found.speed_report) if found.speed_report else ''}{_rows(inventory)}"
-    )
-    return document(title=f"Ridgeline: bring-up of {title}", body=body, style=page_style("bringup"))
-
-
-def faults_page(found: bringup.FaultsReport) -> str:
-    """Every fault of a file, with the first op that was named for it."""
-    rows = [
-        (fault.fault or "", "caught" if fault.findings else "silent" if not fault.fired else "missed",
-         fault.findings[0].op if fault.findings else DASH, fault.findings[0].module if fault.findings else "",
-         fault.findings[0].phase if fault.findings else "")
-        for fault in found.faults
-    ]  # fmt: skip
-    figures = ((f"{found.caught} of {len(found.faults)}", "faults caught"), (f"{len(found.silent)}", "silent"))
-    cells = table(("fault", "", "op", "module", "phase"), rows, text=range(5))
-    body = f"<h1>Faults of a device</h1>{html_facts(figures)}{cells}"
-    return document(title="Ridgeline: faults of a device", body=body, style=page_style("bringup"))
-
-
-def dump_page(found: bringup.ImportedDump) -> str:
-    """What was found in a dump of msprobe."""
-    figures = (
-        (found.verdict, "verdict"), (f"{found.calls:,}", "calls"),
-        (f"{found.replayed:,}", "judged by contract"), (f"{found.by_statistics:,}", "judged by statistics"),
-    )  # fmt: skip
-    rest = [*((api, count) for api, count in found.unjudged.items()), *found.unreadable.items()]
-    body = f"<h1>A dump of msprobe: {escape_text(found.folder)}</h1>{html_facts(figures)}{_findings(found.findings)}"
-    body += section("Not judged", ("", "calls"), rest)
-    return document(title="Ridgeline: a dump of msprobe", body=body, style=page_style("bringup"))
-
-
-def _findings(findings: Sequence[bringup.OpFinding]) -> str:
-    return section("Wrong ops", ("op", *FINDING_HEADS), _finding_rows(findings), text=range(5))
-
-
-def _check_table(found: bringup.BringUp) -> str:
-    """Rungs, invariances and repeated runs; what fails first."""
-    parts = []
-    for name, checks in (("Ladder", found.ladder), ("Invariances", found.invariances)):
-        ordered = sorted(checks, key=lambda one: ("fail", "pass", "not run").index(one.verdict))
-        rows = [
-            (one.name, one.format, one.verdict, one.where, one.op or one.reason,
-             f"{one.printed_measured:.3g}", f"{one.printed_limit:.3g}")
-            for one in ordered
-        ]  # fmt: skip
-        heads = ("", "format", "", "where", "op, or why it was not run", "measured", "limit")
-        parts.append(section(name, heads, rows, text=(0, 1, 2, 3, 4)))
-    again = found.determinism
-    if again.runs:
-        lists = (("reordered", again.reordered), ("races", again.races))
-        figures = [f"{word}: {', '.join(ops)}" for word, ops in lists if ops] or ["every op gave the same bits"]
-        parts.append(list_items(f"The same step {again.runs} times", figures))
-    if found.not_run:
-        parts.append(list_items("Not run", (f"{name}: {why}" for name, why in found.not_run.items())))
-    return "".join(parts)
-
-
-def _arithmetic_section(found: bringup.BringUp) -> str:
-    known = found.fingerprint_report
-    if known is None:
-        return ""
-    rows = [pair for pair in fingerprint_facts(known) if pair[1]]
-    notes = f"<ul>{_items(known.notes)}</ul>" if known.notes else ""
-    changed = _pairs(known.changed)
-    unlike = f"<h3>Unlike the profile's fingerprint</h3><ul>{_items(changed)}</ul>" if changed else ""
-    return f"<h2>Arithmetic</h2>{table(('', ''), rows, text=(0, 1))}{notes}{unlike}"
-
-
-def _inventory(inventory: bringup.Inventory) -> Iterator[str]:
-    lists: dict[str, list[str]] = {
-        title: [remark(one) for one in getattr(inventory, name)] for name, title in LISTS.items()
-    }
-    lists["graph breaks"] = list(inventory.graph_breaks or ())
-    lists["formats"] = [f"{name}: cannot {' or '.join(lacks)}" for name, lacks in inventory.unsupported.items()]
-    for title, items in lists.items():
-        if items:
-            yield list_items(title.capitalize(), items)
-
-
-def _items(items: Iterable[str]) -> str:
-    return "".join(f"<li>{escape_text(item)}</li>" for item in items)
-
-
-def _coverage(found: bringup.BringUp) -> str:
-    inventory = found.inventory
-    rows = [
-        *((f"calls in {phase}", f"{count:,}") for phase, count in inventory.phases.items()),
-        ("left out", ", ".join(found.cut) or DASH),
-        ("not judged, for want of a contract", ", ".join(found.unjudged) or DASH),
-    ]
-    return section("What was judged", ("", ""), rows, text=(0, 1))
-
-
-def _speed_section(report: bringup.SpeedReport) -> str:
-    speed = report.speed
-    beside = f"{speed.rates.name} ({speed.rates.source})" if speed.rates else "no chip"
-    size = " x ".join(map(str, speed.tokens))
-    about = (
-        f"{size} tokens in {speed.dtype}: {format_quantity(speed.step_s, 's', 3)} of ops, beside {beside}. "
-        f"An op that does nothing takes {format_quantity(speed.nothing_s, 's', 3)}. No part of the verdict."
-    )
-    ops = sorted(speed.ops, key=lambda op: not op.flag)[:BRINGUP_HTML_SHOWN]
-    rows = [(_op_name(op.op), *_speed_cells(op), op.bound, op.flag) for op in ops]
-    figures = [
-        (f"{stretch.begin or 'the model'} to {stretch.end or 'the model'}", stretch.phase, stretch.ops,
-         format_quantity(stretch.seconds, "s", 3))
-        for stretch in speed.stretches[:20]
-    ]  # fmt: skip
-    runs = section("Launch-bound stretches", ("where", "phase", "ops", "time"), figures, text=(0, 1))
-    cells = table(("op", *SPEED_HEADS, ""), rows, text=(0, 1, 2, 3, 8, 9))
-    return f"<h2>Speed</h2><p>{escape_text(about)}</p>{_chart(speed.ops)}{cells}{runs}"
-
-
-def _op_name(op: str) -> str:
-    """An op without what most have in common."""
-    return op.removeprefix("aten.").removesuffix(".default")
-
-
-def _chart(ops: Sequence[bringup.OpSpeed]) -> str:
-    """Share of the roof of the ops that cost most, as bars."""
-    known = [one for one in ops if one.share is not None][:20]
-    if not known:
-        return ""
-    marks = []
-    for number, one in enumerate(known):
-        y, share = number * 16, min(one.share or 0.0, 1.5)
-        kind = one.flag or "bar"
-        name = f"{_op_name(one.op)} {one.phase} {percent(one.share)}"
-        marks.append(
-            f'<rect class="{escape_text(kind)}" x="0" y="{y}" width="{max(share * 2 * BAR, 1):.1f}" height="12"/>'
-            f'<text class="faint" x="{max(share * 2 * BAR, 1) + 6:.1f}" y="{y + 10}">{escape_text(name)}</text>'
-        )
-    marks.append(f'<path class="line" d="M{2 * BAR} 0V{16 * len(known)}"/>')
-    caption = "Share of the roof of the ops that cost most; the line is all that is possible."
-    return f"<figure>{svg(760, 16 * len(known) + 4, marks)}<figcaption>{caption}</figcaption></figure>"
-
-
-def _rows(inventory: bringup.Inventory) -> str:
-    rows = [
-        (row.op, ", ".join(row.dtypes[:4]), _shapes(row.shapes, 4), f"{row.phase} {row.module}", row.calls,
-         row.model_calls)
-        for row in inventory.rows[:ROWS]
-    ]  # fmt: skip
-    more = len(inventory.rows) - len(rows)
-    note = f"<p>{more} more in the JSON.</p>" if more > 0 else ""
-    heads = ("op", "formats", "shapes", "first in", "calls", "of the model")
-    inside = table(heads, rows, text=(0, 1, 2, 3))
-    return details("Signatures", f"{len(inventory.rows)} captured", inside + note)

@@ -1,16 +1,9 @@
-"""Draw what `ridgeline collective` answers: times beside bounds, four prices, simulations, files, the library.
-
-The picture of a schedule has rounds from left to right and links from top to bottom. A cell is as dark as the busiest
-is full of bytes; large schedules have several rounds or links a cell. PNG and SVG are the picture alone, and with a
-selector by size its chart below; HTML is a page with figures and tables.
-"""
+"""Draw what `ridgeline collective` answers: times beside bounds, four prices, simulations, files, the library."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from math import log10
-from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -31,12 +24,9 @@ from ridgeline.comm.formats import CollectiveFile
 from ridgeline.comm.libraries import LibraryChoice
 from ridgeline.comm.simulation import Contention, Method
 from ridgeline.core.arrays import Array
-from ridgeline.core.files import write_bytes, write_text
 from ridgeline.core.units import format_quantity
 from ridgeline.hardware.what_if import system_title
-from ridgeline.report import html
 from ridgeline.report.cells import DASH, Dot, PlotAxis, blocks, clean, facts, header_table, list_lines, percent, scatter
-from ridgeline.report.drawing import INK, PAPER, Canvas, standalone_svg
 from ridgeline.runtime import CollectiveRun
 
 METHODS: dict[Method, str] = {
@@ -148,10 +138,27 @@ def _picture(algorithm: Algorithm, graph: Graph) -> list[Text]:
     """Rounds from left to right, links from top to bottom: how often each is used."""
     if not len(algorithm.steps) or not graph.links:
         return []
-    shares = heat(algorithm, graph, HEAT_LINKS, HEAT_ROUNDS, by_bytes=False)
+    shares = _uses(algorithm, graph, HEAT_LINKS, HEAT_ROUNDS)
     level = np.ceil(shares * (len(HEAT) - 1)).astype(int)
     lines = [Text("rounds from left to right, links from top to bottom", style="dim")]
     return lines + [Text("".join(HEAT[cell] for cell in row)) for row in level]
+
+
+def _uses(algorithm: Algorithm, graph: Graph, most_links: int, most_rounds: int) -> Array:
+    """Uses of each link in each round as a share of the most; several in a cell where there are more."""
+    steps = algorithm.steps
+    rows, columns = min(most_links, graph.links), min(most_rounds, algorithm.rounds)
+    shares = np.zeros((rows, columns))
+    if not len(steps) or not graph.links:
+        return shares
+    pairs, which = np.unique(steps.source.astype(np.int64) * graph.nodes + steps.target, return_inverse=True)
+    ways = shortest_routes(graph, pairs // graph.nodes, pairs % graph.nodes)
+    for hop in range(ways.shape[1]):
+        link = ways[which, hop]
+        on = link >= 0
+        at = (link[on] * rows // graph.links, steps.round[on].astype(np.int64) * columns // algorithm.rounds)
+        np.add.at(shares, at, 1.0)
+    return shares / (shares.max() or 1.0)
 
 
 def draw_verification(file: CollectiveFile, console: Console) -> None:
@@ -274,8 +281,6 @@ def _rate(bytes_per_s: float) -> str:
 
 
 MARKS = "abcdefghijklmnopqrstuvwxyz"
-COLOURS = ("#2f6fb2", "#d1661f", "#3f8f4f", "#8c56a8", "#b3394a", "#5f7a86")
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 40, 30
 POINTS = 9  # of a range on a terminal
 
 
@@ -285,8 +290,8 @@ def crossing_lines(ranges: Sequence[SizeRange]) -> list[str]:
     low = min(range_.min_bound_seconds for range_ in ranges)
     for mark, one in zip(MARKS, ranges, strict=False):
         sizes = np.geomspace(one.min_bytes, one.max_bytes, POINTS)
-        bound = np.interp(sizes, _ends(one, "bytes"), _ends(one, "bound_seconds"))
-        taken = np.interp(sizes, _ends(one, "bytes"), _ends(one, "seconds"))
+        bound = np.interp(sizes, range_ends(one, "bytes"), range_ends(one, "bound_seconds"))
+        taken = np.interp(sizes, range_ends(one, "bytes"), range_ends(one, "seconds"))
         dots += [Dot(x=float(x), y=float(y), mark=".") for x, y in zip(sizes, bound, strict=True)]
         dots += [Dot(x=float(x), y=float(y), mark=mark) for x, y in zip(sizes, taken, strict=True)]
     dots += [Dot(x=range_.min_bytes, y=low, mark="|") for range_ in ranges[1:]]
@@ -296,209 +301,5 @@ def crossing_lines(ranges: Sequence[SizeRange]) -> list[str]:
     return [*scatter(dots, across, up), f"{', '.join(named)}; . bound; | crossing"]
 
 
-def _ends(one: SizeRange, what: str) -> list[float]:
+def range_ends(one: SizeRange, what: str) -> list[float]:
     return [getattr(one, f"min_{what}"), getattr(one, f"max_{what}")]
-
-
-def crossing_marks(ranges: Sequence[SizeRange], width: float, height: float) -> list[str]:
-    """The chart as marks of a drawing, both axes logarithmic, a rule with its size at each crossing."""
-    low, high = ranges[0].min_bytes, ranges[-1].max_bytes
-    times = [
-        value
-        for range_ in ranges
-        for value in (*_ends(range_, "seconds"), *_ends(range_, "bound_seconds"))
-        if value > 0
-    ]
-    least, most = min(times), max(times)
-
-    def x(size: float) -> float:
-        return LEFT + (width - LEFT - RIGHT) * log10(size / low) / max(log10(high / low), 1e-9)
-
-    def y(seconds: float) -> float:
-        share = log10(max(seconds, least) / least) / max(log10(most / least), 1e-9)
-        return height - BOTTOM - (height - TOP - BOTTOM) * share
-
-    marks = [html.label("fastest by size; dashed: bound", LEFT, 14)]
-    for seconds in (least, most):
-        marks += [html.rule(f"M{LEFT} {y(seconds):.1f}H{width - RIGHT:.1f}")]
-        marks += [html.label(format_quantity(seconds, "s", 2), LEFT - 6, y(seconds) + 4, anchor="end")]
-    for size, anchor in ((low, "start"), (high, "end")):
-        marks.append(html.label(format_quantity(size, "B", 3), x(size), height - 8, anchor=anchor))
-    for row, one in enumerate(ranges):
-        colour, (first, last) = COLOURS[row % len(COLOURS)], _ends(one, "bytes")
-        sizes = np.geomspace(first, last, 24)
-        taken = np.interp(sizes, (first, last), _ends(one, "seconds"))
-        bound = np.interp(sizes, (first, last), _ends(one, "bound_seconds"))
-        marks.append(html.rule(_path([(x(s), y(t)) for s, t in zip(sizes, bound, strict=True)]), "line"))
-        path = _path([(x(s), y(t)) for s, t in zip(sizes, taken, strict=True)])
-        sentence = f"{one.algorithm}, {one.chunks} chunks"
-        line = f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2">'
-        marks.append(f"{line}<title>{html.escape_text(sentence)}</title></path>")
-        high_up = TOP - 6 - 11 * (row % 2)
-        marks.append(html.label(one.algorithm, (x(first) + x(last)) / 2, high_up, anchor="middle"))
-        if row:
-            marks.append(html.rule(f"M{x(first):.1f} {TOP}V{height - BOTTOM:.1f}"))
-            marks.append(html.label(format_quantity(first, "B", 3), x(first), height - 8, anchor="middle"))
-    return marks
-
-
-def _path(points: list[tuple[float, float]]) -> str:
-    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-
-
-def crossing_table(ranges: Sequence[SizeRange]) -> str:
-    """The ranges as a table of a page."""
-    rows = [
-        (range_.algorithm, range_.chunks, *(format_quantity(value, "B", 3) for value in _ends(range_, "bytes")),
-         *(format_quantity(value, "s", 3) for value in _ends(range_, "seconds")))
-        for range_ in ranges
-    ]  # fmt: skip
-    return html.table(("fastest", "chunks", "from", "to", "takes at first", "takes at last"), rows, text=(0,))
-
-
-# -- picture of a schedule --------------------------------------------------------------------------------------------
-
-
-MOST_LINKS, MOST_ROUNDS = 256, 512  # cells
-PAGE_LINKS, PAGE_ROUNDS = 96, 160  # cells of a page, each of which tells what it is
-HEAT_LEFT, HEAT_TOP, HEAT_EDGE = 24, 34, 12
-CHART = 300  # pixels of the chart by size
-FULL = (47, 111, 178)  # colour of the fullest cell
-
-
-def heat(algorithm: Algorithm, graph: Graph, most_links: int, most_rounds: int, *, by_bytes: bool = True) -> Array:
-    """Bytes, or with `by_bytes` off uses, of each link in each round as a share of the most; several in a cell where
-    there are more."""
-    steps = algorithm.steps
-    rows, columns = min(most_links, graph.links), min(most_rounds, algorithm.rounds)
-    shares = np.zeros((rows, columns))
-    if not len(steps) or not graph.links:
-        return shares
-    pairs, which = np.unique(steps.source.astype(np.int64) * graph.nodes + steps.target, return_inverse=True)
-    ways = shortest_routes(graph, pairs // graph.nodes, pairs % graph.nodes)
-    chunk_bytes = np.broadcast_to(algorithm.contract.shares(), (algorithm.contract.chunks,))[steps.chunk]
-    weights = chunk_bytes if by_bytes else np.ones(len(chunk_bytes))
-    for hop in range(ways.shape[1]):
-        link = ways[which, hop]
-        on = link >= 0
-        at = (link[on] * rows // graph.links, steps.round[on].astype(np.int64) * columns // algorithm.rounds)
-        np.add.at(shares, at, weights[on])
-    return shares / (shares.max() or 1.0)
-
-
-def write_schedule_picture(found: CollectiveTime, path: Path) -> None:
-    """Write the picture as PNG, SVG or a page of HTML, by the name's ending."""
-    kind = path.suffix.lower()
-    if kind == ".html":
-        write_text(path, page(found))
-        return
-    shares = heat(found.algorithm, found.graph, MOST_LINKS, MOST_ROUNDS)
-    if kind == ".png":
-        write_bytes(path, _png(shares, _side(shares), _picture_title(found)))
-    else:
-        write_text(path, _svg(shares, _side(shares), _picture_title(found), found.by_size or ()))
-
-
-def _picture_title(found: CollectiveTime) -> str:
-    algorithm = found.algorithm
-    return f"{algorithm.contract.collective} by {algorithm.name} on {found.graph.name}: rounds across, links down"
-
-
-def _side(filled: Array) -> tuple[int, int]:
-    """Pixels of a cell."""
-    return int(np.clip(900 // max(filled.shape[1], 1), 1, 16)), int(np.clip(600 // max(filled.shape[0], 1), 2, 16))
-
-
-def _size(filled: Array, side: tuple[int, int]) -> tuple[int, int]:
-    return max(HEAT_LEFT + filled.shape[1] * side[0] + HEAT_EDGE, 760), HEAT_TOP + filled.shape[0] * side[1] + HEAT_EDGE
-
-
-def _png(filled: Array, side: tuple[int, int], title: str) -> bytes:
-    canvas = Canvas(*_size(filled, side), PAPER)
-    canvas.text(title, HEAT_LEFT, 20, INK, "start")
-    cells = np.kron(filled, np.ones((side[1], side[0])))[..., None]
-    drawn = np.array(PAPER) + cells * (np.array(FULL, float) - np.array(PAPER, float))
-    canvas.pixels[HEAT_TOP : HEAT_TOP + cells.shape[0], HEAT_LEFT : HEAT_LEFT + cells.shape[1]] = drawn.astype(np.uint8)
-    return canvas.png()
-
-
-def _heat_cells(filled: Array, side: tuple[int, int], told: Sequence[str] = ()) -> list[str]:
-    """A rectangle for each cell with bytes, which tells what it is where texts for links are given."""
-    colour = "#" + "".join(f"{channel:02x}" for channel in FULL)
-    marks = []
-    for row, column in zip(*np.nonzero(filled), strict=True):
-        x, y = HEAT_LEFT + int(column) * side[0], HEAT_TOP + int(row) * side[1]
-        place = f'x="{x}" y="{y}" width="{side[0]}" height="{side[1]}"'
-        fill = f'fill="{colour}" fill-opacity="{filled[row, column]:.2f}"'
-        tip = f"<title>{html.escape_text(told[row])}</title>" if told else ""
-        marks.append(f"<rect {place} {fill}>{tip}</rect>" if tip else f"<rect {place} {fill}/>")
-    return marks
-
-
-def _svg(filled: Array, side: tuple[int, int], title: str, by_size: Sequence[SizeRange]) -> str:
-    marks = [html.label(title, HEAT_LEFT, 20), *_heat_cells(filled, side)]
-    width, height = _size(filled, side)
-    if by_size:
-        marks.append(f'<g transform="translate(0 {height})">{"".join(crossing_marks(by_size, width, CHART))}</g>')
-        height += CHART
-    style = "text{font:11px sans-serif;fill:#1d2733}.rule{stroke:#dfe3e8;fill:none}.line{stroke:#8a94a0;"
-    style += "stroke-dasharray:4 3;fill:none}"
-    return standalone_svg(html.svg(width, height, marks), style) + "\n"
-
-
-def page(found: CollectiveTime) -> str:
-    """A page: time beside its bound, the schedule, the busiest links, and who is fastest at which size."""
-    algorithm, graph, by_size = found.algorithm, found.graph, found.by_size
-    size = format_quantity(found.size_bytes, "B", 4)
-    title = f"{found.collective} of {size} on {graph.name}"
-    pairs = [
-        (format_quantity(found.seconds, "s", 4), f"by {algorithm.name}"),
-        (format_quantity(found.bound.seconds, "s", 4), f"bound, by {found.bound.by}"),
-        (f"{found.ratio_to_bound:.3f}", "times the bound of its chunks"),
-        (format_quantity(found.busbw, "B/s", 4), "busbw"),
-        (f"{algorithm.rounds:,}", "rounds"),
-        (f"{len(algorithm.steps):,}", "steps, verified" if found.verification.ok else "steps, NOT verified"),
-    ]
-    shares = heat(algorithm, graph, PAGE_LINKS, PAGE_ROUNDS)
-    body = f"<h1>{html.escape_text(title)}</h1>{html.facts(pairs)}<h2>Schedule</h2><figure>"
-    side = _side(shares)
-    cells = _heat_cells(shares, side, _link_labels(found, shares))
-    right = HEAT_LEFT + shares.shape[1] * side[0]
-    first = html.label("round 1", HEAT_LEFT, HEAT_TOP - 8)
-    last = html.label(f"round {algorithm.rounds}", right, HEAT_TOP - 8, anchor="end")
-    body += html.svg(*_size(shares, side), [*([first, last] if algorithm.rounds > 1 else [first]), *cells])
-    caption = "Darker: more bytes in these rounds on these links; the darkest cell is the fullest."
-    body += f"<figcaption>{caption}</figcaption></figure>{_busiest(found)}"
-    if by_size:
-        chart = html.svg(760, CHART, crossing_marks(by_size, 760, CHART))
-        body += f"<h2>By size</h2><figure>{chart}</figure>{crossing_table(by_size)}"
-    if found.verification.problems:
-        rows = [(str(problem),) for problem in found.verification.problems]
-        body += html.section("What is wrong", ("step, rank",), rows, text=(0,))
-    return html.document(title=title, body=body, style=html.page_style())
-
-
-def _link_labels(found: CollectiveTime, filled: Array) -> list[str]:
-    """What each row of cells stands for."""
-    graph, rows = found.graph, filled.shape[0]
-    busy = found.timing.link_bytes / graph.bytes_per_s / (found.seconds or 1.0)
-    labels = []
-    for row in range(rows):
-        low, high = -(-row * graph.links // rows), -(-(row + 1) * graph.links // rows)
-        ends = f"{graph.tail[low]} to {graph.head[low]}"
-        many = f"{high - low} links from {ends} on" if high - low > 1 else f"link {ends}"
-        labels.append(f"{many}, busy {busy[low:high].mean():.0%} of the time")
-    return labels
-
-
-def _busiest(found: CollectiveTime) -> str:
-    graph, carried_bytes = found.graph, found.timing.link_bytes
-    if not graph.links or not found.seconds:
-        return ""
-    busy = carried_bytes / graph.bytes_per_s / found.seconds
-    rows = [
-        (f"{graph.tail[link]} to {graph.head[link]}", format_quantity(float(carried_bytes[link]), "B", 3),
-         f"{busy[link]:.1%}")
-        for link in np.argsort(-busy, kind="stable")[:8]
-    ]  # fmt: skip
-    return html.section("Busiest links", ("link", "bytes", "of the time"), rows, text=(0,))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from pathlib import Path
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from ridgeline.core.files import write_bytes, write_text
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.hardware.what_if import system_title
 from ridgeline.report.cells import (
@@ -29,9 +26,6 @@ from ridgeline.report.cells import (
     scatter,
 )
 from ridgeline.report.cells import facts as labels
-from ridgeline.report.drawing import RULE, ChartPoint, Label, Line, Look, Mark, png_marks, standalone_svg
-from ridgeline.report.html import Scale, document, escape_text, facts, page_part, page_style, section
-from ridgeline.report.plan_html import EDGE, LEFT, TALL, WIDE, Chart, chart
 from ridgeline.report.predict import COLOURS
 from ridgeline.search import ComparedDeployment, DeploymentReport, FrontierPoint
 from ridgeline.sim.forward_price import PARTS
@@ -217,7 +211,7 @@ def _why(report: DeploymentReport) -> Iterator[RenderableType]:
 def _knobs(report: DeploymentReport) -> Iterator[RenderableType]:
     rows = [
         (clean(choice), change, breaks, Text(words, style="dim"))
-        for choice, change, breaks, words in _knob_rows(report)[:KNOBS]
+        for choice, change, breaks, words in knob_rows(report)[:KNOBS]
     ]
     if rows:
         yield Text("what each knob would change, one replica on a shortened load", style="bold")
@@ -229,7 +223,7 @@ def _knobs(report: DeploymentReport) -> Iterator[RenderableType]:
 KNOB_HEADS = ("decided otherwise", "requests/s/chip", "missed first", "the replica")
 
 
-def _knob_rows(report: DeploymentReport) -> list[tuple[str, str, str, str]]:
+def knob_rows(report: DeploymentReport) -> list[tuple[str, str, str, str]]:
     return [
         (knob.choice, signed_share(knob.change) if knob.rate else "none", knob.breaks.upper(), knob.words)
         for knob in report.why.knobs
@@ -275,86 +269,3 @@ def _foot(report: DeploymentReport) -> Iterator[RenderableType]:
         style="dim",
     )
     yield from list_lines("assumed", report.assumptions, most=MOST)
-
-
-# -- deployment chart -------------------------------------------------------------------------------------------------
-
-
-LOOK: Look = {"rule": (RULE, 1.0), "front": (RULE, 2.0), "met": ((192, 57, 43), 0.0), "missed": ((59, 120, 195), 0.0)}
-
-
-def write_frontier_picture(report: DeploymentReport, path: Path) -> None:
-    """The frontier as PNG or SVG, by the name's ending; the whole page under any other name."""
-    if path.suffix.lower() == ".png":
-        write_bytes(path, frontier_png(report))
-    else:
-        write_text(path, frontier_svg(report) if path.suffix.lower() == ".svg" else page(report))
-
-
-def frontier_png(report: DeploymentReport) -> bytes:
-    """The frontier as a picture: cost upwards, tokens per second of a user across."""
-    return png_marks(_frontier_marks(report), WIDE, TALL, LOOK)
-
-
-def _frontier_marks(report: DeploymentReport) -> Iterator[Mark]:
-    points = [(point.user_speed, cost_of(point), point.met) for point in report.found.frontier]
-    across = Scale.of([speed for speed, _, _ in points] or [1.0], LEFT, WIDE - EDGE / 2)
-    up = Scale.of([cost for _, cost, _ in points] or [1.0], TALL - EDGE, EDGE / 3)
-    for value in across.ticks():
-        yield Line(kind="rule", start=(across(value), EDGE / 3), end=(across(value), TALL - EDGE))
-        yield Label(text=f"{value:.3g}", x=across(value), y=TALL - EDGE + 18, anchor="middle")
-    for value in up.ticks():
-        yield Line(kind="rule", start=(LEFT, up(value)), end=(WIDE - EDGE / 2, up(value)))
-        yield Label(text=f"{value:.3g}", x=LEFT - 6, y=up(value) + 4, anchor="end")
-    for before, after in pairwise(points):
-        yield Line(kind="front", start=(across(before[0]), up(before[1])), end=(across(after[0]), up(after[1])))
-    for speed, cost, met in points:
-        yield ChartPoint(kind="met" if met else "missed", x=across(speed), y=up(cost), radius=6 if met else 4)
-    yield Label(text=cost_name(report), x=LEFT, y=14)
-    yield Label(text="tokens/s of a user (red: the objective is kept)", x=WIDE / 2, y=TALL - 22, anchor="middle")
-
-
-def frontier_svg(report: DeploymentReport) -> str:
-    """The frontier as an SVG file of its own."""
-    inner = _deployment_chart_frontier(report)
-    element = inner[inner.index("<svg") : inner.index("</svg>") + len("</svg>")]
-    style = ".rule{stroke:#ccc}.dot{fill:#3b78c3}.best{fill:#c0392b}text{font:12px sans-serif;fill:#333}"
-    return standalone_svg(element, style)
-
-
-def page(report: DeploymentReport) -> str:
-    """The deployment, what limits it, what each knob would change, and the frontier."""
-    best = report.best
-    cost = best.prediction.cost_per_million_tokens_usd
-    pairs = [
-        ("chips", str(best.candidate.chips)),
-        ("requests/s", f"{best.rate:.3g}"),
-        ("output tokens/s", f"{best.prediction.metrics.output_tokens_per_s:,.0f}"),
-        ("tokens/s a user", f"{best.user_tokens_per_s:.0f}"),
-        ("per million tokens", f"${cost:,.2f}" if cost is not None else "no price"),
-    ]
-    pairs += [
-        (f"{limit.metric.upper()} p{limit.percentile:g}, limit {format_quantity(limit.limit, 's', 3)}",
-         format_quantity(limit.found, "s", 3))
-        for limit in best.prediction.limits
-    ]  # fmt: skip
-    title = f"{report.scenario.model.id} on {system_title(report.scenario.system)}"
-    body = f"<h1>{escape_text(title)}</h1><p class=plan>{escape_text(best.candidate.words)}</p>{facts(pairs)}"
-    body += _deployment_chart_frontier(report)
-    body += section("What each knob would change", KNOB_HEADS, _knob_rows(report), text=(0, 2, 3))
-    return document(title=title, body=body, style=page_style("plan"), script=page_part("plan.js"))
-
-
-def _deployment_chart_frontier(report: DeploymentReport) -> str:
-    points = report.found.frontier
-    if not points:
-        return ""
-    made = Chart(
-        x_name="tokens/s of a user",
-        y_name=cost_name(report),
-        dots=[
-            (point.user_speed, cost_of(point), f"{point.words} at {point.rate:.3g} requests/s", point.met)
-            for point in points
-        ],
-    )
-    return f"<h2>Frontier</h2>{chart(made, 'Replicas that no other beats in both; red ones keep the objective.')}"

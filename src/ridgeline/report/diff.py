@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from rich.console import Console, RenderableType
 from rich.text import Text
 
@@ -11,7 +9,6 @@ from ridgeline.calibrate.explain import Explanation, GapPart
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.hardware.what_if import system_title
 from ridgeline.report.cells import better_or_worse, blocks, clean, grid, list_lines, signed_time, time
-from ridgeline.report.html import document, escape_text, facts, label, page_style, rule, section, svg, table
 from ridgeline.trace import Diff, DiffRuns
 
 SHOWN = 4  # of a cause on a page
@@ -171,108 +168,3 @@ def _todo(explanation: Explanation) -> list[RenderableType]:
             who = Text(f"  {part.change}", style=COLOURS[part.change])
             table.add_row(who, Text(where, style="dim"), clean(part.action))
     return [Text.assemble(("of the gap ", "dim"), parts), *([table] if seen else [])]
-
-
-# -- diff html --------------------------------------------------------------------------------------------------------
-
-
-WIDE, TALL, NAMES = 860, 24, 190  # of the chart of causes, in pixels
-ITEMS = 25  # of a cause
-
-
-def diff_page(result: Diff | DiffRuns) -> str:
-    """The page of one or several diffs, each against the first run; names of strangers are escaped."""
-    diffs = result.runs if isinstance(result, DiffRuns) else (result,)
-    first = diffs[0].before
-    runs = table(
-        ("run", "chip", "step", "B − A", ""),
-        [(first.label, first.chip_name or "", time(first.step_ns), "", "")]
-        + [
-            (diff.after.label, diff.after.chip_name or "", time(diff.after.step_ns),
-             signed_time(diff.delta_ns), signed_share(diff.slower) if diff.slower else "0.0%")
-            for diff in diffs
-        ],
-        text=(1,),
-    )  # fmt: skip
-    body = f"<h1>Why steps differ</h1>{runs}" + "".join(_diff_summary(diff) for diff in diffs)
-    return document(title=f"Ridgeline: {first.label} and {len(diffs)} more", body=body, style=page_style("diff"))
-
-
-def _diff_summary(diff: Diff) -> str:
-    before, after = diff.before, diff.after
-    figures = (
-        (time(before.step_ns), f"A: {before.label}"), (time(after.step_ns), f"B: {after.label}"),
-        (signed_time(diff.delta_ns), "B − A, a step and chip"),
-        (signed_share(diff.slower) if diff.slower else "0.0%", "of A's step"),
-    )  # fmt: skip
-    return (
-        f"<h2>{escape_text(before.label)} → {escape_text(after.label)}</h2>{facts(figures)}"
-        f"<figure>{_bars(diff)}<figcaption>Causes sum to the difference. Work is matched by "
-        f"{escape_text(diff.by)}.</figcaption></figure>"
-        f"{_cause_details(diff)}{''.join(_place_table(diff, by) for by in diff.places)}"
-    )
-
-
-def _bars(diff: Diff) -> str:
-    """Causes as a waterfall from A's step to B's."""
-    causes = diff.causes
-    levels = [0.0]
-    for one in causes:
-        levels.append(levels[-1] + one.delta_ns)
-    low, high = min(levels), max(levels)
-    scale = (WIDE - NAMES - 90) / ((high - low) or 1.0)
-
-    def x(value: float) -> float:
-        return NAMES + (value - low) * scale
-
-    marks = [rule(f"M{x(0):.1f} 4V{(len(causes) + 1) * TALL:.1f}")]
-    for place, (one, begin) in enumerate(zip(causes, levels, strict=False)):
-        marks += _bar(
-            one.cause, one.delta_ns, (x(begin), x(begin + one.delta_ns)), place, "more" if one.delta_ns > 0 else "less"
-        )
-    marks += _bar("B − A", diff.delta_ns, (x(0), x(levels[-1])), len(causes), "sum")
-    return svg(WIDE, (len(causes) + 1) * TALL + 8, marks)
-
-
-def _bar(name: str, us: float, ends: tuple[float, float], place: int, kind: str) -> Iterable[str]:
-    left, right = sorted(ends)
-    top = place * TALL + 4
-    size = f'x="{left:.1f}" y="{top}" width="{max(1.0, right - left):.1f}" height="{TALL - 8}"'
-    yield label(name, NAMES - 10, top + 12, anchor="end", faint=False)
-    yield f'<rect class="{kind}" {size}><title>{escape_text(f"{name}: {signed_time(us)}")}</title></rect>'
-    yield label(signed_time(us), right + 6, top + 12)
-
-
-def _cause_details(diff: Diff) -> str:
-    """Every cause with its largest items, folded."""
-    head = ("", "where", "what", "calls", "A", "B", "kernels")
-    details = []
-    for cause in diff.causes:
-        rows = [
-            (
-                signed_time(item.delta_ns), f"{item.phase}, {item.class_}", both_ends(item.name, 120),
-                f"{item.calls_before:,.0f} → {item.calls_after:,.0f}",
-                time(item.before_ns), time(item.after_ns),
-                _kernels(item.kernels_before, item.kernels_after),
-            )
-            for item in cause.items[:ITEMS]
-        ]  # fmt: skip
-        summary = f"<b>{escape_text(cause.cause)}</b> {escape_text(signed_time(cause.delta_ns))}: "
-        summary += escape_text(cause.meaning)
-        details.append(f"<details><summary>{summary}</summary>{table(head, rows, text=(1, 2, 6))}</details>")
-    return "".join(details)
-
-
-def _kernels(before: Sequence[str], after: Sequence[str]) -> str:
-    """Which kernels ran for an op on each side."""
-    names = [both_ends(names[0], 60) if names else "" for names in (before, after)]
-    return "" if not any(names) else names[0] if names[0] == names[1] else f"{names[0]} → {names[1]}"
-
-
-def _place_table(diff: Diff, by: str) -> str:
-    rows = [
-        (place.id, time(place.before_ns), time(place.after_ns), signed_time(place.delta_ns))
-        for place in diff.places[by]
-        if place.delta_ns
-    ]
-    return section(f"By {by}", (by, "A", "B", "B − A"), rows[:60])

@@ -67,24 +67,27 @@ class Label:
     x: float
     y: float
     anchor: str = "start"
+    faint: bool = True
 
 
 Mark = Line | ChartPoint | Label
 Look = Mapping[str, tuple[Colour, float]]  # kind of a mark -> its colour and, of a line, its width
 
 
-def svg_marks(marks: Iterable[Mark], width: float, height: float) -> str:
-    """Marks as an SVG element; a mark's kind is its class."""
+def svg_marks(marks: Iterable[Mark], width: float, height: float, title: str = "") -> str:
+    """Marks as an SVG element; a mark's kind is its class, and a point that says what it is can be reached by keys."""
     texts = []
     for mark in marks:
         match mark:
             case Line(start=(left, top), end=(right, bottom)):
                 texts.append(html.rule(f"M{left:.1f} {top:.1f}L{right:.1f} {bottom:.1f}", mark.kind))
             case ChartPoint():
-                texts.append(html.dot(mark.x, mark.y, round(mark.radius, 1), kind=mark.kind, told=mark.told))
+                more = f' tabindex="0" data-told="{html.escape_text(mark.told)}"' if mark.told else ""
+                radius = round(mark.radius, 1)
+                texts.append(html.dot(mark.x, mark.y, radius, kind=mark.kind, told=mark.told, more=more))
             case Label():
-                texts.append(html.label(mark.text, mark.x, mark.y, anchor=mark.anchor))
-    return html.svg(width, height, texts)
+                texts.append(html.label(mark.text, mark.x, mark.y, anchor=mark.anchor, faint=mark.faint))
+    return html.svg(width, height, texts, title)
 
 
 def standalone_svg(element: str, style: str) -> str:

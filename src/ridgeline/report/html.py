@@ -11,7 +11,9 @@ import base64
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -19,6 +21,8 @@ from pathlib import Path
 from ridgeline.core.records import dataclass
 
 LONGEST = 400  # characters of a text
+NAME = re.compile(r"(?<![\w&;])(?=[\w.:/=+-]*[A-Za-z])(?=[\w.]*[-=/:.])[A-Za-z0-9][\w.:/=+-]{1,30}[\w](?![\w&;])")
+"""A name that a person may copy: no blank, and a sign in it; a longer one may break."""
 
 
 @cache
@@ -29,7 +33,14 @@ def page_part(name: str) -> str:
 
 def page_style(*names: str) -> str:
     """The style of every page, and what pages of these names add to it."""
-    return "".join(page_part(f"{name}.css") for name in ("house", *names))
+    return "".join(page_part(f"{name}.css") for name in ("colours", "drawing", "house", *names))
+
+
+def picture_style() -> str:
+    """The style of a drawing that is a file of its own, light and dark as its reader's screen."""
+    colours = page_part("colours.css").replace(":root", "svg")
+    font = "svg { background: var(--paper); font-family: system-ui, sans-serif; }"
+    return f"{colours}{page_part('drawing.css')}{font}"
 
 
 def document(*, title: str, body: str, style: str, script: str = "") -> str:
@@ -68,13 +79,22 @@ def printable(text: str, most: int = LONGEST) -> str:
     return "".join(char if char.isprintable() else "\ufffd" for char in short)
 
 
-def escape_text(value: object) -> str:
+def escape_text(value: object, most: int = LONGEST) -> str:
     """Text of a stranger inside markup or inside a quoted attribute.
 
     >>> escape_text('<b title="x">')
     '&lt;b title=&quot;x&quot;&gt;'
     """
-    return escape(printable(str(value)))
+    return escape(printable(str(value), most))
+
+
+def inline_code(text: str) -> str:
+    """Text of a stranger whose names (`64xh100-sxm`, `plan.precision=fp8`) stay whole where lines break.
+
+    >>> inline_code("on 64xh100-sxm, tp=4 and <b>")
+    'on <span class="id">64xh100-sxm</span>, <span class="id">tp=4</span> and &lt;b&gt;'
+    """
+    return NAME.sub(r'<span class="id">\g<0></span>', escape_text(text, 2 * LONGEST))
 
 
 def as_data(value: object) -> str:
@@ -96,17 +116,64 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
     return f'<div class="facts">{cells}</div>'
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, text: Sequence[int] = ()) -> str:
-    """A table; the columns in `text` read from the left."""
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    text: Sequence[int] = (),
+    chosen: Sequence[int] = (),
+) -> str:
+    """A table; the columns in `text` read from the left, the rows in `chosen` stand out."""
 
-    def line(cells: Sequence[object], tag: str) -> str:
-        made = (
-            f"<{tag}{' class=text' if index in text else ''}>{escape_text(cell)}</{tag}>"
+    def line(cells: Sequence[object], tag: str, kind: str = "") -> str:
+        columns = (
+            f"<{tag}{_cell_class(cell) if index in text else ''}>{_cell(cell)}</{tag}>"
             for index, cell in enumerate(cells)
         )
-        return f"<tr>{''.join(made)}</tr>"
+        return f"<tr{kind}>{''.join(columns)}</tr>"
 
-    return f'<div class="wide"><table>{line(head, "th")}{"".join(line(row, "td") for row in rows)}</table></div>'
+    marked = ' class="chosen"'
+    body = "".join(line(row, "td", marked if place in chosen else "") for place, row in enumerate(rows))
+    many = ' class="many"' if len(head) >= MANY else ""
+    inside = f"<thead>{line(head, 'th')}</thead><tbody>{body}</tbody>"
+    return f'<div class="wide" tabindex="0"><table{many}>{inside}</table></div>'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictCell:
+    """A cell that says good or bad by a sign, a colour and a word."""
+
+    good: bool
+    word: str
+
+
+def objective_verdict(*, met: bool) -> VerdictCell:
+    """Whether a limit of an objective is kept."""
+    return VerdictCell(good=met, word="kept" if met else "missed")
+
+
+def verdict_mark(verdict: VerdictCell) -> str:
+    """A verdict with its sign.
+
+    >>> verdict_mark(VerdictCell(good=False, word="fail"))
+    '<span class="bad">✗ fail</span>'
+    """
+    kind, sign = ("good", "✓") if verdict.good else ("bad", "✗")
+    return f'<span class="{kind}">{sign} {escape_text(verdict.word)}</span>'
+
+
+MANY = 8  # columns that are printed in smaller letters
+SENTENCE = 40  # signs from which a cell wants a wide column
+
+
+def _cell_class(cell: object) -> str:
+    return ' class="text long"' if isinstance(cell, str) and len(cell) > SENTENCE else ' class="text"'
+
+
+def _cell(cell: object) -> str:
+    if isinstance(cell, VerdictCell):
+        return verdict_mark(cell)
+    return inline_code(cell) if isinstance(cell, str) else escape_text(cell)
 
 
 def section(title: str, head: Sequence[str], rows: Sequence[Sequence[object]], *, text: Sequence[int] = ()) -> str:
@@ -125,10 +192,11 @@ def list_items(title: str, items: Iterable[str]) -> str:
     return f"<h2>{escape_text(title)}</h2><ul>{lines}</ul>"
 
 
-def svg(width: float, height: float, marks: Iterable[str]) -> str:
-    """A drawing of so many pixels."""
-    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
-    return f'<svg {size} role="img">{"".join(marks)}</svg>'
+def svg(width: float, height: float, marks: Iterable[str], title: str = "") -> str:
+    """A drawing of so many pixels; `title` says to a screen reader what it shows."""
+    size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
+    name = f' aria-label="{escape_text(title)}"' if title else ""
+    return f'<svg {size} role="img"{name}>{"".join(marks)}</svg>'
 
 
 def label(text: str, x: float, y: float, *, anchor: str = "start", faint: bool = True) -> str:
@@ -145,7 +213,8 @@ def rule(d: str, kind: str = "rule") -> str:
 def dot(x: float, y: float, radius: float, *, kind: str, told: str, more: str = "") -> str:
     """A point of a chart, which tells what it is; `more` are further attributes."""
     place = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius}"'
-    return f'<circle class="{kind}" {place}{more}><title>{escape_text(told)}</title></circle>'
+    title = f"<title>{escape_text(told)}</title>" if told else ""
+    return f'<circle class="{kind}" {place}{more}>{title}</circle>'
 
 
 # -- scale ------------------------------------------------------------------------------------------------------------
@@ -184,15 +253,55 @@ class Scale:
         """Half way."""
         return (self.start + self.end) / 2
 
-    def ticks(self, parts: int = 4) -> list[float]:
-        """Values at equal distances, the ends among them.
+    def ticks(self, most: int = 7, unit: float = 1.0) -> list[float]:
+        """Round values inside: 1, 2 and 5 times a power of ten, of a unit that is so many base units.
 
-        >>> Scale.of([0, 8], 0, 1).ticks(), Scale.of([1, 16], 0, 1).ticks(2), Scale.of([3], 0, 1).ticks()
-        ([0.0, 2.0, 4.0, 6.0, 8.0], [1.0, 4.0, 16.0], [3])
+        >>> Scale.of([0, 9], 0, 1).ticks(), Scale.of([1, 30], 0, 1).ticks(), Scale.of([3], 0, 1).ticks()
+        ([0.0, 2.0, 4.0, 6.0, 8.0], [1.0, 2.0, 5.0, 10.0, 20.0], [3])
         """
         if self.high <= self.low:
             return [self.low]
-        shares = [part / parts for part in range(parts + 1)]
+        low, high = self.low / unit, self.high / unit
+        if not self.log:
+            step = round_step((high - low) / most)
+            first, last = math.ceil(low / step - NEAR), math.floor(high / step + NEAR)
+            return [unit * step * place for place in range(first, last + 1)]
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        for factors, every in (((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), 2), ((1,), 3), ((1,), 6)):
+            marks = [factor * 10.0**power for power in powers if power % every == 0 for factor in factors]
+            inside = [unit * mark for mark in marks if low * (1 - NEAR) <= mark <= high * (1 + NEAR)]
+            if len(inside) <= most:
+                return inside
+        return [self.low, self.high]
+
+    def with_round_ends(self, most: int = 7, unit: float = 1.0) -> Scale:
+        """The axis widened until its ends are round.
+
+        >>> wide = Scale.of([1.3, 87], 0, 100).with_round_ends()
+        >>> wide.low, wide.high
+        (1.0, 100.0)
+        """
+        low, high = self.low / unit, self.high / unit
+        if high <= low:
+            return self
         if self.log:
-            return [self.low * (self.high / self.low) ** share for share in shares]
-        return [self.low + (self.high - self.low) * share for share in shares]
+            return replace(self, low=unit * round_step(low, down=True), high=unit * round_step(high))
+        step = round_step((high - low) / most)
+        ends = math.floor(low / step + NEAR), math.ceil(high / step - NEAR)
+        return replace(self, low=unit * step * ends[0], high=unit * step * ends[1])
+
+
+NEAR = 1e-6  # of a step: what rounding of floats may put beyond a mark
+
+
+def round_step(least: float, *, down: bool = False) -> float:
+    """The smallest of 1, 2 or 5 times a power of ten that is not below a number; `down`: the largest not above.
+
+    >>> round_step(0.3), round_step(2), round_step(34), round_step(34, down=True)
+    (0.5, 2.0, 50.0, 20.0)
+    """
+    power = math.floor(math.log10(least))
+    marks = [factor * 10.0**exponent for exponent in (power - 1, power, power + 1) for factor in (1, 2, 5)]
+    if down:
+        return max(mark for mark in marks if mark <= least * (1 + NEAR))
+    return min(mark for mark in marks if mark >= least * (1 - NEAR))

@@ -21,8 +21,9 @@ from ridgeline.core.units import format_gib, format_quantity, signed_quantity, s
 from ridgeline.cost.step_part import Bound
 from ridgeline.hardware.what_if import system_title
 from ridgeline.report.cells import DASH, better_or_worse, blocks, clean, grid
-from ridgeline.report.html import document, escape_text, facts, page_style, section, table
+from ridgeline.report.html import escape_text, facts, section, table
 from ridgeline.report.serve import LIMITS, METRICS
+from ridgeline.report.skeleton import PageHead, page_document, prediction_evidence
 
 LEAST = 1e-9  # of a time: a smaller change is rounding
 ARROW = "→"
@@ -191,7 +192,7 @@ def _decode_step(serving: ServingChange) -> Iterator[RenderableType]:
 # -- page -------------------------------------------------------------------------------------------------------------
 
 
-def prediction_diff_page(result: PredictionDiff | PredictionDiffs) -> str:
+def prediction_diff_page(result: PredictionDiff | PredictionDiffs, command: str = "") -> str:
     """The page of one or several comparisons, each with the first; names of strangers are escaped."""
     diffs = result.runs if isinstance(result, PredictionDiffs) else (result,)
     first = diffs[0].before
@@ -206,9 +207,27 @@ def prediction_diff_page(result: PredictionDiff | PredictionDiffs) -> str:
         ],
         text=(0, 1, 2),
     )
-    body = f"<h1>Why predictions differ</h1>{overview}" + "".join(map(_comparison, diffs))
-    title = f"Ridgeline: {first.label} and {len(diffs)} more"
-    return document(title=title, body=body, style=page_style("diff"))
+    body = overview + "".join(map(_comparison, diffs))
+    return page_document(_page_head(diffs, command), body)
+
+
+def _page_head(diffs: Sequence[PredictionDiff], command: str) -> PageHead:
+    first, diff = diffs[0].before, max(diffs, key=lambda diff: abs(diff.time.difference_s))
+    after = diff.after
+    change = f"{signed_quantity(diff.time.difference_s, 's', 4)} ({signed_share(diff.slower)})"
+    way = "slower" if diff.time.difference_s > 0 else "faster"
+    question = f"Why is {after.label} predicted {way} than {first.label}?"
+    sides = (first, *(diff.after for diff in diffs))
+    return PageHead(
+        verb="diff",
+        question=question if len(diffs) == 1 else f"How do {len(diffs)} scenarios differ from {first.label}?",
+        answer=f"{after.label} takes {format_quantity(after.time_s, 's')} and {first.label} "
+        f"{format_quantity(first.time_s, 's')}: {change}.",
+        certainty="Each prediction has its own 90 % interval, which stands beside it; classes sum to the difference.",
+        subject=tuple((chr(ord("A") + min(place, 25)), side_title(side)) for place, side in enumerate(sides)),
+        evidence=prediction_evidence(),
+        command=command,
+    )
 
 
 def _comparison(diff: PredictionDiff) -> str:

@@ -33,10 +33,11 @@ def draw(result: object, console: Console) -> None:
     _call("pages", result, console)
 
 
-def page(result: object, *about: str) -> str:
-    """The HTML page of a result; that of a validation is told what was validated.
+def page(result: object, *about: object) -> str:
+    """The HTML page of a result. One without is refused: nothing is written, and the reader learns what to do instead.
 
-    A result without one is refused: nothing is written, and the reader learns what to do instead.
+    `about` is what its function takes besides: the command line that writes it again, of a validation what was
+    validated before that, of requests under load their intervals behind it.
     """
     if not any(type(result).__name__ in names for names in _TABLES["html"].values()):
         refuse_page(result)
@@ -49,13 +50,13 @@ def refuse_page(result: object) -> NoReturn:
 
     about = first_line(type(result)).rstrip(".")
     todo = "drop --html; --json prints all of it"
-    expected = "a result that has a page"
-    raise InputError(Problem(path="--html", given=f"{about[:1].lower()}{about[1:]}", expected=expected, todo=todo))
+    expectation = "a result that has a page"
+    raise InputError(Problem(path="--html", given=f"{about[:1].lower()}{about[1:]}", expected=expectation, todo=todo))
 
 
-def write_picture(result: object, path: Path) -> None:
+def write_picture(result: object, path: Path, command: str = "") -> None:
     """Write the picture of a result: PNG, SVG or a page, by the ending of the file's name."""
-    _call("pictures", result, path)
+    _call("pictures", result, path, command)
 
 
 def results_of(verb: str) -> tuple[type, ...]:

@@ -1,25 +1,16 @@
-"""Draw a Roofline on a terminal: roofs, ridges and ops."""
+"""Draw a Roofline on a terminal, and what was measured of a machine."""
 
 from __future__ import annotations
-
-import math
-from collections.abc import Iterator
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ridgeline.core.errors import InputError, Problem
-from ridgeline.core.files import write_bytes, write_text
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.cost import ProfileDiff, ProfileReport
 from ridgeline.hardware.what_if import chip_title
-from ridgeline.report import html
 from ridgeline.report.cells import DASH, blocks, clean, facts, header_table, list_lines, percent
-from ridgeline.report.drawing import RULE, ChartPoint, Label, Line, Look, Mark, png_marks, standalone_svg, svg_marks
-from ridgeline.report.html import Scale
-from ridgeline.sim.roofline import PlacedOp, Roofline
+from ridgeline.sim.roofline import Roofline
 
 SHOWN = 24  # ops on a page
 
@@ -79,145 +70,6 @@ def _ops(roofline: Roofline) -> Table:
         rest = sum(placed.share for placed in ops[SHOWN:])
         table.add_row(Text(f"… {len(ops) - SHOWN} more with --json", style="dim"), "", "", percent(rest))
     return table
-
-
-def span_of(roofline: Roofline) -> tuple[float, float, float, float]:
-    """Least and most intensity, least and most flops/s of a chart that holds all ops and roofs."""
-    peak = max(roofline.peaks.values(), default=1.0)
-    memory = roofline.memory["hbm"]
-    known = [placed for placed in roofline.placed_ops if placed.op.flops]
-    low = min([placed.op.intensity for placed in known] + [peak / memory / 30])
-    high = max([placed.op.intensity for placed in known] + [peak / memory * 8])
-    slow = min([placed.op.flops_per_s for placed in known] + [low * memory])
-    return 10 ** math.floor(math.log10(low)), high * 1.5, slow * 0.6, peak * 1.8
-
-
-# -- roofline chart ---------------------------------------------------------------------------------------------------
-
-
-WIDE, TALL = 920, 520  # pixels
-LEFT, RIGHT, TOP, BOTTOM = 110, 24, 34, 46
-LOOK: Look = {
-    "rule": (RULE, 1.0), "sheet": ((47, 111, 178), 2.0), "real": ((209, 102, 31), 2.0),
-    "compute": ((47, 111, 178), 0.0), "memory": ((46, 139, 87), 0.0),
-}  # fmt: skip
-WRITERS = (".svg", ".png", ".html", ".htm")
-STYLE = (
-    ".sheet { stroke: var(--in); fill: none; stroke-width: 2; } .real { stroke: var(--out); fill: none;"
-    " stroke-dasharray: 6 4; stroke-width: 2; } .compute { fill: var(--in); fill-opacity: .6; }"
-    " .memory { fill: #2e8b57; fill-opacity: .6; }"
-)
-
-
-def marks(roofline: Roofline) -> Iterator[Mark]:
-    """The chart: axes, roofs, ops; places in pixels."""
-    low, high, slow, fast = span_of(roofline)
-    across = Scale(low=low, high=high, start=LEFT, end=WIDE - RIGHT, log=True)
-    up = Scale(low=slow, high=fast, start=TALL - BOTTOM, end=TOP, log=True)
-    scenario = roofline.scenario
-    yield Label(text=f"{scenario.model.id} on {chip_title(scenario.system.chip)}, {roofline.phase}", x=LEFT, y=20)
-    yield from _axes(across, up)
-    memory = roofline.memory["hbm"]
-    real = roofline.measured_memory.get("hbm")
-    for name, peak in roofline.peaks.items():
-        yield from _roof("sheet", peak, memory, (across, up), f"{name} {format_quantity(peak, 'FLOP/s', 3)}")
-        best = roofline.measured_peaks.get(name)
-        if best and real:
-            yield from _roof("real", best, real, (across, up), f"measured {format_quantity(best, 'FLOP/s', 3)}")
-    for placed in roofline.placed_ops:
-        if placed.op.flops and placed.op.seconds:
-            figures = (
-                f"{placed.op.label} ({placed.op.phase}): {placed.share:.1%} of the time, {placed.roof:.0%} of its roof"
-            )
-            x, y = across(placed.op.intensity), up(placed.op.flops_per_s)
-            yield ChartPoint(kind=placed.op.bound, x=x, y=y, radius=3 + 22 * math.sqrt(placed.share), told=figures)
-    for placed in sorted(roofline.placed_ops, key=lambda placed: -placed.share)[:6]:
-        if placed.op.flops and placed.op.seconds:
-            yield Label(text=placed.op.label, x=across(placed.op.intensity) + 8, y=up(placed.op.flops_per_s) - 6)
-
-
-def _axes(across: Scale, up: Scale) -> Iterator[Mark]:
-    bottom = TALL - BOTTOM
-    for power in range(math.ceil(math.log10(across.low)), math.floor(math.log10(across.high)) + 1):
-        x = across(10.0**power)
-        yield Line(kind="rule", start=(x, TOP), end=(x, bottom))
-        yield Label(text=f"{10.0**power:g}", x=x, y=bottom + 16, anchor="middle")
-    for power in range(math.ceil(math.log10(up.low)), math.floor(math.log10(up.high)) + 1):
-        y = up(10.0**power)
-        yield Line(kind="rule", start=(LEFT, y), end=(WIDE - RIGHT, y))
-        yield Label(text=format_quantity(10.0**power, "FLOP/s", 3), x=LEFT - 6, y=y + 4, anchor="end")
-    yield Label(text="FLOP/B", x=WIDE - RIGHT, y=TALL - 8, anchor="end")
-
-
-def _roof(kind: str, peak: float, memory: float, scales: tuple[Scale, Scale], told: str) -> Iterator[Mark]:
-    across, up = scales
-    ridge = min(max(peak / memory, across.low), across.high)
-    first = max(across.low, up.low / memory)
-    if first < ridge:
-        yield Line(kind=kind, start=(across(first), up(first * memory)), end=(across(ridge), up(ridge * memory)))
-    yield Line(kind=kind, start=(across(ridge), up(peak)), end=(across(across.high), up(peak)))
-    yield Label(text=told, x=across(across.high), y=up(peak) - 6, anchor="end")
-
-
-def svg(roofline: Roofline) -> str:
-    """The chart as the content of an SVG element."""
-    return svg_marks(marks(roofline), WIDE, TALL)
-
-
-def svg_file(roofline: Roofline) -> str:
-    """The chart as a file of its own, light and dark as the reader's page is."""
-    return (
-        standalone_svg(svg(roofline), (html.page_style() + STYLE).replace(":root", "svg").replace("body {", "svg {"))
-        + "\n"
-    )
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0f}"
-
-
-def _cells(placed: PlacedOp) -> tuple[str, ...]:
-    """A line of the table of ops."""
-    op = placed.op
-    spent = (f"{op.count:.0f}", format_quantity(op.seconds, "s", 3), f"{placed.share:.1%}", f"{op.intensity:.3g}")
-    return (f"{op.label} ({op.phase})", *spent, f"{placed.roof:.0%}", op.bound, op.evidence.label)
-
-
-def page(roofline: Roofline) -> str:
-    """The chart with its figures, as one file."""
-    title = f"Roofline: {roofline.scenario.model.id} on {chip_title(roofline.scenario.system.chip)}, {roofline.phase}"
-    shares = [(f"{share:.1%}", f"under the roof of {name}") for name, share in roofline.bounds.items()]
-    ridges = [
-        (ridge.dtype, ridge.level, _number(ridge.intensity), _number(ridge.measured)) for ridge in roofline.ridges
-    ]
-    ops = [_cells(placed) for placed in roofline.placed_ops]
-    body = "".join(
-        (
-            f"<h1>{html.escape_text(title)}</h1>",
-            html.facts([(format_quantity(roofline.seconds, "s", 4), "of kernels"), *shares]),
-            f"<figure>{svg(roofline)}<figcaption>Solid: data sheet. Dashed: measured. Area of a dot: share of the time."
-            "</figcaption></figure>",
-            "<h2>Ridge points, FLOP for a byte</h2>",
-            html.table(("format", "memory", "data sheet", "measured"), ridges, text=(1,)),
-            "<h2>Ops</h2>",
-            html.table(("op", "runs", "time", "share", "FLOP/B", "of its roof", "limit", "evidence"), ops, text=(6, 7)),
-            "".join(f"<p>{html.escape_text(note)}</p>" for note in roofline.notes),
-        )
-    )
-    return html.document(title=title, body=body, style=html.page_style() + STYLE)
-
-
-def write_chart(roofline: Roofline, path: Path) -> None:
-    """Write the chart as its suffix says: .svg, .png or .html."""
-    suffix = path.suffix.lower()
-    if suffix not in WRITERS:
-        raise InputError(
-            Problem(path="-o", given=repr(path.name)[:60], expected="a file ending in .svg, .png or .html")
-        )
-    if suffix == ".png":
-        write_bytes(path, png_marks(marks(roofline), WIDE, TALL, LOOK))
-    else:
-        write_text(path, svg_file(roofline) if suffix == ".svg" else page(roofline))
 
 
 # -- profile ----------------------------------------------------------------------------------------------------------

@@ -21,9 +21,13 @@ from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 from ridgeline.core.records import dataclass
-from ridgeline.report.html import as_data, document, printable
+from ridgeline.core.units import format_duration
+from ridgeline.hardware.what_if import system_title
+from ridgeline.report.cells import time
+from ridgeline.report.html import as_data, printable
+from ridgeline.report.skeleton import PageHead, interval_words, page_document, prediction_evidence, scenario_facts
+from ridgeline.sim import Prediction
 from ridgeline.trace import Analysis, Timeline, launching_ops
-from ridgeline.version import __version__
 
 # -- trace pack -------------------------------------------------------------------------------------------------------
 
@@ -340,15 +344,21 @@ FEWEST = 1000  # spans it makes sense to keep
 _MARK = re.compile(r"\{\{(\w+)\}\}")
 
 
-def write_trace_page(found: Analysis, path: Path, most: int = MOST) -> PackedTimeline:
-    """Write the page of an analysis, whole or not at all; what was packed says how many spans it keeps."""
-    text, packed = page(found, most)
+def write_trace_page(
+    found: Analysis, path: Path, most: int = MOST, *, command: str = "", prediction: Prediction | None = None
+) -> PackedTimeline:
+    """Write the page of an analysis, whole or not at all; what was packed says how many spans it keeps.
+
+    The timeline of a predicted step comes with its prediction, which the head of the page is of.
+    """
+    head = step_head(found, prediction, command) if prediction is not None else trace_head(found, command)
+    text, packed = page(found, most, head)
     write_text(path, text)
     return packed
 
 
-def page(found: Analysis, most: int = MOST) -> tuple[str, PackedTimeline]:
-    """The text of the page, and what it holds."""
+def page(found: Analysis, most: int = MOST, head: PageHead | None = None) -> tuple[str, PackedTimeline]:
+    """The text of the page, and what it holds; without a head that of a trace."""
     if most < FEWEST:
         raise InputError(Problem(path="--html-spans", given=str(most), expected=f"a number from {FEWEST:,} up"))
     sheet = to_json(found)
@@ -357,35 +367,91 @@ def page(found: Analysis, most: int = MOST) -> tuple[str, PackedTimeline]:
     packed = pack(found.timeline, found.counted_mask, tuple(_rows(sheet)), most, columns)
     facts = {
         **{printable(key): _clean_value(value) for key, value in sheet.items()},
-        "title": _title(found),
         "top_ops": [{**to_json(op), "name": printable(op.name)} for op in found.breakdown.names[:OPS]],
         "roof": _roof(found),
         "step_windows": _steps(found, int(packed.tables["first_ns"])),
-        "version": __version__,
     }
     layout = {**packed.tables, **tables, "layout": packed.layout, "kept": packed.kept, "of": packed.of}
     paints = {one["id"]: found.rules.group_of(one["id"]) for one in packed.tables["paints"] if one["class"]}
-    return _fill_page({"facts": facts, "layout": layout | {"groups": paints}}, packed.text), packed
+    data = {"facts": facts, "layout": layout | {"groups": paints}}
+    return _fill_page(head or trace_head(found), data, packed.text), packed
 
 
-def _fill_page(data: JsonObject, spans: str) -> str:
+def _fill_page(head: PageHead, data: JsonObject, spans: str) -> str:
     """The frame with the data put in, each place once; its style and its scripts."""
     places = {"facts": as_data(data["facts"]), "layout": as_data(data["layout"]), "spans": spans}
     frame = (PARTS / "page.html").read_text(encoding="utf-8")
     scripts = "\n".join((PARTS / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    return document(
-        title=f"Ridgeline: {data['facts']['title']}",
-        body=_MARK.sub(lambda mark: places[mark[1]], frame),
+    return page_document(
+        head,
+        _MARK.sub(lambda mark: places[mark[1]], frame),
         style=(PARTS / "page.css").read_text(encoding="utf-8"),
         script=f'"use strict";\n(() => {{\n{scripts}\n}})();\n',
     )
 
 
-def _title(found: Analysis) -> str:
-    names = found.timeline.about.sources
-    if found.timeline.about.format == "predicted" and not names:
-        return "a predicted step"
-    return printable(", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")) or "a timeline"
+def trace_head(found: Analysis, command: str = "") -> PageHead:
+    """The head of the page of a trace: where its time goes, and what would gain most."""
+    about = found.timeline.about
+    names = about.sources
+    files = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+    chips = ", ".join(dict.fromkeys(about.chips))
+    return PageHead(
+        verb="analyze",
+        question=f"Where does the time of {printable(files) or 'this timeline'} go?",
+        answer=_answer(found),
+        certainty="Times are those of the trace, to the nanosecond of its clock. A gain is at most what is named: what "
+        "the removed time hid may appear behind it.",
+        subject=(
+            ("Trace", f"{printable(files)} ({about.format})" if files else about.format),
+            ("Machine", printable(chips) or (found.chip.id if found.chip else "")),
+        ),
+        evidence="Measured by the program that wrote the trace; peaks are the data sheet's."
+        if not found.timeline.predicted
+        else prediction_evidence(),
+        command=command,
+    )
+
+
+def step_head(found: Analysis, prediction: Prediction, command: str = "") -> PageHead:
+    """The head of the page of a predicted step: how long it takes by its interval, and where its time goes."""
+    scenario = prediction.scenario
+    work = scenario.workload
+    return PageHead(
+        verb="timeline",
+        question=f"Where does a step of {scenario.model.id} on {system_title(scenario.system)} go?",
+        answer=f"{prediction.utilization.mfu:.1%} MFU and {prediction.tokens_per_s_per_chip:,.0f} tokens/s a chip. "
+        + _answer(found),
+        certainty=f"{format_duration(prediction.step_time_s, 4)} a step in closed form, "
+        f"{format_duration(found.timeline.span_s, 4)} event by event; {interval_words(prediction.interval)}",
+        subject=(
+            ("Scenario", scenario.name),
+            *scenario_facts(scenario),
+            ("Workload", f"{work.sequences:,} sequences of {work.seq:,} tokens a step"),
+        ),
+        evidence=prediction_evidence(),
+        command=command,
+    )
+
+
+def _answer(found: Analysis) -> str:
+    """Shares of the span, and the finding with the largest gain."""
+    total = found.breakdown.total
+    span = total.span_ns or 1
+    parts = {
+        "compute": total.compute_ns,
+        "exposed communication": total.exposed_communication_ns,
+        "idle": total.idle_ns,
+    }
+    shares = ", ".join(f"{ns / span:.1%} {name}" for name, ns in parts.items() if ns / span >= LEAST)
+    first = f"{time(total.span_ns)} are {shares or 'neither compute, exposed communication nor idle'}"
+    if not found.findings:
+        return f"{first}; nothing that could be mended costs more than 1 % of it."
+    best = found.findings[0]
+    return f"{first}; the largest finding could gain {best.predicted_gain:.1%}: {printable(best.what)}."
+
+
+LEAST = 0.001  # of a span: smaller shares are not in the answer
 
 
 def _rows(sheet: object) -> Iterator[int]:

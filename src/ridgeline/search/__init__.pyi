@@ -1,5 +1,7 @@
 from ridgeline.search.deployment.comparison import ComparedDeployment as ComparedDeployment
 from ridgeline.search.deployment.explain import FrontierPoint as FrontierPoint
+from ridgeline.search.deployment.promise import ServedIntervals as ServedIntervals
+from ridgeline.search.deployment.promise import served_intervals as served_intervals
 from ridgeline.search.deployment.recommendation import DeploymentAnswer as DeploymentAnswer
 from ridgeline.search.deployment.recommendation import DeploymentReport as DeploymentReport
 from ridgeline.search.deployment.recommendation import recommend_deployment as recommend_deployment

@@ -29,7 +29,8 @@ from ridgeline.core.encode import to_json
 from ridgeline.cost.library_times.formulas import library_seconds, ring_is_simple, shipped_parameters
 from ridgeline.cost.library_times.question import CollectiveQuestion, describes, question_columns
 from ridgeline.hardware.load import system
-from ridgeline.report.validate import validation_page, worst
+from ridgeline.report.validate import worst
+from ridgeline.report.validate_html import validation_page
 
 CELLS = {
     "id": "mine-1", "source": "", "system": "8x H100", "ranks": "8", "nodes": "1", "collective": "all_reduce",

@@ -26,7 +26,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.cost.profile import Measurement, Profile
 from ridgeline.hardware.load import CHIPS, chip
 from ridgeline.ir.kernel import Kernel
-from ridgeline.report.validate import validation_page
+from ridgeline.report.validate_html import validation_page
 
 CELLS = {
     "id": "mine-1", "source": "me", "accelerator": "H200", "kernel": "gemm", "library_version": "torch",

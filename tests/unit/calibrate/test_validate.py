@@ -39,7 +39,8 @@ from ridgeline.cost.calibration import Calibration
 from ridgeline.report import accuracy as tables
 from ridgeline.report import validate as sheets
 from ridgeline.report import validate as validate_html
-from ridgeline.report.validate import validation_page, worst
+from ridgeline.report.validate import worst
+from ridgeline.report.validate_html import validation_page
 from ridgeline.serving.measured import Replay
 from ridgeline.sim.prediction_interval import Residual
 

@@ -18,7 +18,7 @@ from ridgeline.cost.profile import Measurement, Profile
 from ridgeline.cost.profile_compare import diff_profiles, profile_report
 from ridgeline.ir.kernel import Kernel
 from ridgeline.report.results import verb_schema
-from ridgeline.report.roofline import page, write_chart
+from ridgeline.report.roofline_html import roofline_page, write_chart
 from ridgeline.sim.roofline import Roofline
 
 ROWS = (
@@ -70,7 +70,7 @@ def test_files(tmp_path: Path) -> None:
 
 def test_text_of_strangers_is_escaped() -> None:
     made = replace(roofline("train"), notes=("<script>alert(1)</script>",))
-    assert "<script>alert" not in page(made)
+    assert "<script>alert" not in roofline_page(made)
 
 
 def test_phases_and_chips_are_checked() -> None:

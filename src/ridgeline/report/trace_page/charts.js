@@ -15,8 +15,8 @@ function heatMap(stage) {
     grid.replaceChildren(...ranks.flatMap(process => [element("span", { class: "rank" }, process), ...shown.map(step => {
       const row = by.get(`${process} ${step}`), cell = element("button", { type: "button", title: row ? `${process}, step ${step}: ${us(row[key])}` : "" });
       if (!row) return cell;
-      const part = high > low ? (row[key] - low) / (high - low) : 0;
-      cell.style.background = `color-mix(in srgb, var(--exposed) ${Math.round(8 + 84 * part)}%, var(--lane))`;
+      const part = high > low ? (row[key] - low) / (high - low) : 0.5;
+      cell.style.background = `color-mix(in srgb, var(--exposed) ${Math.round(24 + 68 * part)}%, var(--lane))`;
       cell.addEventListener("click", () => showStep(stage, process, step));
       return cell;
     })]));

@@ -85,7 +85,7 @@ function classMark(stage, id) {
 
 // -- the roofline ----------------------------------------------------------------------------------------------------
 
-const PLOT = { wide: 860, high: 430, left: 84, right: 24, top: 18, bottom: 46 };
+const PLOT = { wide: 860, high: 430, left: 84, right: 24, top: 30, bottom: 46 };
 
 function roofline(stage, rates, roof) {
   const points = rates.filter(rate => rate.flops > 0 && rate.bytes > 0 && rate.total_us > 0).map(rate => ({
@@ -103,7 +103,7 @@ function roofline(stage, rates, roof) {
   for (const [dtype, peak] of peaks) plot.append(...roofLine(x, y, dtype, peak, roof, [10 ** low, 10 ** far, 10 ** floor]));
   const most = Math.max(...points.map(one => one.total_us));
   for (const point of [...points].sort((a, b) => b.total_us - a.total_us)) plot.append(dot(stage, point, x(point.x), y(point.y), most));
-  return plot;
+  return element("div", { class: "wide" }, plot);
 }
 
 // logarithms of a little less than the least and a little more than the most
@@ -130,7 +130,7 @@ function grid(x, y, across, up) {
     const at = y(mark);
     made.push(drawn("path", { class: "rule", d: `M${PLOT.left} ${at}H${PLOT.wide - PLOT.right}` }), drawn("text", { x: PLOT.left - 8, y: at + 4, "text-anchor": "end" }, inRate(mark, "FLOP/s")));
   }
-  made.push(drawn("text", { x: (PLOT.wide + PLOT.left) / 2, y: PLOT.high - 8, "text-anchor": "middle", class: "axis" }, "operations per byte (FLOP/B)"));
+  made.push(drawn("text", { x: (PLOT.wide + PLOT.left) / 2, y: PLOT.high - 8, "text-anchor": "middle", class: "axis" }, "operations per byte (FLOP/B), logarithmic"), drawn("text", { x: PLOT.left, y: PLOT.top - 8, class: "axis" }, "FLOP/s, logarithmic"));
   return made;
 }
 

@@ -16,7 +16,6 @@ async function start() {
   buttons(stage);
   stage.resize();
   listen(stage);
-  byId("footer").append(` Ridgeline ${data.facts.version}.`);
   window.ridgeline = { stage, whatIf: (factors, noGaps) => whatIf(data, new Map(factors), noGaps), rangeParts: (from, to) => rangeParts(stage, from, to), flameOf: (from, to) => flameOf(stage, from, to), showGap: gap => showGap(stage, gap), measure: count => measure(stage, count) };
 }
 

@@ -4,7 +4,7 @@ const KNOWN = new Set([
   "kind", "sources", "format", "chip_name", "chip", "span_us", "busy_us", "idle_us", "compute_us", "communication_us", "copy_us",
   "exposed_communication_us", "overlap_fraction", "policy", "policy_statement", "counted_spans", "classes", "top_ops", "idle_causes",
   "findings", "op_rates", "launches", "unknown_ops", "chips", "steps", "streams", "kept", "dropped", "warnings", "title", "roof",
-  "step_windows", "version", "collectives", "critical_path",
+  "step_windows", "collectives", "critical_path",
 ]);
 const us = value => inTime(value * 1e3);
 const time = (name, key) => ({ name, value: row => row[key], text: row => (row[key] === undefined || row[key] === null ? "" : us(row[key])) });
@@ -21,13 +21,13 @@ function section(id, title, note, ...children) {
 
 function header({ facts, count: kept, of, processes }) {
   const ranks = new Set(processes.filter(process => !process.host).map(process => process.rank)).size;
-  byId("title").textContent = facts.title;
-  const about = [facts.chip_name || facts.chip, ranks > 1 ? `${ranks} ranks, mean of their times` : "", facts.format, `${inCount(of)} spans${kept < of ? `, ${inCount(kept)} of them kept here` : ""}`];
+  const about = [ranks > 1 ? `${ranks} ranks, mean of their times` : "one rank", `${inCount(of)} spans${kept < of ? `, ${inCount(kept)} of them kept here` : ""}`];
   byId("about").textContent = about.filter(Boolean).join(" · ");
   byId("policy").replaceChildren(element("b", {}, `counted ${facts.policy}`), ` ${facts.policy_statement}`);
-  const told = [["span_us", "span"], ["busy_us", "busy"], ["idle_us", "idle"], ["compute_us", "compute"], ["communication_us", "communication"], ["exposed_communication_us", "exposed"], ["copy_us", "copies"]];
-  byId("facts").replaceChildren(...told.map(([key, name]) => element("div", { class: key.replace(/_us$/, "") }, element("b", {}, us(facts[key])), element("span", {}, key === "span_us" ? name : `${name} ${inShare(facts[key] / (facts.span_us || 1))}`))));
-  if (facts.overlap_fraction !== null) byId("facts").append(element("div", {}, element("b", {}, inShare(facts.overlap_fraction)), element("span", {}, "of communication overlapped")));
+  const all = [["span_us", "span"], ["busy_us", "busy"], ["idle_us", "idle"], ["compute_us", "compute"], ["communication_us", "communication"], ["exposed_communication_us", "exposed"], ["copy_us", "copies"]];
+  const some = all.filter(([key]) => key === "span_us" || key === "busy_us" || facts[key] > 0);
+  byId("facts").replaceChildren(...some.map(([key, name]) => element("div", { class: key.replace(/_us$/, "") }, element("b", {}, us(facts[key])), element("span", {}, key === "span_us" ? name : `${name} ${inShare(facts[key] / (facts.span_us || 1))}`))));
+  if (facts.overlap_fraction !== null && facts.communication_us > 0) byId("facts").append(element("div", {}, element("b", {}, inShare(facts.overlap_fraction)), element("span", {}, "of communication overlapped")));
 }
 
 function findings(stage) {
@@ -194,5 +194,4 @@ function doubts(stage) {
 function navigation() {
   const heads = [...document.querySelectorAll("main section:not([hidden])")];
   byId("nav").replaceChildren(...heads.map(one => element("a", { href: `#${one.id}` }, one.querySelector("h2").textContent)));
-  byId("footer").textContent = "One file, no connections: everything on this page is in it.";
 }

@@ -21,12 +21,16 @@ from ridgeline.cost import serving_spread
 from ridgeline.hardware.chip import Chip
 from ridgeline.hardware.what_if import what_if_distance
 from ridgeline.plan.engine import Engine
+from ridgeline.plan.scenario import serving
 from ridgeline.search.deployment.capacity import bound_of
 from ridgeline.search.deployment.find_deployment import DeploymentSearch
 from ridgeline.search.deployment.fleet import FleetCandidate, FleetCheck, Verified, larger
+from ridgeline.serving import ServingPrediction, served_by
+from ridgeline.serving.simulation import ScaledStepCost
 
 COVERAGE, SURE = 0.9, 0.9
 SLOW, FAST = (1 + COVERAGE) / 2, (1 - COVERAGE) / 2
+METRICS = ("ttft", "tpot", "itl", "e2e")
 MOST_LARGER = 20  # fleets tried above the recommended one
 
 
@@ -104,8 +108,39 @@ def promise_of(search: DeploymentSearch) -> Promise | None:
         replicas=sure.replicas if sure else (),
         chips=sure.chips if sure else None,
         obstacle=obstacle,
-        rows=sum(serving_spread(engine, metric)[2] for metric in ("step", "ttft")),
+        rows=_rows(engine),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedIntervals:
+    """Where percentiles of a deployment's requests are expected with probability `coverage`, and of how many runs."""
+
+    coverage: float
+    limits: tuple[PromisedLimit, ...]
+    rows: int
+
+
+def served_intervals(found: ServingPrediction) -> ServedIntervals:
+    """Intervals of every metric at the objective's percentile: the same requests again, steps slower and faster."""
+    scenario = serving(found.scenario)
+    percentile, engine = scenario.workload.objective.percentile, scenario.engine
+    ends: list[dict[str, float]] = []
+    for chance in (FAST, SLOW):
+        step, first_token = step_error(engine, chance, scenario.system.chip)
+        instances = tuple(replace(item, cost=ScaledStepCost(cost=item.cost, factor=step)) for item in found.instances)
+        metrics = served_by(scenario, instances, found.requests).metrics
+        further = {"ttft": first_token / step}
+        ends.append({name: getattr(metrics, name).percentiles[percentile] * further.get(name, 1.0) for name in METRICS})
+    limits = (
+        PromisedLimit(metric=name, percentile=percentile, low_s=ends[0][name], high_s=ends[1][name]) for name in METRICS
+    )
+    return ServedIntervals(coverage=COVERAGE, limits=tuple(limits), rows=_rows(engine))
+
+
+def _rows(engine: Engine) -> int:
+    """Measured runs behind the errors of an engine."""
+    return sum(serving_spread(engine, metric)[2] for metric in ("step", "ttft"))
 
 
 def step_error(engine: Engine, chance: float, chip: Chip | None = None) -> tuple[float, float]:

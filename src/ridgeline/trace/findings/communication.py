@@ -15,7 +15,7 @@ from ridgeline.trace.analysis.collectives import CollectiveSize, Straggler, Talk
 from ridgeline.trace.analysis.idle import CAUSES, PAUSE_NS, short
 from ridgeline.trace.analysis.what_if import faster, no_launch_gaps, scale_rows
 from ridgeline.trace.classes import COMPUTE, COPY
-from ridgeline.trace.findings.finding import Facts, Finding, Gain, GapEvidence, advice, advise, count
+from ridgeline.trace.findings.finding import Facts, Finding, Gain, GapEvidence, advice, advise, count, time_text
 from ridgeline.trace.intervals import cover, covered_ns
 from ridgeline.trace.timeline import Longs, Rows
 
@@ -167,7 +167,7 @@ def small_collectives(facts: Facts) -> Iterator[Finding]:
         what = "small collectives between kernels that wait for them" if between_layers else "unbucketed reductions"
         yield facts.finding(
             f"{what}: {len(small_rows) / facts.steps:,.0f} small {kind} a step{size_text}, "
-            f"{np.median(time[small_rows]) / 1000:,.0f} us each: latency, not bandwidth",
+            f"{time_text(float(np.median(time[small_rows])))} each: latency, not bandwidth",
             facts.longest(rows), lost, Gain(lost * (1 - kept_share), replayed_gain),
             "a kernel made for few bytes (one-shot or custom all-reduce, symmetric memory, NVLS), fused with the norm "
             "behind it; fewer ranks in the group"
@@ -323,7 +323,7 @@ def uneven_ranks(facts: Facts) -> Iterator[Finding]:
     experts = any(size.name == "alltoall" for size in facts.sizes)
     yield facts.finding(
         f"uneven ranks: rank {slowest.rank} computes {factor - 1:.0%} longer than the others "
-        f"({over / 1000:,.0f} us; {len(chips)} chips){_more_of(facts, slowest)}",
+        f"({time_text(over)}; {len(chips)} chips){_more_of(facts, slowest)}",
         facts.longest(rows), over * len(chips), Gain(over * len(chips), replayed_gain),
         "balance the work (tokens of experts: capacity, placement, auxiliary loss); if one chip is slow: its clock"
         if experts

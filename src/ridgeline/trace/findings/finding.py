@@ -22,6 +22,7 @@ import numpy as np
 
 from ridgeline.core.arrays import Mask
 from ridgeline.core.files import read_table
+from ridgeline.core.units import DECIMAL, format_quantity
 from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.breakdown import Breakdown
 from ridgeline.trace.analysis.collectives import CollectiveSize, RankReport, Talk
@@ -34,6 +35,7 @@ from ridgeline.trace.graph.dependency_graph import DependencyGraph, replay
 from ridgeline.trace.intervals import cover
 from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Rows, Timeline
 
+LONG_US = 1000  # microseconds from which a time is in milliseconds
 VLLM = re.compile(r"\bvllm::|_C_cache_ops::|gpu_model_runner|vllm/|execute_(new|context)_\d+", re.IGNORECASE)
 SGLANG = re.compile(r"\bsgl_kernel\b|sglang|sgl_hip|TpModelWorker|ScheduleBatch", re.IGNORECASE)
 ROCM = re.compile(r"^hip[A-Z]|\bCijk_|__amd_rocclr|ck_tile::|MIOpen|rccl", re.MULTILINE)
@@ -164,6 +166,16 @@ class Gain:
 
     formula_ns: float
     replayed_ns: float | None = None
+
+
+def time_text(nanoseconds: float) -> str:
+    """A time in the words of a finding: microseconds up to a millisecond, then milliseconds and seconds.
+
+    >>> time_text(45_200), time_text(1_405_408_000)
+    ('45 us', '1.41 s')
+    """
+    microseconds = nanoseconds / 1000
+    return f"{microseconds:,.0f} us" if microseconds < LONG_US else format_quantity(microseconds * DECIMAL["u"], "s", 3)
 
 
 def count(many: int, what: str) -> str:

@@ -14,7 +14,7 @@ from ridgeline.trace.analysis.breakdown import BreakdownRow
 from ridgeline.trace.analysis.idle import BEGINS, CAUSES, COMPILES, MEANING, host_activity, scopes, short
 from ridgeline.trace.analysis.what_if import faster, no_launch_gaps, no_waits
 from ridgeline.trace.classes import GRAPH, parents
-from ridgeline.trace.findings.finding import Facts, Finding, Gain, advise, count
+from ridgeline.trace.findings.finding import Facts, Finding, Gain, advise, count, time_text
 from ridgeline.trace.graph.edges import WAITS
 from ridgeline.trace.intervals import cover, covered_ns
 from ridgeline.trace.timeline import PYTHON, RUNTIME, SYNC, Codes, Longs, Rows
@@ -62,14 +62,14 @@ def launches_late(facts: Facts) -> Iterator[Finding]:
         return
     replayed_gain = facts.replay_gain(no_launch_gaps)
     gain = Gain(lost - REPLAY_GAP_NS * len(places), replayed_gain)
-    longest = facts.gaps.length[places[0]] / 1000
+    longest = time_text(float(facts.gaps.length[places[0]]))
     under = scopes(facts.line, *_start(facts, places))
     where = next(((name, time) for name, time in under.items() if time >= MOSTLY * lost and time < 0.95 * lost), None)
     where_text = f"; {where[1] / lost:.0%} of it in {where[0]}" if where else ""
     action = facts.software.says("launch")
     advice = advise("cures", where[0], "") if where else ""
     yield facts.idle_finding(
-        f"idle, host: {MEANING['host']} ({count(len(places), 'gap')}, longest {longest:,.0f} us){where_text}",
+        f"idle, host: {MEANING['host']} ({count(len(places), 'gap')}, longest {longest}){where_text}",
         places, gain, (f"{action}; {advice}" if advice else action) + profiler_remark(facts),
     )  # fmt: skip
 
@@ -167,7 +167,7 @@ def waits(facts: Facts) -> Iterator[Finding]:
     gain, least = _without_waits(facts, lost - REPLAY_GAP_NS * len(places))
     finding = facts.idle_finding(
         f"idle, synchronisation: {MEANING['synchronisation']} "
-        f"({count(len(places), 'gap')}, longest {facts.gaps.length[places[0]] / 1000:,.0f} us){where}",
+        f"({count(len(places), 'gap')}, longest {time_text(float(facts.gaps.length[places[0]]))}){where}",
         places, gain, facts.software.says("synchronisation"), wait_rows,
     )  # fmt: skip
     if least is not None and least * 2 < finding.predicted_gain:
@@ -238,7 +238,7 @@ def held_back(facts: Facts) -> Iterator[Finding]:
         activity_text = activity_text.replace("; ", "; the host was meanwhile ", 1)
         activity_text = activity_text.replace(" of it in ", " of the time in ")
         finding = facts.idle_finding(
-            f"idle, {cause}: {MEANING[cause]} ({count(len(places), 'gap')}, longest {longest / 1000:,.0f} us)"
+            f"idle, {cause}: {MEANING[cause]} ({count(len(places), 'gap')}, longest {time_text(longest)})"
             f"{f'; {graph:.0%} of it inside a replayed graph' if graph > MOSTLY else ''}"
             f"{'' if 'does not show' in activity_text else activity_text}",
             places, Gain(lost - REPLAY_GAP_NS * len(places)), action,

@@ -16,7 +16,8 @@ from rich.console import Console  # noqa: E402
 from ridgeline.core.encode import to_json  # noqa: E402
 from ridgeline.core.errors import InputError  # noqa: E402
 from ridgeline.hardware.load import chip  # noqa: E402
-from ridgeline.report.bringup import bringup_page, draw_bringup  # noqa: E402
+from ridgeline.report.bringup import draw_bringup  # noqa: E402
+from ridgeline.report.bringup_html import bringup_page  # noqa: E402
 from ridgeline.runtime.bringup import devices, fake_device  # noqa: E402
 from ridgeline.runtime.bringup.capture import Modules, Watch  # noqa: E402
 from ridgeline.runtime.bringup.devices import open_device  # noqa: E402

@@ -10,7 +10,7 @@ import pytest
 
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.report.deployment import frontier_png, frontier_svg, page
+from ridgeline.report.deployment_html import deployment_page, frontier_png, frontier_svg
 from ridgeline.report.drawing import refuse_picture
 from ridgeline.search.deployment.capacity import capacity
 from ridgeline.search.deployment.fleet import outdone
@@ -93,7 +93,7 @@ def test_sheet_and_pages(found: DeploymentAnswer) -> None:
     report = found.report(TOOK)
     assert report.best.prediction.limits[0].met
     assert report.why.knobs
-    assert "<svg" in page(report)
+    assert "<svg" in deployment_page(report)
     assert frontier_svg(report).startswith("<svg")
     drawn = frontier_png(report)
     assert drawn.startswith(b"\x89PNG")
