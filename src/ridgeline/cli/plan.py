@@ -109,7 +109,7 @@ def plan(
             options |= {"to": to, "serve": serve or None, "picture": picture}
             _plan_post_training(model, out, options, pricing, step_time=step_time, top=top)
             return
-        api.refuse_options({"step_time": step_time}, ("step_time",), "--rl with it", "add --rl")
+        api.refuse_options("--rl with it", "add --rl", step_time=step_time)
         if serve or api.serves(model):
             refuse_picture(picture, "plan")
             with _watching("deployment", quiet=json) as watch:
@@ -135,7 +135,8 @@ def _plan_post_training(
     from ridgeline.search import RlRequest, recommend_rl
 
     todo = "drop it; --set workload.KEY describes the step"
-    api.refuse_options(options, [name for name in options if name not in POST_TRAINING], "none of it with --rl", todo)
+    others = {name: value for name, value in options.items() if name not in POST_TRAINING}
+    api.refuse_options("none of it with --rl", todo, **others)
     asked_options: JsonObject = {name: options[name] for name in POST_TRAINING if name in options}
     calibration = api.calibration_of(**pricing)
     found = recommend_rl(

@@ -22,6 +22,5 @@ from ridgeline.trace.span_query import QueryAnswer as QueryAnswer
 from ridgeline.trace.timeline import NO_LAYER as NO_LAYER
 from ridgeline.trace.timeline import Counter as Counter
 from ridgeline.trace.timeline import StepPhase as StepPhase
-from ridgeline.trace.timeline import Span as Span
 from ridgeline.trace.timeline import Timeline as Timeline
 from ridgeline.trace.timeline import nanoseconds_of as nanoseconds_of
