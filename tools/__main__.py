@@ -34,6 +34,7 @@ DOCS = {
 }
 FIGURES = {
     "serving": "tools.figures.serving",
+    "rl": "tools.figures.rl",
     "run": "tools.figures.run",
     "gap": "tools.figures.gap",
     "prices": "tools.figures.prices",

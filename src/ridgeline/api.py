@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ridgeline.cost import Calibration, Choice, Profile, ProfileDiff
     from ridgeline.models.spec import ModelSpec
     from ridgeline.plan.scenario import Scenario
+    from ridgeline.rl import RlPrediction
     from ridgeline.runtime.bringup import ReportDiff
     from ridgeline.search import DeploymentAnswer, DeploymentOptions, PlanOptions, PlanRequest, Recommendation, Watch
     from ridgeline.serving import ServingPrediction, StepPricing, WhySlow
@@ -88,11 +89,11 @@ def predict(
     network: str = "closed",
     progress: Callable[[int, int], object] | None = None,
     **conditions: Unpack[NetworkOptions],
-) -> Prediction | PhasePrediction | ServingPrediction | Impossible:
+) -> Prediction | PhasePrediction | ServingPrediction | RlPrediction | Impossible:
     """The predicted step of a scenario, or what becomes of a serve scenario's requests; or why there is none.
 
     A training step (`sim.predict_step.predict`), a prefill or a decode step (`sim.phase_prediction.predict_phase`),
-    requests under load (`serving.serving_prediction.predict_serving`).
+    requests under load (`serving.serving_prediction.predict_serving`), a step of post-training (`rl.predict_rl`).
 
     anchor      measured runs of your own: a CSV of residuals or of runs, a scenario with [measured], or TRACE@SCENARIO
     profile     measured kernels of the chip: a file, `none`, or `aiconfigurator:CHIP`
@@ -125,6 +126,10 @@ def predict(
         from ridgeline.calibrate.profile_sources import refuse_other_chip
 
         refuse_other_chip(profile, [scenario.system.chip])
+    if kind == "rl":
+        from ridgeline.rl import predict_rl
+
+        return predict_rl(scenario, used)
     if kind != "train":
         from ridgeline.sim.phase_prediction import predict_phase
 

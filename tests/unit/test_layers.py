@@ -21,6 +21,7 @@ FLOORS = (
     ("lowering", "cost"),
     ("sim",),
     ("serving",),
+    ("rl",),
     ("calibrate", "search", "runtime"),
     ("targets", "report"),
     ("cli",),
@@ -29,7 +30,8 @@ LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
 ONLY_IN_APP = {"typer": {"cli"}, "rich": {"cli", "report"}}
 ONLY_WHERE_ARRAYS_ARE = {
     "numpy": {
-        *("core.arrays", "ir", "trace", "comm", "lowering", "cost", "sim", "serving", "calibrate", "search", "report"),
+        *("core.arrays", "ir", "trace", "comm", "lowering", "cost", "sim", "serving", "rl", "calibrate"),
+        *("search", "report"),
         "runtime.token_files",  # memory-mapped, and packed where no torch is
     },
     "scipy": {"calibrate", "comm"},
@@ -111,17 +113,25 @@ INTERIOR = {
         ("running_batch",),
         ("measured", "simulation"),
     ),
+    "rl": (
+        ("lengths", "parameters"),
+        ("rollout_batch",),
+        ("rollout", "training", "sync_time"),
+        ("memory",),
+        ("prediction",),
+        ("step", "timeline"),
+    ),
     "search": (
         ("progress", "target", "choices", "interruptions"),
         ("request", "recommendation", "goodput", "stage_layout"),
-        ("training", "deployment"),
+        ("training", "deployment", "rl"),
     ),
     "calibrate": (
         ("truth",),
         ("gap_verdict",),
         ("profile_sources", "folds", "explain", "request_log"),
         ("validation", "prediction_diff"),
-        ("collectives", "kernels", "inference", "serving"),
+        ("collectives", "kernels", "inference", "serving", "rl", "rl_fit"),
         ("fit", "validate"),
         ("anchor",),
         ("learning_curve",),
@@ -132,12 +142,13 @@ INTERIOR = {
 """Floors inside a room, lowest first: its files and folders by name; `__init__` may import any of them."""
 DOORS = {
     "comm": {"cost", "sim", "calibrate", "runtime", "report", "cli"},
-    "sim": {"search", "calibrate"},
+    "sim": {"rl", "search", "calibrate"},
     "search": {"report", "cli", "calibrate", "targets"},
-    "trace": {"sim", "serving", "calibrate", "report", "cli"},
+    "trace": {"sim", "serving", "rl", "calibrate", "report", "cli"},
     "runtime": {"calibrate", "search", "targets", "report", "cli", "api.py", "run_api.py"},
-    "cost": {"sim", "serving", "search", "targets", "report", "cli", "calibrate"},
-    "serving": {"search", "calibrate", "targets", "report", "cli", "api.py", "run_api.py"},
+    "cost": {"sim", "serving", "rl", "search", "targets", "report", "cli", "calibrate"},
+    "serving": {"rl", "search", "calibrate", "targets", "report", "cli", "api.py", "run_api.py"},
+    "rl": {"search", "calibrate", "targets", "report", "cli", "api.py", "run_api.py"},
     "report": {"cli"},
 }
 """Rooms that others enter through their `__init__` alone, and who does."""

@@ -41,6 +41,7 @@ from ridgeline.calibrate.folds import (
 from ridgeline.calibrate.inference import validate_inference
 from ridgeline.calibrate.kernels import validate_kernels
 from ridgeline.calibrate.profile_sources import profiles_of
+from ridgeline.calibrate.rl import validate_rl
 from ridgeline.calibrate.serving import validate_serving
 from ridgeline.calibrate.truth.row_scenario import to_scenario
 from ridgeline.calibrate.truth.rows import TRUTH, Kind, Row, Skipped, read_rows, read_table
@@ -123,7 +124,7 @@ def _run(entry: JsonMapping, rows: Mapping[str, Row]) -> PublishedRun:
 
 PUBLISHED = "published"  # name of the table of published runs
 # kinds of tables that predictions exist for; all but training are one bundled file each
-PREDICTED: tuple[Kind, ...] = ("training", "collectives", "kernels", "serving", "inference")
+PREDICTED: tuple[Kind, ...] = ("training", "collectives", "kernels", "serving", "inference", "rl")
 Span = tuple[float, float]
 
 
@@ -172,6 +173,8 @@ def validate(
         case "serving":
             prices = None if profile is None else StepPricing(calibration=shipped_parameters(profiles).full)
             return validate_serving(selected_rows, prices)
+        case "rl":
+            return validate_rl(selected_rows)
         case "inference":
             return validate_inference(selected_rows, replace(default_calibration(), profiles=profiles))
         case "training":

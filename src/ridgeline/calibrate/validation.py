@@ -118,6 +118,32 @@ def peak_errors(peaks: Sequence[Peak]) -> PeakErrors | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseCheck:
+    """One phase of a step, in seconds."""
+
+    measured: float
+    predicted: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two rows that differ in placement: step time of the one that overlaps over that of the one that does not."""
+
+    pair: str
+    sync: str
+    other: str
+    measured_ratio: float
+    predicted_ratio: float
+
+    JSON = "* agrees"
+
+    @property
+    def agrees(self) -> bool:
+        """Whether both say that the same one is faster."""
+        return (self.measured_ratio < 1) == (self.predicted_ratio < 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationCase:
     """One row beside its prediction, in seconds, or in the unit of `metric` where it names one.
 
@@ -128,6 +154,7 @@ class ValidationCase:
     known_as         what calibrations know its chip and engine by
     size             bytes of a collective
     metric           the column that was measured, where a row has several; the figures are then in its unit
+    phases           of a step of post-training, by column
     """
 
     row: Row
@@ -144,10 +171,11 @@ class ValidationCase:
     known_as: Owners | None = None
     size: float | None = None
     metric: str = ""
+    phases: Mapping[str, PhaseCheck] | None = None
 
     JSON = """
         id=row.id measured=measured_s predicted=predicted_s residual low=low_s high=high_s cross_validated
-        peak_memory_bytes=peak metric?
+        peak_memory_bytes=peak metric? phases?
     """
 
     @classmethod
@@ -207,10 +235,11 @@ class Validation:
     kind: Kind
     cases: tuple[ValidationCase, ...]
     skipped: tuple[Skipped, ...]
+    pairs: tuple[Pair, ...] = ()
 
     JSON = """
         kind rows predicted skipped mape=errors.mape median_ape=errors.median_ape p90_ape=errors.p90_ape
-        bias=errors.bias coverage90=errors.coverage90 memory unknown_engines groups cases
+        bias=errors.bias coverage90=errors.coverage90 memory unknown_engines groups cases pairs?
     """
 
     @property
@@ -279,6 +308,7 @@ GROUPINGS: Mapping[str, Callable[[ValidationCase], str]] = MappingProxyType(
         "metric": lambda case: case.metric,
         "flag": lambda case: case.row["x_flag"] or "none",
         "model": lambda case: case.row["x_model"],
+        "family": lambda case: case.row["x_family"],
         **dict.fromkeys(("kind", "op"), lambda case: next(iter(case.parts))),
         "priced by": lambda case: case.assumptions[0],
     }
@@ -288,6 +318,7 @@ GROUPINGS_OF_KIND: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
         "training": ("accelerator", "source", "framework", "arch"),
         "collectives": ("accelerator", "source", "collective", "library", "size"),
         "serving": ("metric", "flag", "model", "accelerator"),
+        "rl": ("family", "metric", "model", "accelerator"),
         "inference": ("kind", "metric", "engine", "accelerator", "source"),
         "kernels": ("accelerator", "source", "library", "op", "priced by"),
     }

@@ -81,14 +81,16 @@ def plan(
     json: bool = False, calibration: Path | None = None, anchor: list[str] | None = None, profile: str | None = None,
     serve: bool = False, requests: Path | None = None, rate: float | None = None, isl: int | None = None,
     osl: int | None = None, ttft: str = "", tpot: str = "", itl: str = "", e2e: str = "",
-    percentile: float | None = None, picture: Path | None = None,
+    percentile: float | None = None, picture: Path | None = None, rl: bool = False, step_time: str = "",
 ) -> None:  # fmt: skip
-    """Find the best way to train or serve a model on a system, priced, simulated and explained.
+    """Find the best way to train, serve or post-train a model on a system, priced, simulated and explained.
 
     To train: every split of the work, and what would beat the best; with --to only plans that software can express.
     With --serve: replicas, pools and engine settings that keep an objective at the least cost, or serve the most.
+    With --rl: chips that train and that generate, every role's split, and whether to go asynchronous.
     """
     from ridgeline.report import refuse_picture
+    from ridgeline.search import is_post_training_file
 
     with _answering(json):
         out = PlanOut(output=output, html=html, json=json, to=to, force=force, picture=picture)
@@ -103,6 +105,11 @@ def plan(
             "ttft": ttft, "tpot": tpot, "itl": itl, "e2e": e2e, "percentile": percentile,
         }  # fmt: skip
         options = {name: value for name, value in options.items() if value not in (None, "")}
+        if rl or is_post_training_file(model):
+            options |= {"to": to, "serve": serve or None, "picture": picture}
+            _plan_post_training(model, out, options, pricing, step_time=step_time, top=top)
+            return
+        api.refuse_options("--rl with it", "add --rl", step_time=step_time)
         if serve or api.serves(model):
             refuse_picture(picture, "plan")
             with _watching("deployment", quiet=json) as watch:
@@ -116,6 +123,34 @@ def plan(
                 on_best=None if json else watch.print_best, **pricing, **options,
             )  # fmt: skip
         _tell(answer, watch, out)
+
+
+POST_TRAINING = ("on", "engine", "settings", "objective")  # options that --rl takes too
+
+
+def _plan_post_training(
+    model: str, out: PlanOut, options: JsonObject, pricing: JsonObject, *, step_time: str, top: int
+) -> None:
+    """Print the plan of post-training that a question asks for, and write it as asked."""
+    from ridgeline.search import RlRequest, recommend_rl
+
+    todo = "drop it; --set workload.KEY describes the step"
+    others = {name: value for name, value in options.items() if name not in POST_TRAINING}
+    api.refuse_options("none of it with --rl", todo, **others)
+    asked_options: JsonObject = {name: options[name] for name in POST_TRAINING if name in options}
+    calibration = api.calibration_of(**pricing)
+    found = recommend_rl(
+        RlRequest.from_options(model, calibration=calibration, step_time=step_time, top=top, **asked_options)
+    )
+    if found.best is None and not out.json:
+        raise InputError(found.problems)
+    if out.output is not None and found.scenario_text is not None:
+        write_text(out.output, found.scenario_text)
+    answer(found, out.json)
+    if out.output is not None and not out.json:
+        say(f"written: {out.output}")
+    if found.best is None:
+        raise typer.Exit(UNUSABLE)
 
 
 @contextmanager

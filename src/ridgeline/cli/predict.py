@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import typer
@@ -80,8 +82,8 @@ def timeline(
     if show:
         page_files()
     built = ridgeline.read_scenario(scenario, settings or ())
-    if built.workload.kind == "serve":
-        _write_requests(built, output, html, json=json)
+    if built.workload.kind in WRITERS:
+        WRITERS[built.workload.kind](built, output, html, json=json)
         return
     line = ridgeline.timeline(built)
     if isinstance(line, ridgeline.Impossible):
@@ -127,6 +129,30 @@ def _write_requests(scenario: Scenario, output: Path | None, html: Path | None, 
         print_json({"file": str(html), "requests": metrics.requests, "seconds": metrics.duration_s})
     else:
         say(f"{html}: {metrics.requests:,} requests on {len(prediction.run.samples)} replica(s)")
+
+
+def _write_post_training(scenario: Scenario, output: Path | None, html: Path | None, *, json: bool) -> None:
+    """Write the phases of a step of post-training as a trace, and its page."""
+    from ridgeline.report import page
+    from ridgeline.rl import RlPrediction, rl_timeline
+    from ridgeline.trace import write_chrome
+
+    prediction = ridgeline.predict(scenario)
+    if not isinstance(prediction, RlPrediction):
+        raise InputError(prediction.reasons if isinstance(prediction, ridgeline.Impossible) else ())
+    if html is not None:
+        write_text(html, page(prediction))
+    line = rl_timeline(prediction)
+    if output is not None:
+        write_chrome(line, output)
+    if json:
+        print_json({"file": str(output or html), "spans": len(line), "seconds": line.span_s})
+    else:
+        say(f"{output or html}: {len(line)} spans, three steps of {prediction.step_time_s:.1f} s")
+
+
+WRITERS: Mapping[str, Callable[..., None]] = MappingProxyType({"serve": _write_requests, "rl": _write_post_training})
+"""Who writes the timeline of a workload that is no training step."""
 
 
 def _show(trace: Path, once: bool) -> None:

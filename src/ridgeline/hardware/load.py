@@ -16,7 +16,8 @@ from ridgeline.core.evidence import Evidence, Quoted
 from ridgeline.core.files import SUFFIXES, path_beside, read_layers
 from ridgeline.core.table import decode, given_text
 from ridgeline.hardware.chip import Chip, read_chip
-from ridgeline.hardware.system import System, SystemRequest, SystemTemplate, build
+from ridgeline.hardware.system import System, SystemRequest, SystemTemplate, Tier, build
+from ridgeline.hardware.topology import Torus
 
 FOLDER = Path(__file__).parent / "catalog"
 BIGGEST_SYSTEM = 10_000_000  # chips
@@ -131,6 +132,25 @@ def resize_name(ref: str, chips: int) -> str | JsonObject:
         return {"base": ref, "chips": chips}
     match = _NAME.fullmatch(ref)
     return f"{chips}x{match.group(2) if match else ref}"
+
+
+def subsystem(whole: System, chips: int) -> System:
+    """So many chips of a system, as near each other as they can be; chips and links as they are there.
+
+    >>> part = subsystem(system("64xh100-sxm"), 16)
+    >>> part.chips, [tier.chips for tier in part.tiers]
+    (16, [8, 16])
+    """
+    name = resize_name(whole.name, chips)
+    part_name = name if isinstance(name, str) else f"{chips} chips of {whole.name}"
+    if whole.template in SYSTEMS and any(isinstance(tier.topology, Torus) for tier in whole.tiers):
+        request = SystemRequest(name=part_name, chips=chips)
+        return replace(build(SYSTEMS[whole.template], whole.chip, request), host_memory=whole.host_memory)
+    tiers: list[Tier] = []
+    for tier in whole.tiers:
+        if (tiers[-1].chips if tiers else 1) < chips:
+            tiers.append(replace(tier, chips=min(tier.chips, chips)))
+    return replace(whole, name=part_name, chips=chips, node=min(whole.node, chips), tiers=tuple(tiers))
 
 
 def parse_name(name: str) -> tuple[SystemTemplate, SystemRequest]:

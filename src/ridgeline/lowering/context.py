@@ -12,10 +12,11 @@ from ridgeline.ir.program import Section, SectionRole
 from ridgeline.models.sizing import EncoderInput
 from ridgeline.models.spec import Block, ModelSpec
 from ridgeline.plan.engine import Engine
+from ridgeline.plan.optimizer import Lora
 from ridgeline.plan.plan import Precision, Recompute
 from ridgeline.plan.resolve import Resolved, resolve
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Decode, Lora, Train
+from ridgeline.plan.workload import Decode, Train
 
 SYSTOLIC = "tpu"  # the family of chips whose matrix unit is a systolic array
 HOST = "cpu"  # the family of processes without an accelerator

@@ -17,10 +17,11 @@ from ridgeline.ir.ops import Num
 from ridgeline.lowering.context import Degrees
 from ridgeline.models.spec import LatentAttention
 from ridgeline.plan.mesh import DP_LAST
+from ridgeline.plan.optimizer import STATES
 from ridgeline.plan.resolve import attention_format, resolve, splits_tokens
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
-from ridgeline.plan.workload import STATES, Train
+from ridgeline.plan.workload import Train
 
 NAMES = tuple(SCHEDULES)  # a schedule is its place in this list
 SHARDS = ("none", "zero1", "zero2", "zero3")

@@ -17,6 +17,8 @@ from ridgeline.models.parts import MixerParts
 from ridgeline.models.spec import Mlp, ModelSpec, Moe
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.mesh import DP_LAST, ORDERS
+from ridgeline.plan.rl_roles import rl_problems
+from ridgeline.plan.rl_workload import Rl
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES, requirement
 from ridgeline.plan.workload import Decode, Prefill, Serve, Train
@@ -24,7 +26,14 @@ from ridgeline.plan.workload import Decode, Prefill, Serve, Train
 
 def check(scenario: Scenario) -> tuple[Problem, ...]:
     """Every reason why the scenario is impossible; empty when it can run."""
-    return tuple(dict.fromkeys(problem for rule in RULES for problem in rule(scenario)))
+    if isinstance(scenario.workload, Rl):
+        return tuple(dict.fromkeys(rl_problems(scenario, _rule_problems)))
+    return tuple(dict.fromkeys(_rule_problems(scenario)))
+
+
+def _rule_problems(scenario: Scenario) -> Iterator[Problem]:
+    for rule in RULES:
+        yield from rule(scenario)
 
 
 class _Absent:
@@ -49,7 +58,7 @@ def check_known(**parts: object) -> tuple[Problem, ...]:
     stood_in: JsonObject = {name: _Absent() if part is None else part for name, part in parts.items()}
     partial = Scenario(**stood_in)
     problems: list[Problem] = []
-    for rule in RULES:
+    for rule in () if isinstance(parts["workload"], Rl) else RULES:
         with suppress(_Absent.Looked):
             problems.extend(rule(partial))
     return tuple(dict.fromkeys(problems))
@@ -272,7 +281,7 @@ def encoders(scenario: Scenario) -> Iterator[Problem]:
     """An encoder's output is read by every layer: both stand on the same ranks, with whole sequences on each."""
     encoder, mesh, work = scenario.model.encoder, scenario.plan.mesh, scenario.workload
     if encoder is None:
-        encoder_seq = None if isinstance(work, Serve) else work.encoder_seq
+        encoder_seq = None if isinstance(work, (Serve, Rl)) else work.encoder_seq
         if encoder_seq is not None:
             expectation = f"nothing: {scenario.model.id} has no encoder"
             yield Problem(
@@ -368,7 +377,7 @@ def with_length(table: object, model: ModelSpec | None) -> tuple[object, list[st
 def media(scenario: Scenario) -> Iterator[Problem]:
     """Images and sound take tokens of their sequence; their sizes ask for a model that sees, hears or makes some."""
     model, work = scenario.model, scenario.workload
-    if isinstance(work, Serve):
+    if isinstance(work, (Serve, Rl)):
         return
     listens = model.audio is not None or (model.encoder is not None and model.encoder.reads == "audio")
     if work.audio_s is not None and not listens:

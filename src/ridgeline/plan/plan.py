@@ -12,29 +12,19 @@ from types import MappingProxyType
 from typing import Annotated, Literal
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.core.dtype import ALIASES, DTYPES, DType, dtype
 from ridgeline.core.encode import encode, toml_text
 from ridgeline.core.errors import Problem, not_among
 from ridgeline.core.records import dataclass
 from ridgeline.core.table import AtLeast, Count, Doc, Flat, Size, Via, decode
-from ridgeline.plan.engine import OVERLAPS, RecomputeKind, RecomputePart, Shard
+from ridgeline.plan.engine import OVERLAPS, RecomputeKind, RecomputePart
+from ridgeline.plan.formats import NARROW as NARROW
+from ridgeline.plan.formats import Precision as Precision
+from ridgeline.plan.formats import Sharding as Sharding
+from ridgeline.plan.formats import precision_table
 from ridgeline.plan.mesh import ORDERS, Mesh
+from ridgeline.plan.rl_plan import RlPlan
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.serving_plan import ServingPlan, Speculation
-
-NARROW = frozenset({"fp8", "fp4", "int8", "int4"})  # computed in, but not what weights and activations rest in
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sharding:
-    """How data-parallel ranks share state.
-
-    zero1 shards optimizer states, zero2 gradients too, zero3 weights too. A degree below all data-parallel ranks
-    (dp x cp) is hybrid sharding: shards are replicated over the rest.
-    """
-
-    shard: Annotated[Shard, Doc("what data-parallel ranks share: none, zero1, zero2, zero3")] = "none"
-    shard_degree: Annotated[Count | None, Doc("ranks one shard is split over; absent: all data-parallel ranks")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,23 +96,6 @@ class Offload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Precision:
-    """Number formats: of matrix products, of what is stored, and of what is reduced.
-
-    gradients   accumulated and reduced in; absent: as the engine does
-    scaling     what shares a scale in a narrow format: the tensor, a row, or a block
-    kv          of the key-value cache
-    """
-
-    compute: DType = dtype("bf16")
-    weights: DType = dtype("bf16")
-    activations: DType = dtype("bf16")
-    gradients: DType | None = None
-    kv: DType = dtype("bf16")
-    scaling: Literal["tensor", "row", "block"] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
     """What a plan may switch against the engine's habit; absent means as the engine does.
 
@@ -169,19 +142,6 @@ def shares(value: object) -> object:
     return dict.fromkeys(value, 1.0)
 
 
-def _precision(value: object) -> object:
-    """`"fp8"`, or `{ name = "fp8", gradients = "bf16" }`: a name fills in what the table leaves out."""
-    table = {"name": value} if isinstance(value, str) else value
-    if not isinstance(table, Mapping) or "name" not in table:
-        return table
-    name = table["name"]
-    parts = {key: part for key, part in table.items() if key != "name"}
-    if not isinstance(name, str) or ALIASES.get(name, name) not in DTYPES:
-        return {"compute": name, **parts}
-    storage = "bf16" if dtype(name).peak in NARROW else "fp32" if name == "tf32" else name
-    return {"compute": name, "weights": storage, "activations": storage, "kv": storage, **parts}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A complete set of decisions. In a file the mesh, sharding and switches stand directly under [plan]."""
@@ -195,11 +155,12 @@ class Plan:
     sharding: Annotated[Sharding, Flat()] = Sharding()
     recompute: Annotated[Recompute, Via(_kind)] = Recompute()
     offload: Annotated[Offload, Via(shares, "array")] = Offload()
-    precision: Annotated[Precision, Via(_precision)] = Precision()
+    precision: Annotated[Precision, Via(precision_table)] = Precision()
     switches: Annotated[Switches, Flat()] = Switches()
     speculation: Annotated[Speculation | None, Doc("speculative decoding; absent: none")] = None
     engine: Annotated[str, Doc("id of the software that runs it")] = "megatron-core"
     serving: Annotated[ServingPlan, Doc("knobs of the scheduler, and the fleet")] = ServingPlan()
+    rl: Annotated[RlPlan, Doc("where the roles of post-training run, and how they wait for each other")] = RlPlan()
 
     @property
     def virtual_stages(self) -> int:

@@ -13,6 +13,7 @@ from ridgeline.models.sizing import EncoderInput
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.engine import Engine
 from ridgeline.plan.plan import Plan
+from ridgeline.plan.rl_workload import Rl
 from ridgeline.plan.workload import Decode, Serve, Train, Workload
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ def _fill_stages(layers: int, stages: int, most: int) -> tuple[int, ...]:
 class Scenario(Generic[W]):
     """model x system x workload x plan, with what had to be assumed to complete it.
 
-    `Scenario[Train]` is one of a training step, `Scenario[Serve]` one of requests under load; `Scenario` is either:
-    `training`, `serving` and `is_training` tell them apart.
+    `Scenario[Train]` is one of a training step, `Scenario[Serve]` one of requests under load, `Scenario[Rl]` one of
+    post-training; `Scenario` is any: `training`, `serving`, `post_training` and `is_training` tell them apart.
 
     engine   the software that `plan.engine` names, as a value: nobody looks it up again
 
@@ -109,7 +110,7 @@ class Scenario(Generic[W]):
         encoder, space = self.model.encoder, self.model.latent_space
         if space is not None and not space.joint:
             return space.text
-        if encoder is None or isinstance(self.workload, Serve):
+        if encoder is None or isinstance(self.workload, (Serve, Rl)):
             return 0
         usual_tokens = self.workload.seq if encoder.reads == "tokens" else encoder.context
         return self.workload.encoder_seq or usual_tokens
@@ -118,7 +119,7 @@ class Scenario(Generic[W]):
     def vision_input(self) -> EncoderInput:
         """What the image encoder reads for one sequence: nothing without one, or without images and videos."""
         vision, work = self.model.vision, self.workload
-        if vision is None or isinstance(work, (Serve, Decode)):
+        if vision is None or isinstance(work, (Serve, Decode, Rl)):
             return EncoderInput()
         encoder_input = EncoderInput()
         if work.images:
@@ -132,7 +133,7 @@ class Scenario(Generic[W]):
     def audio_input(self) -> EncoderInput:
         """What the audio encoder reads for one sequence: nothing without one, or without sound."""
         audio, work = self.model.audio, self.workload
-        if audio is None or isinstance(work, (Serve, Decode)) or not work.audio_s:
+        if audio is None or isinstance(work, (Serve, Decode, Rl)) or not work.audio_s:
             return EncoderInput()
         return audio_input(audio.clip, work.audio_s)
 
@@ -168,6 +169,18 @@ def serving(scenario: Scenario) -> Scenario[Serve]:
     """The scenario as one of requests under load; an `InputError` where it is another."""
     if not is_serving(scenario):
         raise _other_workload(scenario, "serve")
+    return scenario
+
+
+def is_post_training(scenario: Scenario) -> TypeGuard[Scenario[Rl]]:
+    """Whether its workload is a step of post-training."""
+    return scenario.workload.kind == "rl"
+
+
+def post_training(scenario: Scenario) -> Scenario[Rl]:
+    """The scenario as one of post-training; an `InputError` where it is another."""
+    if not is_post_training(scenario):
+        raise _other_workload(scenario, "rl")
     return scenario
 
 

@@ -4,7 +4,7 @@ model = "llama3-70b"                # catalog id, path to a config.json, or a ta
 system = "64xh100-sxm"              # or a path to a TOML file, or a table
 [chip]                              # optional: numbers of the chip that differ
 [engine]                            # optional: habits of the plan's engine that differ, or an engine of your own
-[workload]                          # kind = "train" | "prefill" | "decode" | "serve", ...
+[workload]                          # kind = "train" | "prefill" | "decode" | "serve" | "rl", ...
 [plan]                              # tp, pp, dp, ..., everything optional
 [measured]                          # optional: what a run of it took, for `--anchor`; predictions do not read it
 
@@ -38,6 +38,8 @@ from ridgeline.plan.check import check, check_known, with_length
 from ridgeline.plan.engine import ENGINES, Engine, default_engine, default_engine_note
 from ridgeline.plan.engine import engine as load_engine
 from ridgeline.plan.plan import NARROW, Plan, shares
+from ridgeline.plan.rl_plan import MODEL_ROLES
+from ridgeline.plan.rl_workload import Rl, lengths_table
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import Serve, Train, Workload
@@ -146,6 +148,12 @@ def parse_value(text: str) -> JsonValue:
 FILES = (
     *("model", "system", "model.base", "system.base", "chip.base"),
     *("workload.arrivals", "workload.arrivals.file", "workload.lengths"),
+    *(
+        f"workload.{lengths}{key}"
+        for lengths in ("prompt_tokens", "response_tokens", "agent.turns", "agent.tool_tokens")
+        for key in ("", ".file")
+    ),
+    *(f"workload.roles.{role}{key}" for role in MODEL_ROLES for key in ("", ".model")),
 )  # keys that may name a file
 SERVING_ENGINE = "vllm"  # where a plan that serves names none
 MEASURED = {
@@ -296,7 +304,7 @@ def confine(data: JsonObject, folder: Path, settings: Iterable[str] = ()) -> lis
         ref = table.get(name) if isinstance(table, dict) else None
         if key in replaced_keys or not isinstance(ref, str) or not isinstance(table, dict):
             continue
-        if not (ref if root == "workload" else _names_file(ref, folder)):  # a trace is a path, a model may be a name
+        if not _is_path(key, ref, folder):
             continue
         target = path_within(folder, ref)
         if target is not None:
@@ -316,6 +324,14 @@ def self_contained(table: JsonMapping, folder: Path = Path()) -> JsonObject:
         if isinstance(ref, str) and _names_file(ref, folder) and (folder / ref).exists():
             entire_table[key] = read(folder / ref)
     return entire_table
+
+
+def _is_path(key: str, ref: str, folder: Path) -> bool:
+    """Whether what stands under a key is a path: a trace always, lengths unless they are a number, a model may be."""
+    if not key.startswith("workload.") or key.startswith("workload.roles."):
+        return _names_file(ref, folder)
+    table = lengths_table(ref) if not key.endswith((".file", "arrivals", "workload.lengths")) else {"kind": "file"}
+    return bool(ref) and isinstance(table, Mapping) and table["kind"] == "file"
 
 
 def _names_file(ref: str, folder: Path) -> bool:
@@ -439,22 +455,30 @@ def _complete(plan: object, system: System | None, workload: Workload | None) ->
         degrees = [plan.get(axis, 1) for axis in ("tp", "pp", "cp")]
         if all(type(degree) is int and degree > 0 for degree in degrees):
             inner = degrees[0] * degrees[1] * degrees[2]
-            plan["dp"] = max(1, system.chips // inner)
+            plan["dp"] = max(1, _training_chips(plan, system) // inner)
             notes.append(f"dp = {plan['dp']}: the chips that tp, pp and cp leave")
     if isinstance(workload, Serve) and "engine" not in plan and "sglang" in (plan.get("serving") or ()):
         plan["engine"] = "sglang"
         notes.append("engine = sglang: whose knobs are given")
     usual = {"microbatch": 1, "precision": "bf16", "engine": default_engine(system), "recompute": "none"}
-    if workload is not None and not isinstance(workload, Train) and "engine" not in plan:
+    trains = isinstance(workload, (Train, Rl))
+    if workload is not None and not trains and "engine" not in plan:
         plan["engine"] = SERVING_ENGINE
         notes.append(f"engine = {SERVING_ENGINE}: not given; the default for serving")
-    if workload is not None and not isinstance(workload, Train):
+    if workload is not None and not trains:
         notes += _narrow_weights(plan)
     for key, default in usual.items():
-        if key not in plan and (isinstance(workload, Train) or key == "precision"):
+        if key not in plan and (trains or key == "precision"):
             plan[key] = default
             notes.append(default_engine_note(system) if key == "engine" else f"{key} = {default}: not given")
     return notes
+
+
+def _training_chips(plan: JsonMapping, system: System) -> int:
+    """Chips that the mesh of a plan spans: all of them, unless post-training gives some to others."""
+    rl = plan.get("rl")
+    train_chips = rl.get("train_chips") if isinstance(rl, Mapping) else None
+    return train_chips if type(train_chips) is int and train_chips > 0 else system.chips
 
 
 def _narrow_weights(plan: JsonObject) -> Iterator[str]:

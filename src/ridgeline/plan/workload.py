@@ -1,4 +1,5 @@
-"""What is asked of the machine: one training step, one prefill, one decode step, or requests under load.
+"""What is asked of the machine: one training step, one prefill, one decode step, requests under load, or a step of
+post-training (`rl_workload`).
 
 [workload]
 kind = "serve"
@@ -14,28 +15,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from ridgeline.core.dtype import DType, dtype
-from ridgeline.core.errors import Problem, UnitError
+from ridgeline.core.errors import Problem
 from ridgeline.core.records import dataclass
 from ridgeline.core.table import AtLeast, Count, Doc, QuantityUnit, Size, Via
-from ridgeline.core.units import parse_count
+from ridgeline.plan.optimizer import Lora, Optimizer, optimizer_table
+from ridgeline.plan.quantities import Seconds, Tokens, read_count
+from ridgeline.plan.rl_workload import Rl
 
-Seconds = Annotated[float, QuantityUnit("s"), AtLeast(0)]
 Rate = Annotated[float, AtLeast(0), Doc("requests per second")]
 USUAL_REQUESTS = 1000
 MOST_REQUESTS = 2_000_000
 
 
-def _read_count(value: object) -> object:
-    """`"128k"`: 131072; what is no count is told by whoever decodes it."""
-    try:
-        return parse_count(value) if isinstance(value, str) else value
-    except UnitError:
-        return value
-
-
-Tokens = Annotated[Count, Via(_read_count)]
-EncoderPositions = Annotated[Count | None, Via(_read_count), Doc("positions that the encoder of one sequence reads")]
+EncoderPositions = Annotated[Count | None, Via(read_count), Doc("positions that the encoder of one sequence reads")]
 Height = Annotated[Count | None, Doc("pixels of an image's or video's height, where it is not the model's own")]
 Width = Annotated[Count | None, Doc("pixels of its width; absent: as its height")]
 Frames = Annotated[Count, Doc("frames of one video, seen or made")]
@@ -208,45 +200,6 @@ class Serve:
             yield Problem(path="arrivals.on", given=f"{self.arrivals.on:g} s", expected="a window longer than 0 s")
 
 
-# states an optimizer keeps per parameter, apart from the master copy
-STATES = {"adamw": 2, "adam": 2, "lion": 1, "muon": 1, "momentum": 1, "sgd": 0, "adafactor": 0}
-
-
-def _name_table(value: object) -> object:
-    return {"name": value} if isinstance(value, str) else value
-
-
-def _no_master(value: object) -> object:
-    return None if value == "none" else value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Optimizer:
-    """An optimizer and the formats of what it keeps. `master = "none"` updates the weights themselves."""
-
-    name: Literal["adamw", "adam", "lion", "muon", "momentum", "sgd", "adafactor"] = "adamw"
-    states: DType = dtype("fp32")
-    master: Annotated[DType | None, Via(_no_master)] = dtype("fp32")
-
-    @property
-    def bytes_per_param(self) -> float:
-        """Bytes of states and master copy for one parameter; adafactor's row and column sums are not counted.
-
-        >>> Optimizer().bytes_per_param
-        12.0
-        """
-        master = self.master.bytes_per_element if self.master else 0.0
-        return STATES[self.name] * self.states.bytes_per_element + master
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lora:
-    """Low-rank adapters on the named parts; everything else is frozen."""
-
-    rank: Count = 16
-    targets: tuple[Literal["qkv", "out", "up", "gate", "down", "router", "embedding", "head"], ...] = ("qkv", "out")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Train:
     """One optimizer step. The global batch is given in sequences, or in tokens that divide into them.
@@ -262,12 +215,12 @@ class Train:
     """
 
     kind: Literal["train"] = "train"
-    seq: Annotated[Count, Via(_read_count), Doc("tokens of one sequence")]
+    seq: Annotated[Count, Via(read_count), Doc("tokens of one sequence")]
     global_batch: Annotated[Count | None, Doc("sequences of one step over the whole system")] = None
     tokens_per_batch: Annotated[Count | None, Doc("tokens of one step, instead of global_batch")] = None
     task: Literal["pretrain", "finetune", "lora"] = "pretrain"
     lora: Lora | None = None
-    optimizer: Annotated[Optimizer, Via(_name_table)] = Optimizer()
+    optimizer: Annotated[Optimizer, Via(optimizer_table)] = Optimizer()
     packed: bool = True
     document: Annotated[Count | None, Doc("tokens of one document; absent: a document fills its sequence")] = None
     images: Annotated[float, AtLeast(0), Doc("images of one sequence, for a model that sees")] = 0.0
@@ -328,12 +281,10 @@ class Prefill:
     """
 
     kind: Literal["prefill"] = "prefill"
-    seq: Annotated[Count, Via(_read_count), Doc("prompt tokens of one sequence")]
+    seq: Annotated[Count, Via(read_count), Doc("prompt tokens of one sequence")]
     batch: Annotated[Count, Doc("sequences over the whole system")] = 1
-    cached: Annotated[Size, Via(_read_count), Doc("tokens of a sequence that the prefix cache holds")] = 0
-    chunk: Annotated[Size | None, Via(_read_count), Doc("tokens of one step; absent: as the engine does; 0: all")] = (
-        None
-    )
+    cached: Annotated[Size, Via(read_count), Doc("tokens of a sequence that the prefix cache holds")] = 0
+    chunk: Annotated[Size | None, Via(read_count), Doc("tokens of one step; absent: as the engine does; 0: all")] = None
     encoder_seq: EncoderPositions = None
     images: Annotated[float, AtLeast(0), Doc("images of one prompt, for a model that sees")] = 0.0
     videos: Annotated[float, AtLeast(0), Doc("videos of one prompt, of `frames` frames each")] = 0.0
@@ -364,7 +315,7 @@ class Decode:
     """Writing one token for each of `batch` sequences that already hold `context` tokens."""
 
     kind: Literal["decode"] = "decode"
-    context: Annotated[Count, Via(_read_count), Doc("tokens already in the cache of one sequence")]
+    context: Annotated[Count, Via(read_count), Doc("tokens already in the cache of one sequence")]
     batch: Annotated[Count, Doc("sequences over the whole system")] = 1
     encoder_seq: EncoderPositions = None
     audio_s: SoundSeconds = None
@@ -385,4 +336,4 @@ class Decode:
         return self.batch
 
 
-Workload = Train | Prefill | Decode | Serve
+Workload = Train | Prefill | Decode | Serve | Rl

@@ -16,6 +16,8 @@ from ridgeline.core.units import format_count, format_quantity
 from ridgeline.hardware.chip import PEAK_KEYS, Ratio
 from ridgeline.hardware.load import sources as known_sources
 from ridgeline.hardware.what_if import system_title
+from ridgeline.plan.rl_roles import chip_shares, rollout_scenario
+from ridgeline.plan.scenario import Scenario, is_post_training
 from ridgeline.plan.workload import Workload
 from ridgeline.report import catalog
 from ridgeline.report.cells import DASH, WEAK, clean, facts, header_table, list_lines
@@ -240,12 +242,38 @@ def _cells(step: catalog.ScheduleStep, wide: int) -> Text:
 
 def _load_text(work: Workload) -> str:
     """What a workload asks."""
+    if work.kind == "rl":
+        roles = ", ".join(work.roles.models)
+        beside = f", beside the actor: {roles.replace('_', ' ')}" if roles else ""
+        return f"{work.algorithm}, {work.data.prompts} prompts x {work.data.samples} samples a step{beside}"
     if work.kind != "serve":
         return f"{work.kind}, {work.seq} tokens, {work.sequences} sequences a step"
     rate = getattr(work.arrivals, "rate", None)
     speed = f" at {rate:g}/s" if rate else ""
     lengths = f", {work.isl} + {work.osl} tokens" if work.isl else ""
     return f"serve, {work.arrivals.kind} arrivals{speed}{lengths}"
+
+
+def _pools_text(scenario: Scenario) -> str:
+    """Chips of the pools of a post-training scenario."""
+    if not is_post_training(scenario):
+        return ""
+    rl, shares = scenario.plan.rl, chip_shares(scenario)
+    if not rl.separate:
+        return f"{rl.placement}, every role on {shares.train} chips"
+    lag = f", at most {rl.staleness:g} versions behind" if rl.staleness is not None else ""
+    return f"{rl.placement}: {shares.train} chips train, {shares.rollout} generate{lag}"
+
+
+def _rollout_text(scenario: Scenario) -> str:
+    """Replicas that generate."""
+    if not is_post_training(scenario) or not scenario.workload.generates:
+        return ""
+    built, rollout = rollout_scenario(scenario), scenario.plan.rl.rollout
+    mesh = " ".join(f"{axis}={size}" for axis in ("tp", "pp", "ep", "dp") if (size := getattr(rollout, axis)) > 1)
+    shape = mesh or "one chip each"
+    sync = scenario.plan.rl.weight_sync.method
+    return f"{built.plan.serving.replicas} replicas of {rollout.engine}, {shape}; weights come by {sync}"
 
 
 def scenario(entry: catalog.ScenarioEntry) -> RenderableType:
@@ -258,6 +286,8 @@ def scenario(entry: catalog.ScenarioEntry) -> RenderableType:
         ("model", about.model.id),
         ("system", f"{system_title(about.system)} ({about.system.chips} chips)"),
         ("workload", _load_text(about.workload)),
+        ("placement", _pools_text(about)),
+        ("rollout", _rollout_text(about)),
         ("mesh", mesh or "one rank"),
         ("microbatches", f"{about.microbatches} of {plan.microbatch} sequence(s)"),
         ("schedule", f"{plan.schedule.name}, {plan.schedule.chunks} chunk(s)" if is_pipelined else ""),

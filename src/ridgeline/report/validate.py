@@ -37,6 +37,7 @@ def draw_validation(found: Validation, console: Console) -> None:
         usual = "with the shipped parameters" if found.kind == "training" else "with the chips to themselves"
         usual = "with what profiles, libraries and the fit say" if found.kind in ("kernels", "inference") else usual
         usual = "with the shipped parameters, request by request" if found.kind == "serving" else usual
+        usual = "with the shipped parameters, which most of these rows were fitted by" if found.kind == "rl" else usual
         how = "without their own group in the fit" if held == errors.n else usual
         mixed = f"{held} without their own group in the fit, {errors.n - held} with the shipped parameters"
         console.print(Text(f"predicted {how if held in (0, errors.n) else mixed}", style="dim"))
@@ -60,8 +61,9 @@ def draw_validation(found: Validation, console: Console) -> None:
                 ]
                 table.add_row(clean(name), str(item.n), *cells)
             console.print(table)
-        console.print()
-        console.print(_worst(found))
+        for drawing in (*([_pair_table(found)] if found.pairs else ()), _worst(found)):
+            console.print(Text(""))
+            console.print(drawing)
     for engine in found.unknown_engines:
         sentence = f"is not an engine Ridgeline knows: {engine.taken} was taken in its place, in {engine.rows} row(s)"
         console.print(Text.assemble("x_engine ", clean(repr(engine.given[:40])), f" {sentence}", style="yellow"))
@@ -98,6 +100,9 @@ def _worst(found: Validation) -> Table:
         what = f"{case.row['model_name'][:28]} on {case.row['gpus'][:8]} x {case.chip}"
         if found.kind == "serving":
             what = f"{case.row['x_model'][:20]}, {case.row['x_rate']}/s, {case.metric}, {case.row['n']} x {case.chip}"
+        elif found.kind == "rl":
+            where = case.row["x_placement"] or "weight sync"
+            what = f"{case.metric} of {case.row['x_model'][:24]} on {case.row['n'] or '?'} x {case.chip}, {where}"
         elif found.kind == "kernels":
             what = f"{case.row['kernel'][:24]} {case.row['shape'][:36]}, {case.chip}, by {case.assumptions[0]}"
         elif found.kind == "inference":
@@ -108,6 +113,17 @@ def _worst(found: Validation) -> Table:
         unit = "" if case.metric else " s"
         cells = (f"{case.measured_s:.4g}{unit}", f"{case.predicted_s:.4g}{unit}", _signed_percent(case.residual))
         table.add_row(clean(case.row.id[:40]), *cells, clean(what), clean(reason))
+    return table
+
+
+def _pair_table(found: Validation) -> Table:
+    """Step time of rows that overlap over that of the synchronous row they are compared with."""
+    right = ("measured", "predicted")
+    table = header_table(("asynchronous", "over", *right, "who is faster"), right=right)
+    for pair in found.pairs:
+        verdict = Text("agreed") if pair.agrees else Text("wrong", style="red")
+        ratios = (f"{pair.measured_ratio:.2f}", f"{pair.predicted_ratio:.2f}")
+        table.add_row(clean(pair.other[:40]), clean(pair.sync[:40]), *ratios, verdict)
     return table
 
 

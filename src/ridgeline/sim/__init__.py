@@ -1,7 +1,7 @@
 """Scenario -> Prediction: cost prices, sim times. This is the door; `search` and `calibrate` use no other.
 
     predict, Prediction, Impossible       one step of a scenario, or the reasons why there is none
-    simulate, Simulated, timeline         the same step event by event, and its Timeline
+    simulate, timeline                    the same step event by event, and its Timeline
     PlanModel, Placement, ...             time and memory of every plan of a search
     LayoutModel                           time and memory of one plan's stage layouts
     StepBatch, StepTimes                  steps of many scenarios under any parameters, for a fit

@@ -1,4 +1,3 @@
-from ridgeline.sim.events.simulate import Simulated as Simulated
 from ridgeline.sim.events.simulate import simulate as simulate
 from ridgeline.sim.events.simulate import timeline as timeline
 from ridgeline.sim.forward_price import price_forward as price_forward
@@ -17,6 +16,7 @@ from ridgeline.sim.prediction import missing_number_problem as missing_number_pr
 from ridgeline.sim.prediction import unless_impossible as unless_impossible
 from ridgeline.sim.prediction_interval import SHIPPED_RESIDUALS as SHIPPED_RESIDUALS
 from ridgeline.sim.prediction_interval import SHIPPED_SUMMARY as SHIPPED_SUMMARY
+from ridgeline.sim.prediction_interval import Interval as Interval
 from ridgeline.sim.prediction_interval import Residual as Residual
 from ridgeline.sim.prediction_interval import interval as interval
 from ridgeline.sim.prediction_interval import new_source_interval as new_source_interval

@@ -29,6 +29,7 @@ from ridgeline.hardware.what_if import what_if_distance
 from ridgeline.ir.forward_steps import ForwardSteps, chunk_pairs, forward_steps
 from ridgeline.models.spec import Moe
 from ridgeline.plan.check import check
+from ridgeline.plan.rl_workload import Rl
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Decode, Prefill
 from ridgeline.sim.forward_price import PARTS, ForwardSeconds, price_forward
@@ -189,6 +190,10 @@ def predict_phase(
 
 def _unserved_parts(scenario: Scenario) -> Iterator[Problem]:
     """What a possible scenario asks that serving does not do."""
+    if isinstance(scenario.workload, Rl):
+        expected = "prefill or decode: a step of post-training has many phases"
+        yield Problem(path="workload.kind", given="rl", expected=expected)
+        return
     if scenario.plan.mesh.cp > 1:
         given = str(scenario.plan.mesh.cp)
         yield Problem(path="plan.cp", given=given, expected="1: requests are not split over context ranks", todo="")

@@ -22,7 +22,7 @@ from ridgeline.models.params import tower_params
 from ridgeline.models.spec import Attention, Block, LatentAttention, Moe
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Decode, Serve, Train
+from ridgeline.plan.workload import Decode, Prefill, Serve, Train
 
 STREAMED = frozenset({"hyper-connection", "stream router"})  # products of layers with several residual streams
 UNCOUNTED_OPTIMIZERS = {
@@ -56,7 +56,7 @@ def _of_workload(work: Train, scenario: Scenario) -> Iterator[str]:
 def unused_networks(scenario: Scenario) -> Iterator[str]:
     """Encoders that nothing is given to, what is given to none, and networks beside the model."""
     model, work = scenario.model, scenario.workload
-    if not isinstance(work, (Serve, Decode)) and work.images and model.vision is None:
+    if isinstance(work, (Train, Prefill)) and work.images and model.vision is None:
         yield "images have no effect: the model has no image encoder"
     if model.vision is not None and not scenario.vision_input.views and not isinstance(work, Decode):
         told = "requests of text alone" if isinstance(work, Serve) else "images = 0"

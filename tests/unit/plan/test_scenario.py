@@ -13,9 +13,10 @@ import pytest
 from ridgeline import Plan, Scenario, check, engine, model, read_scenario, scenario, schema, system
 from ridgeline.core.errors import InputError
 from ridgeline.plan.mesh import Mesh
+from ridgeline.plan.optimizer import Optimizer
 from ridgeline.plan.plan import Precision, Recompute, Schedule, Sharding, Switches, scenario_text
 from ridgeline.plan.scenario_file import assemble, parse_value, self_contained
-from ridgeline.plan.workload import Decode, Optimizer, Prefill, Train
+from ridgeline.plan.workload import Decode, Prefill, Train
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "llama3-70b-64xh100.toml"
 BASE: dict[str, Any] = {

@@ -29,9 +29,10 @@ from ridgeline.models.spec import (
     Router,
 )
 from ridgeline.plan.engine import ENGINES, OVERLAPS
+from ridgeline.plan.optimizer import Lora
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Lora, Train
+from ridgeline.plan.workload import Train
 from ridgeline.sim.prediction import Prediction
 
 _TAG = "says which type it is; what the type holds is priced"
@@ -77,6 +78,7 @@ IRRELEVANT: Mapping[str, str] = MappingProxyType(
         "LatentSpace.frames": _SIZES,
         "Norm.kind": "bound by memory: a mean less to subtract reads and writes the same elements",
         "Precision.kv": "a training step keeps no key-value cache",
+        "Plan.rl": "roles beside the actor: a training step has none",
         "Plan.serving": "knobs of a scheduler and a fleet: a training step serves no requests",
         "Plan.speculation": "a training step drafts nothing; a decode step is priced with it",
         "Speculation.draft_tokens": "a training step drafts nothing",
@@ -504,8 +506,12 @@ def nested(kind: Any) -> Iterator[type]:
 
 
 SERVING = {kind.__name__ for kind in nested(get_type_hints(Plan)["serving"])}  # what only requests ask about
+POST_TRAINING = {"RlPlan", "RolloutPlan", "RolePlan", "WeightSync"}  # what only roles ask about
 OWNERS = {
-    kind.__name__: kind for root in (ModelSpec, Plan, Train) for kind in nested(root) if kind.__name__ not in SERVING
+    kind.__name__: kind
+    for root in (ModelSpec, Plan, Train)
+    for kind in nested(root)
+    if kind.__name__ not in SERVING | POST_TRAINING
 }
 FIELDS = sorted(f"{name}.{field.name}" for name, kind in OWNERS.items() for field in fields(kind))
 

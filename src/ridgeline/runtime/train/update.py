@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.core.documents import JsonObject
-from ridgeline.plan.workload import Optimizer
+from ridgeline.plan.optimizer import Optimizer
 from ridgeline.runtime.train.assemble import TORCH_DTYPES, Assembly
 from ridgeline.runtime.train.fused import has_kernels
 from ridgeline.runtime.train.layout import shard_of

@@ -17,7 +17,7 @@ import torch
 from run_worlds import Case, _verified, blueprint_and_layout
 
 import ridgeline
-from ridgeline.plan.workload import Optimizer
+from ridgeline.plan.optimizer import Optimizer
 from ridgeline.runtime.train.assemble import assemble
 from ridgeline.runtime.train.data import batch_of, open_source
 from ridgeline.runtime.train.refuse import refusals
