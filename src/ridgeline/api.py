@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 if TYPE_CHECKING:
     from ridgeline.calibrate.explain import Comparable, Explanation
+    from ridgeline.calibrate.explain_rl import RlExplanation
     from ridgeline.calibrate.next_measurement import NextMeasurements
     from ridgeline.calibrate.prediction_diff import PredictionDiff, PredictionDiffs
     from ridgeline.calibrate.request_log import BenchExplanation, LogFit
@@ -369,7 +370,6 @@ def roofline(
     settings: Sequence[str] = (), calibration: Calibration | Path | None = None, profile: Choice = None,
 ) -> Roofline:  # fmt: skip
     """Every op of a model on a chip's roofline; see `sim.roofline.roofline`."""
-    from typing import cast
 
     from ridgeline.sim.roofline import Phase
     from ridgeline.sim.roofline import roofline as draw
@@ -556,21 +556,30 @@ def explain(
     scenario: Scenario | Path | str, *traces: Path | str | Timeline, policy: str = "all", classes: Path | None = None,
     settings: Sequence[str] = (), calibration: Calibration | Path | None = None, profile: Choice = None,
     anchor: Path | None = None, force: bool = False, progress: Callable[[int, int], object] | None = None,
-) -> Explanation | BenchExplanation | WhySlow:  # fmt: skip
-    """What accounts for the gap between a scenario and a trace of it; see `calibrate.explain.explain`.
+) -> Explanation | BenchExplanation | RlExplanation | WhySlow:  # fmt: skip
+    """What accounts for the gap between a scenario and a trace of it; see `calibrate.explain.explain`, and
+    `calibrate.explain_rl` of post-training.
 
     Results of a load generator are explained load by load (`calibrate.request_log.explain_bench`), anchored on one more
     result. Without a trace, requests under load explain themselves: why the slow ones are slow.
     """
     from ridgeline.calibrate.explain import explain as explain_trace
     from ridgeline.core.errors import InputError, Problem
-    from ridgeline.plan.scenario import Scenario
+    from ridgeline.plan.scenario import Scenario, is_post_training
     from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.serving import predict_serving, refuse_impossible, why_slow
     from ridgeline.serving.measured import is_bench_result, read_bench_runs
 
     files = [Path(trace) for trace in traces if isinstance(trace, (str, Path))]
     is_bench = bool(files) and len(files) == len(traces) and all(map(is_bench_result, files))
+    built = scenario if isinstance(scenario, Scenario) else read_scenario(scenario, settings)
+    if files and is_post_training(built):
+        from ridgeline.calibrate.explain_rl import explain_rl
+
+        if len(traces) > 1:
+            given_text = f"{len(traces)} traces"
+            raise InputError(Problem(path="TRACE", given=given_text, expected="the timeline.json of one run"))
+        return explain_rl(built, files[0])
     if traces and not is_bench:
         from ridgeline.calibrate.profile_sources import own_profile
 
@@ -578,7 +587,6 @@ def explain(
             scenario, *traces, policy=policy, classes=classes, settings=settings, force=force,
             calibration=calibration_of(calibration, (), profile), profile=own_profile(profile),
         )  # fmt: skip
-    built = scenario if isinstance(scenario, Scenario) else read_scenario(scenario, settings)
     if is_bench:
         from ridgeline.calibrate.request_log import explain_bench
 

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast, overload
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.waits import ProgressCallback, StoppableWait, ignore_progress, write_together
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ridgeline.ir.rank_ops import DryRun
     from ridgeline.plan.scenario import Scenario
     from ridgeline.runtime.bringup import BringUp, FaultsReport, ImportedDump, Rates
+    from ridgeline.runtime.rl import RlOutcome, RlStepRow
     from ridgeline.runtime.train import (
         ForwardConstants,
         RunOptions,
@@ -44,17 +45,19 @@ MOST = 8  # decisions named for one reason
 
 def run(
     scenario: Scenario | Path | str, options: RunOptions | None = None, *, settings: Sequence[str] = (),
-    constants: ForwardConstants | None = None, tell: Callable[[StepRow], None] | None = None,
+    constants: ForwardConstants | None = None,
+    tell: Callable[[StepRow], None] | Callable[[RlStepRow], None] | None = None,
     note: Callable[[str], None] | None = None, replan: Callable[[int], Scenario | None] | None = None,
-) -> RunOutcome | Verification | None:  # fmt: skip
+) -> RunOutcome | Verification | RlOutcome | None:  # fmt: skip
     """Train a scenario's model by its plan here, beside what is predicted of it; see `runtime.train.run_scenario.run`.
+    One of post-training is run by `runtime.rl.run_post_training`.
 
     What cannot run here or would not fit in memory is refused before anything starts, with the nearest plan that would.
     An elastic run goes on with the best plan for the ranks that are left, or with what `replan` says.
 
     options   absent, or without a device: on the torch device of the scenario's chip
     """
-    from ridgeline.plan.scenario import Scenario
+    from ridgeline.plan.scenario import Scenario, is_post_training
     from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.runtime.train import RunOptions, RunOutcome
     from ridgeline.runtime.train import run as train
@@ -62,9 +65,15 @@ def run(
     built = scenario if isinstance(scenario, Scenario) else read_scenario(scenario, settings)
     chosen = options or RunOptions(device="")
     chosen = chosen if chosen.device else replace(chosen, device=torch_device(built))
+    if is_post_training(built):
+        from ridgeline.runtime.rl import run_post_training
+
+        hear = cast("Callable[[RlStepRow], None]", tell or _keep_silent)
+        return run_post_training(built, chosen, constants=constants, tell=hear, note=note or _keep_silent)
     refuse_unfit(built)
+    hear_step = cast("Callable[[StepRow], None]", tell or _keep_silent)
     outcome = train(
-        built, chosen, constants=constants, tell=tell or _keep_silent, note=note or _keep_silent,
+        built, chosen, constants=constants, tell=hear_step, note=note or _keep_silent,
         replan=replan or partial(plan_for_ranks, built),
     )  # fmt: skip
     expected = expected_step(built) if isinstance(outcome, RunOutcome) else None

@@ -75,7 +75,7 @@ INTERIOR = {
         ("rank_check", "shm"),
         ("collective_ranks",),
         ("run_collective", "train"),
-        ("bringup",),
+        ("bringup", "rl"),
         ("capture",),
     ),
     "cost": (
@@ -129,7 +129,7 @@ INTERIOR = {
     "calibrate": (
         ("truth",),
         ("gap_verdict",),
-        ("profile_sources", "folds", "explain", "request_log"),
+        ("profile_sources", "folds", "explain", "explain_rl", "request_log"),
         ("validation", "prediction_diff"),
         ("collectives", "kernels", "inference", "serving", "rl", "rl_fit"),
         ("fit", "validate"),
@@ -157,7 +157,7 @@ SIDE_DOORS = {
     "cost": ("pricing", "step_part", "anchoring", "fitting", "library_times"),
     "sim": ("batches", "forward_work"),
     "serving": ("measured", "simulation"),
-    "runtime": ("bringup", "capture", "train"),
+    "runtime": ("rl", "bringup", "capture", "train"),
 }
 """What a room offers for one purpose each, beside its door."""
 ONLY_IN_RUNTIME = {"torch": {"runtime"}}
@@ -166,6 +166,7 @@ WITHOUT = {"runtime": {"cost", "sim", "lowering", "plan", "models"}}
 """What a room may not import although it is below: a measurement does not know the prediction."""
 EXCEPT = {
     ("runtime", "train"): {"plan", "models"},
+    ("runtime", "rl"): {"plan", "models"},
     ("runtime", "bringup"): {"plan", "models"},
     ("runtime", "capture"): {"models"},
 }

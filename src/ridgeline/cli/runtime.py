@@ -13,8 +13,9 @@ import json as codec
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import typer
 
@@ -28,9 +29,18 @@ from ridgeline.core.encode import answer_json
 from ridgeline.core.files import write_text
 
 if TYPE_CHECKING:
-    from ridgeline.runtime.train import RunOptions, StepRow
-    from ridgeline.sim.prediction import Prediction
+    from ridgeline.runtime.train import RunOptions
 
+
+class NumberedStep(Protocol):
+    """A step of a run of any kind."""
+
+    @property
+    def step(self) -> int:
+        """Its number, counted from one."""
+
+
+Row = TypeVar("Row", bound=NumberedStep)
 LINES = 20  # of steps that are printed where no terminal shows them as they go
 
 
@@ -42,7 +52,7 @@ def run(
     save_weights: Path | None = None, timeout: float = 600.0, settings: list[str] | None = None, json: bool = False,
 ) -> None:  # fmt: skip
     """Train a scenario's model by its plan, here; it starts a process for each rank, or joins those of torchrun."""
-    from ridgeline.runtime.train import RunOptions, RunOutcome
+    from ridgeline.runtime.train import RunOptions, RunOutcome, Verification
 
     changes = settings or ()
     if dry:
@@ -66,35 +76,52 @@ def run(
             say(f"{sbatch}: sbatch {sbatch}")
         return
     built = ridgeline.read_scenario(scenario, changes)
+    if built.workload.kind == "rl":
+        _run_rl(built, options, json)
+        return
     expected_step = None if verify else run_api.expected_step(built)
-    with _live(options, expected_step, json) as (tell, hear):
+    from ridgeline.report import step_line
+
+    with _live(options, partial(step_line, steps=options.steps, expected=expected_step), json) as (tell, hear):
         outcome = ridgeline.run(built, options, tell=tell, note=hear)
     if outcome is None:  # rank 0 speaks for all
         return
     answer(outcome, json)
-    if not isinstance(outcome, RunOutcome):
+    if isinstance(outcome, Verification):
         if not outcome.equal:
             raise typer.Exit(1)
         return
+    assert isinstance(outcome, RunOutcome)
     if trace is not None and not json:
         say(f"{trace}: a trace of each rank; `ridgeline explain {scenario} {trace}` accounts for the gap")
     if outcome.stopped or outcome.unsaved:
         raise typer.Exit(STOPPED if outcome.stopped else UNUSABLE)
 
 
+def _run_rl(built: ridgeline.Scenario, options: RunOptions, json: bool) -> None:
+    """Post-train, with a line for every step (some of them where there are many)."""
+    from ridgeline.report import rl_step_line
+    from ridgeline.runtime.rl import RlOutcome
+
+    with _live(options, partial(rl_step_line, steps=options.steps), json) as (tell, hear):
+        outcome = ridgeline.run(built, options, tell=tell, note=hear)
+    assert isinstance(outcome, RlOutcome)
+    answer(outcome, json)
+    if outcome.stopped or outcome.unsaved:
+        raise typer.Exit(STOPPED if outcome.stopped else UNUSABLE)
+
+
 @contextmanager
 def _live(
-    options: RunOptions, expected: Prediction | None, quiet: bool
-) -> Iterator[tuple[Callable[[StepRow], None], Callable[[str], None]]]:
+    options: RunOptions, line_of: Callable[[Row], str], quiet: bool
+) -> Iterator[tuple[Callable[[Row], None], Callable[[str], None]]]:
     """A line that follows the run on a terminal, or some lines where there is none; and where notes go."""
-    from ridgeline.report import step_line
-
     if not sys.stderr.isatty():
         between = max(1, options.steps // LINES)
 
-        def print_some(row: StepRow) -> None:
+        def print_some(row: Row) -> None:
             if not quiet and (row.step % between == 0 or row.step == 1):
-                say(step_line(row, options.steps, expected))
+                say(line_of(row))
                 sys.stdout.flush()
 
         yield print_some, note
@@ -104,7 +131,7 @@ def _live(
 
     with Live(console=stderr_console(), transient=True, refresh_per_second=8) as live:
         yield (
-            lambda row: live.update(Text(step_line(row, options.steps, expected))),
+            lambda row: live.update(Text(line_of(row))),
             lambda line: live.console.print(line, markup=False, highlight=False),
         )
 

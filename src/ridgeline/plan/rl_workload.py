@@ -53,6 +53,7 @@ from ridgeline.core.table import AtLeast, Count, Doc, Flat, QuantityUnit, Size, 
 from ridgeline.core.units import parse_count
 from ridgeline.plan.optimizer import Lora, Optimizer, optimizer_table
 from ridgeline.plan.quantities import Seconds, Tokens
+from ridgeline.plan.rl_learning import Learning
 
 Algorithm = Literal[
     "ppo", "grpo", "dapo", "rloo", "reinforce++", "dpo", "sft", "distill-on-policy", "distill-off-policy", "continual"
@@ -313,6 +314,7 @@ class Rl:
     roles: Roles = Roles()
     agent: Agent | None = None
     replay: DataReplay | None = None
+    learning: Annotated[Learning, Doc("what a run learns from; predictions do not read it")] = Learning()
     seed: Size = 0
 
     @property

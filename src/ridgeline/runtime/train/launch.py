@@ -230,7 +230,7 @@ class Workers:
         for rank, process in enumerate(self.processes):
             unheard = not self.pipes[rank].closed and self.pipes[rank].poll()
             if process.exitcode not in (None, 0) and not unheard and rank not in failed_ranks:
-                self.failures.append(WorkerLost(rank, _exit_text(process.exitcode)))
+                self.failures.append(WorkerLost(rank, exit_text(process.exitcode)))
 
     def _hear(self, rank: int, listener: Listener) -> None:
         pipe = self.pipes[rank]
@@ -279,7 +279,7 @@ def _telling(failure: WorkerLost) -> tuple[int, int]:
     return (0 if not failure.stack else 2 if was_waiting else 1, failure.rank)
 
 
-def _exit_text(code: int) -> str:
+def exit_text(code: int) -> str:
     if code < 0:
         with contextlib.suppress(ValueError):
             return f"ended by signal {-code} ({signal.Signals(-code).name})"
@@ -349,7 +349,7 @@ def _as_rank(request: RunRequest, world: World, listener: Listener, replan: Repl
     for note in notes if world.rank == 0 else ():
         listener.note(note)
     try:
-        with _interruptible() as stop:
+        with interruptible() as stop:
             outcome = work(request, world, listener, stop, began)
     except (InputError, KeyboardInterrupt):
         raise
@@ -378,7 +378,7 @@ def _termination_interrupts() -> Iterator[None]:
 
 
 @contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
+def interruptible() -> Iterator[Callable[[], bool]]:
     """Ctrl-C, and the signal with which torchrun and Slurm end a process, stop the run behind its step."""
     stop_event = threading.Event()
     if threading.current_thread() is not threading.main_thread():

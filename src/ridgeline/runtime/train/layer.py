@@ -102,8 +102,13 @@ def _full_attention(q: Tensor, k: Tensor, v: Tensor, rule: ScoreRule) -> Tensor:
     if causal and not rule.softcap:
         return functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=rule.scale, enable_gqa=has_groups)
     places = torch.arange(tokens, device=q.device)
-    visible = _visible_keys(places, places, rule.window)
+    return attend_visible(q, k, v, _visible_keys(places, places, rule.window), rule)
+
+
+def attend_visible(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, rule: ScoreRule) -> Tensor:
+    """Attention to the keys that a mask shows each query."""
     if not rule.softcap:
+        has_groups = q.shape[1] != k.shape[1]
         return functional.scaled_dot_product_attention(
             q, k, v, attn_mask=visible, scale=rule.scale, enable_gqa=has_groups
         )
@@ -207,17 +212,20 @@ class Rotary:
         """Cosine and sine, [tokens, width / 2]."""
         key = self.width, tokens, self.local
         if key not in self.known:
-            places = self.layout.places(tokens, device)
-            sequence = tokens * self.layout.cp.degree
-            frequencies = rotary_frequencies(self.numerics, self.width, sequence, local=self.local)
-            angles_ = places.float()[:, None] * torch.tensor(frequencies, dtype=torch.float32, device=device)[None, :]
-            amplitude = rotary_amplitude(self.numerics)
-            self.known[key] = angles_.cos() * amplitude, angles_.sin() * amplitude
+            self.known[key] = self.angles_at(self.layout.places(tokens, device), tokens * self.layout.cp.degree)
         return self.known[key]
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Turn the first `width` numbers of each head of [batch, tokens, heads, numbers]."""
-        cos, sin = self.angles(x.shape[1], x.device)
+    def angles_at(self, places: Tensor, sequence: int) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of tokens at these places of a sequence of so many."""
+        frequencies = rotary_frequencies(self.numerics, self.width, sequence, local=self.local)
+        steps = torch.tensor(frequencies, dtype=torch.float32, device=places.device)
+        angles, amplitude = places.float()[:, None] * steps[None, :], rotary_amplitude(self.numerics)
+        return angles.cos() * amplitude, angles.sin() * amplitude
+
+    def __call__(self, x: Tensor, angles: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Turn the first `width` numbers of each head of [batch, tokens, heads, numbers], by the places of its tokens
+        or by the angles of others."""
+        cos, sin = angles or self.angles(x.shape[1], x.device)
         x, fixed = x.split((self.width, x.shape[-1] - self.width), -1)
         if self.interleaved:  # neighbours become halves, in queries and keys alike
             x = x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
@@ -251,6 +259,12 @@ class SoftmaxAttention(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, tokens, hidden] in and out."""
+        q, k, v = (part.transpose(1, 2) for part in self.heads(x))  # attention's output lies as its queries do
+        context = maybe_recompute(lambda q, k, v: attend(q, k, v, self.layout, self.rule), q, k, v, again=self.again)
+        return self.merge_heads(context.transpose(1, 2))
+
+    def heads(self, x: Tensor, angles: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, [batch, tokens, heads, width]; `angles` of tokens that stand at other places."""
         x = enter(x, self.layout)
         width, values = self.attention.head_dim, self.attention.value_dim
         q, k = self.query(x), self.key(x)
@@ -261,11 +275,12 @@ class SoftmaxAttention(nn.Module):  # type: ignore[misc]
             q, k = self.query_norm(q), self.key_norm(k)
         v = self.value(x).unflatten(-1, (-1, values))
         if self.rotary is not None:
-            q, k = self.rotary(q), self.rotary(k)
-        q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # attention's output lies as its queries do
-        context = maybe_recompute(lambda q, k, v: attend(q, k, v, self.layout, self.rule), q, k, v, again=self.again)
-        context = context.transpose(1, 2).flatten(2)
-        return self.out.after(leave(self.out(context), self.layout))
+            q, k = self.rotary(q, angles), self.rotary(k, angles)
+        return q, k, v
+
+    def merge_heads(self, context: Tensor) -> Tensor:
+        """[batch, tokens, heads, width] of attention back into the residual stream."""
+        return self.out.after(leave(self.out(context.flatten(2)), self.layout))
 
 
 class MultiHeadLatentAttention(nn.Module):  # type: ignore[misc]
@@ -290,6 +305,12 @@ class MultiHeadLatentAttention(nn.Module):  # type: ignore[misc]
         self.rule = ScoreRule(scale=score_multiplier(make.constants.numerics, width, latent=True))
 
     def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part.transpose(1, 2) for part in self.heads(x))
+        context = maybe_recompute(lambda q, k, v: attend(q, k, v, self.layout, self.rule), q, k, v, again=self.again)
+        return self.merge_heads(context.transpose(1, 2))
+
+    def heads(self, x: Tensor, angles: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of every head, as softmax attention has them."""
         mla = self.mla
         queries = self.query_norm(self.query_down(x)) if mla.q_rank else x
         latent, latent_key = self.latent(x).split((mla.kv_rank, mla.rope_dim), -1)
@@ -301,12 +322,13 @@ class MultiHeadLatentAttention(nn.Module):  # type: ignore[misc]
         q = self.query(queries).unflatten(-1, (-1, mla.nope_dim + mla.rope_dim))
         up = self.key_value(latent).unflatten(-1, (-1, mla.nope_dim + mla.v_dim))
         k, v = up.split((mla.nope_dim, mla.v_dim), -1)
-        rotary_key = self.rotary(latent_key.unsqueeze(2)).expand(-1, -1, k.shape[2], -1)
-        q = torch.cat((q[..., : mla.nope_dim], self.rotary(q[..., mla.nope_dim :])), -1)
-        q, k, v = (part.transpose(1, 2) for part in (q, torch.cat((k, rotary_key), -1), v))
-        context = maybe_recompute(lambda q, k, v: attend(q, k, v, self.layout, self.rule), q, k, v, again=self.again)
-        context = context.transpose(1, 2).flatten(2)
-        return self.out.after(leave(self.out(context), self.layout))
+        rotary_key = self.rotary(latent_key.unsqueeze(2), angles).expand(-1, -1, k.shape[2], -1)
+        q = torch.cat((q[..., : mla.nope_dim], self.rotary(q[..., mla.nope_dim :], angles)), -1)
+        return q, torch.cat((k, rotary_key), -1), v
+
+    def merge_heads(self, context: Tensor) -> Tensor:
+        """[batch, tokens, heads, width] of attention back into the residual stream."""
+        return self.out.after(leave(self.out(context.flatten(2)), self.layout))
 
 
 def make_mixer(make: Maker, mixer: spec.Mixer, hidden: int, norm: spec.Norm) -> nn.Module:

@@ -356,7 +356,7 @@ def _step(
     if not layout.device.startswith("cpu"):
         getattr(torch, layout.device.partition(":")[0]).synchronize()
     figures = torch.tensor(
-        [time.perf_counter() - began, float(_memory(layout.device)), float(stop())], dtype=torch.float64
+        [time.perf_counter() - began, float(resident_memory(layout.device)), float(stop())], dtype=torch.float64
     )
     if layout.ranks > 1:
         figures = figures.to(layout.device)
@@ -369,7 +369,7 @@ def _step(
     return row, bool(stop_flag)
 
 
-def _memory(device: str) -> int:
+def resident_memory(device: str) -> int:
     if device.startswith("cpu"):
         import resource
 

@@ -123,7 +123,7 @@ def run(
     """
     options = options or RunOptions()
     need_torch("run")
-    problems = (*check(scenario), *refusals(scenario), *_options(options))
+    problems = (*check(scenario), *refusals(scenario), *run_option_problems(options))
     if problems:
         raise InputError(problems)
     if options.weights and request.lacks_prediction(Path(options.weights), scenario.model):
@@ -166,7 +166,7 @@ def trace_plan(scenario: Scenario) -> tuple[TracedStage, ...]:
     return trace_step(run_request, blueprint_of(run_request))
 
 
-def _options(options: RunOptions) -> list[Problem]:
+def run_option_problems(options: RunOptions) -> list[Problem]:
     problems = [
         Problem(path=f"--{name}", given=str(value), expected=f"{least} or more")
         for name, least in (("steps", 1), ("every", 0), ("restarts", 0))

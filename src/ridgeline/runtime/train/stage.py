@@ -15,7 +15,7 @@ lowering prices it: joined inputs are gathered, and so is the width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
@@ -99,8 +99,14 @@ class Layer(nn.Module):  # type: ignore[misc]
             x = self._add(x, maybe_recompute(self._feed_forward, x, again="ffn" in self.again))
         return x
 
-    def _mix(self, x: Tensor) -> Tensor:
-        part = self.mixer_norm(self.mixer(x)) if self.norms_after else self.mixer(self.mixer_norm(x))
+    def attend_by(self, x: Tensor, mixer: Callable[[Tensor], Tensor]) -> Tensor:
+        """The layer with another way to mix its tokens: those of a sampler, whose context is in a cache."""
+        x = self._add(x, self._mix(x, mixer)) if self.has[0] else x
+        return self._add(x, self._feed_forward(x)) if self.has[1] else x
+
+    def _mix(self, x: Tensor, mixer: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        mix = mixer or self.mixer
+        part = self.mixer_norm(mix(x)) if self.norms_after else mix(self.mixer_norm(x))
         return part if self.mixer_post_norm is None else self.mixer_post_norm(part)
 
     def _feed_forward(self, x: Tensor) -> Tensor:
@@ -122,13 +128,14 @@ class EmbeddingModule(nn.Module):  # type: ignore[misc]
         self.positions = make.weight(learned_positions, model.hidden, cut=None) if learned_positions else None
         self.norm = NormModule(make, model.embedding.norm, model.hidden) if model.embedding.norm else None
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """[batch, tokens] to [batch, tokens, hidden], dealt to tensor ranks where the sequence is split."""
+    def forward(self, tokens: Tensor, places: Tensor | None = None) -> Tensor:
+        """[batch, tokens] to [batch, tokens, hidden], dealt to tensor ranks where the sequence is split; `places` of
+        tokens that do not follow each other."""
         layout = self.layout
         x = look_up(self.weight, tokens, layout)
         x = x if self.scale == 1 else x * self.scale
         if self.positions is not None:
-            places = own_positions(layout, tokens.shape[1], tokens.device)
+            places = own_positions(layout, tokens.shape[1], tokens.device) if places is None else places
             x = x + functional.embedding(places, local(self.positions, partial=layout.sequence_parallel))
         return x if self.norm is None else self.norm(x)
 

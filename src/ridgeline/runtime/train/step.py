@@ -24,7 +24,7 @@ from ridgeline.plan.schedules import build
 from ridgeline.runtime.train.assemble import Assembly
 from ridgeline.runtime.train.fused import sum_of_squares
 from ridgeline.runtime.train.layout import Layout, shard_of
-from ridgeline.runtime.train.stage import cross_entropy
+from ridgeline.runtime.train.stage import Stage, cross_entropy
 from ridgeline.runtime.train.update import Update
 
 
@@ -79,16 +79,10 @@ class Stepper:
 
     def _plain(self, batch: Batch) -> Tensor:
         stage = self.assembly.stages[0]
-        early = self.assembly.blueprint.plan.sharding.shard in ("zero2", "zero3")
         total = batch.tokens.new_zeros((), dtype=torch.float32)
         pairs = zip(batch.tokens.chunk(self.microbatches), batch.targets.chunk(self.microbatches), strict=True)
         for index, (tokens, targets) in enumerate(pairs):
-            last = index + 1 == self.microbatches
-            if hasattr(stage, "set_requires_gradient_sync"):
-                stage.set_requires_gradient_sync(last or early)
-                stage.set_is_last_backward(last)
-                stage.set_requires_all_reduce(last)  # replicas of a shard meet once a step
-                stage.set_reshard_after_backward(last or self.assembly.blueprint.plan.sharding.shard == "zero3")
+            sync_behind(stage, self.assembly.blueprint.plan.sharding.shard, last=index + 1 == self.microbatches)
             loss = stage(tokens, targets, self.scale / self.total)
             loss.backward()
             total = total + loss.detach()
@@ -111,6 +105,15 @@ class Stepper:
             *stage_inputs, target=batch.targets if last else None, losses=losses, return_outputs=False, **stage_options
         )
         return torch.stack(losses).detach().sum() if last else torch.zeros((), device=assembly.layout.device)
+
+
+def sync_behind(stage: Stage, shard: str, *, last: bool) -> None:
+    """Say what FSDP2 reduces behind the next backward; `last` of an optimizer step."""
+    if hasattr(stage, "set_requires_gradient_sync"):
+        stage.set_requires_gradient_sync(last or shard in ("zero2", "zero3"))
+        stage.set_is_last_backward(last)
+        stage.set_requires_all_reduce(last)  # replicas of a shard meet once a step
+        stage.set_reshard_after_backward(last or shard == "zero3")
 
 
 def finish_gradients(assembly: Assembly) -> None:

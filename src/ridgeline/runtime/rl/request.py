@@ -1,0 +1,223 @@
+"""What a run of post-training is asked to do and what it tells: values that travel between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from statistics import fmean
+from typing import Literal
+
+from ridgeline.core.records import dataclass
+from ridgeline.plan.rl_workload import ConstantTokens, LognormalTokens, Rl, TokensFile, UniformTokens
+from ridgeline.plan.scenario import Scenario
+from ridgeline.runtime.train.request import ForwardConstants, RunOptions, nobody
+
+Phase = Literal["rollout", "reward", "log-probs", "reference", "train", "sync"]
+PHASES: tuple[Phase, ...] = ("rollout", "reward", "log-probs", "reference", "train", "sync")
+WAIT = "wait"  # seconds of a step in which nobody trains, generates or syncs on the chips that train
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RlRequest:
+    """A scenario of post-training and how to run it."""
+
+    scenario: Scenario[Rl]
+    options: RunOptions
+    constants: ForwardConstants
+
+    @property
+    def work(self) -> Rl:
+        return self.scenario.workload
+
+    @property
+    def rate(self) -> float:
+        """The learning rate: the scenario's, or the command line's."""
+        return self.work.learning.rate or self.options.rate
+
+    @property
+    def seed(self) -> int:
+        """Of weights, questions and answers."""
+        return self.options.seed or self.work.seed
+
+    @property
+    def longest_answer(self) -> int:
+        """Tokens at which an answer is cut off."""
+        return longest_of(self.work.data.response_tokens)
+
+
+def longest_of(lengths: ConstantTokens | UniformTokens | LognormalTokens | TokensFile | None) -> int:
+    """The most tokens that described lengths allow; 0 where they do not say.
+
+    >>> longest_of(ConstantTokens(tokens=8)), longest_of(LognormalTokens(mean=100))
+    (8, 0)
+    """
+    if isinstance(lengths, ConstantTokens):
+        return lengths.tokens
+    return 0 if lengths is None else lengths.high or 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Where a process of a run stands: its rank among those that train, its index among those that generate.
+
+    rank, replica   None: it does not
+    chip            of its host, that it takes
+    """
+
+    rank: int | None = None
+    replica: int | None = None
+    chip: int = 0
+
+    @property
+    def name(self) -> str:
+        """
+        >>> Seat(rank=1).name, Seat(replica=0).name, Seat(rank=0, replica=0).name
+        ('train 1', 'rollout 0', 'worker 0')
+        """
+        if self.rank is None:
+            return f"rollout {self.replica}"
+        return f"train {self.rank}" if self.replica is None else f"worker {self.rank}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseSpan:
+    """What a process did from one nanosecond to another, on the clock of its host."""
+
+    phase: Phase
+    begin_ns: int
+    end_ns: int
+
+    @property
+    def seconds(self) -> float:
+        return (self.end_ns - self.begin_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """Log-probabilities of the same tokens and weights, of the trainer and of the rollout engine.
+
+    mean, largest   distance in nats, over tokens that the newest weights wrote; None where there are none
+    divergence      k3 estimate over all tokens of the step, older weights' among them
+    """
+
+    mean: float | None = None
+    largest: float | None = None
+    divergence: float = 0.0
+
+    JSON = "mean largest divergence"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleLag:
+    """By how many weight versions the samples of a step lag behind the weights they train."""
+
+    mean: float = 0.0
+    largest: int = 0
+
+    JSON = "mean largest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What one training rank tells of a step; all ranks tell the same but for spans and memory.
+
+    saved   the newest step behind which there is a checkpoint
+    """
+
+    loss: float
+    gradient_norm: float
+    clipped: float
+    mismatch: Mismatch
+    spans: tuple[PhaseSpan, ...]
+    memory: int
+    saved: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RlStepRow:
+    """One step as it was measured.
+
+    reward      mean over the samples that were trained on
+    complete    share of answers that ended by themselves
+    clipped     share of tokens whose ratio was cut off
+    lost        samples that a lost worker had not finished, and that were generated again
+    seconds     from the end of the step before to the end of this one
+    phases      of those, by what the processes did: the mean of a pool
+    memory      largest resident set of a process
+    """
+
+    step: int
+    reward: float
+    loss: float
+    gradient_norm: float
+    samples: int
+    response_tokens: float
+    complete: float
+    clipped: float
+    mismatch: Mismatch
+    staleness: SampleLag
+    lost: int
+    seconds: float
+    phases: Mapping[str, float]
+    memory: int
+
+    JSON = """
+        step reward loss gradient_norm samples response_tokens complete clipped mismatch staleness lost seconds
+        tokens_per_s phases memory_bytes=memory
+    """
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of answers, over the seconds of the step."""
+        return self.samples * self.response_tokens / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RlOutcome:
+    """What became of a run of post-training.
+
+    timeline     the file of its phases
+    checkpoint, stopped, resumed, restarts, startup, unsaved   as of any run
+    """
+
+    rows: tuple[RlStepRow, ...]
+    algorithm: str
+    placement: str
+    train_ranks: int
+    replicas: int
+    stopped: bool = False
+    checkpoint: str = ""
+    unsaved: bool = False
+    resumed: int = 0
+    startup: float = 0.0
+    restarts: int = 0
+    notes: tuple[str, ...] = ()
+    timeline: str = ""
+
+    JSON = """
+        kind='rl_run' algorithm placement train_ranks replicas steps=rows first_reward last_reward step_s
+        startup_s=startup resumed restarts stopped checkpoint unsaved timeline notes
+    """
+
+    @property
+    def first_reward(self) -> float:
+        """Of the first step."""
+        return self.rows[0].reward if self.rows else 0.0
+
+    @property
+    def last_reward(self) -> float:
+        """Mean of the last five steps."""
+        return fmean(row.reward for row in self.rows[-5:]) if self.rows else 0.0
+
+    @property
+    def step_s(self) -> float:
+        """Median seconds of a step, the first apart."""
+        seconds = sorted(row.seconds for row in self.rows[1:] or self.rows)
+        return seconds[len(seconds) // 2] if seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RlListener:
+    """Who is told how a run goes: every step of it, and a line now and then."""
+
+    step: Callable[[RlStepRow], None] = nobody
+    note: Callable[[str], None] = nobody
