@@ -6,7 +6,7 @@ PY     := $(VENV)/bin/python
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: plan test lint types unit docs wheel test-slow test-pages fuzz test-gpu test-shm test-targets test-engines test-slurm test-ray bench fit clean
+.PHONY: plan test lint types unit docs wheel test-slow test-pages fuzz test-gpu test-shm test-targets test-engines test-slurm test-ray test-rl bench fit clean
 
 plan: $(VENV)/.plan
 	$(VENV)/bin/ridgeline show llama3-70b
@@ -80,6 +80,16 @@ $(VENV)/.ray: $(VENV)/.test  # torch and Ridgeline are those of .venv
 	$(PY) -m venv $(VENV)/ray
 	$(PY) -c 'import site; print(site.getsitepackages()[0])' > $$($(VENV)/ray/bin/python -c 'import site; print(site.getsitepackages()[0])')/beside.pth
 	$(VENV)/ray/bin/python -m pip install --quiet 'ray[train]>=2.49' 'tensorboard>=2.17,<3'
+	touch $@
+
+test-rl: $(VENV)/.verl  # losses and advantages against verl 0.9.1: 700 MB, apart from the rest
+	RIDGELINE_VERL=$(VENV)/verl/bin/python $(PY) -m pytest -m real tests/real/test_verl_losses.py
+
+$(VENV)/.verl: $(VENV)/.test  # torch and Ridgeline are those of .venv; verl asks for other versions of the rest
+	$(PY) -m venv $(VENV)/verl
+	$(PY) -c 'import site; print(site.getsitepackages()[0])' > $$($(VENV)/verl/bin/python -c 'import site; print(site.getsitepackages()[0])')/beside.pth
+	$(VENV)/verl/bin/python -m pip install --quiet --no-deps verl==0.9.1 tensordict pyvers
+	$(VENV)/verl/bin/python -m pip install --quiet cloudpickle omegaconf codetiming orjson datasets 'ray>=2.49'
 	touch $@
 
 bench: $(VENV)/.test $(VENV)/.peer $(VENV)/.hta $(VENV)/.mpi

@@ -22,7 +22,7 @@ import ridgeline
 from ridgeline.runtime.rl import RlStepRow
 from ridgeline.runtime.rl.crew import Worker
 from ridgeline.runtime.rl.ray_crew import RayCrew, RayProcess
-from ridgeline.runtime.rl.request import RlRequest, Seat
+from ridgeline.runtime.rl.request import RlRunRequest, Seat
 from ridgeline.runtime.rl.run_rl import run_post_training
 from ridgeline.runtime.train.request import RunOptions
 
@@ -54,10 +54,10 @@ class DoomedCrew(RayCrew):
     """Actors that somebody can kill."""
 
     def __init__(self) -> None:
-        super().__init__(RlRequest(scenario=scenario("async"), options=RunOptions(), constants=None))  # type: ignore[arg-type]
+        super().__init__(RlRunRequest(scenario=scenario("async"), options=RunOptions(), constants=None))  # type: ignore[arg-type]
         self.workers: list[Worker] = []
 
-    def start(self, request: RlRequest, seats: tuple[Seat, ...]) -> list[Worker]:
+    def start(self, request: RlRunRequest, seats: tuple[Seat, ...]) -> list[Worker]:
         started = super().start(request, seats)
         self.workers = [one for one in self.workers if one.seat not in seats] + started
         return started

@@ -33,7 +33,7 @@ from ridgeline.runtime.rl.request import (
     PhaseSpan,
     RlListener,
     RlOutcome,
-    RlRequest,
+    RlRunRequest,
     RlStepRow,
     SampleLag,
     Seat,
@@ -49,7 +49,7 @@ SLICE = 8  # steps of a replica between two looks at what is new, where others t
 POLL = 1.0  # seconds in which an interrupt is noticed
 
 
-def seats_of(request: RlRequest) -> tuple[Seat, ...]:
+def seats_of(request: RlRunRequest) -> tuple[Seat, ...]:
     """The processes of a run, training ranks first; colocated ones do both."""
     plan, shares = request.scenario.plan.rl, chip_shares(request.scenario)
     ranks = request.scenario.plan.mesh.ranks
@@ -85,7 +85,7 @@ class Conductor:
     """One run, in the process that asked for it."""
 
     def __init__(
-        self, request: RlRequest, crew: Crew, listener: RlListener, began: float, stop: Callable[[], bool]
+        self, request: RlRunRequest, crew: Crew, listener: RlListener, began: float, stop: Callable[[], bool]
     ) -> None:
         """`stop` is asked all the time whether the run should end behind its step."""
         self.request, self.crew, self.listener, self.began, self.stop = request, crew, listener, began, stop
@@ -314,7 +314,7 @@ class Conductor:
             raise lost
         self._note([f"{str(lost).splitlines()[0]}; started again behind step {self.done}"])
 
-    def _resuming(self) -> RlRequest:
+    def _resuming(self) -> RlRunRequest:
         return replace(self.request, options=replace(self.request.options, resume=bool(self.request.options.folder)))
 
     def _restart_trainers(self) -> None:

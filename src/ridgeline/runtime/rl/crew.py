@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from ridgeline.core.errors import InputError
 from ridgeline.runtime.rl.member import SeatMember
-from ridgeline.runtime.rl.request import RlRequest, Seat
+from ridgeline.runtime.rl.request import RlRunRequest, Seat
 from ridgeline.runtime.train.launch import enter_rank, exit_text, free_port, problems_of, reason
 from ridgeline.runtime.train.request import WorkerLost
 
@@ -41,7 +41,7 @@ class Worker(Protocol):
 class Crew(Protocol):
     """Who can start processes for seats."""
 
-    def start(self, request: RlRequest, seats: tuple[Seat, ...]) -> list[Worker]:
+    def start(self, request: RlRunRequest, seats: tuple[Seat, ...]) -> list[Worker]:
         """A process for each; those that train among them meet each other."""
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class Crew(Protocol):
 class Inline:
     """The one process of a run without others: calls are answered at once."""
 
-    def __init__(self, request: RlRequest, seat: Seat) -> None:
+    def __init__(self, request: RlRunRequest, seat: Seat) -> None:
         self.seat, self.member = seat, SeatMember(request, seat)
 
     def call(self, method: str, *arguments: object) -> Future[Any]:
@@ -69,7 +69,7 @@ class Inline:
 class InlineCrew:
     """A crew of this process alone."""
 
-    def start(self, request: RlRequest, seats: tuple[Seat, ...]) -> list[Worker]:
+    def start(self, request: RlRunRequest, seats: tuple[Seat, ...]) -> list[Worker]:
         return [Inline(request, seat) for seat in seats]
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class InlineCrew:
 class LocalProcess:
     """A process of this host."""
 
-    def __init__(self, request: RlRequest, seat: Seat, port: tuple[int, int]) -> None:
+    def __init__(self, request: RlRunRequest, seat: Seat, port: tuple[int, int]) -> None:
         """Start it; `port` is where those that train meet, and how many they are."""
         context = multiprocessing.get_context("spawn")
         self.seat = seat
@@ -142,7 +142,7 @@ class LocalProcess:
 class LocalCrew:
     """Processes of this host, each with a chip of its own."""
 
-    def start(self, request: RlRequest, seats: tuple[Seat, ...]) -> list[Worker]:
+    def start(self, request: RlRunRequest, seats: tuple[Seat, ...]) -> list[Worker]:
         ranks = sum(seat.rank is not None for seat in seats)
         port = free_port() if ranks else 0
         return [LocalProcess(request, seat, (port, ranks)) for seat in seats]
@@ -155,7 +155,7 @@ def _rank(seat: Seat) -> int:
     return seat.rank if seat.rank is not None else seat.replica or 0
 
 
-def _serve(request: RlRequest, seat: Seat, port: tuple[int, int], pipe: Connection) -> None:
+def _serve(request: RlRunRequest, seat: Seat, port: tuple[int, int], pipe: Connection) -> None:
     """The main function of a process: calls one behind the other, until nobody calls any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     enter_rank(seat.rank or 0, port[1] if seat.rank is not None else 1, seat.chip, port[0])

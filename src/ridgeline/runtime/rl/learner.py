@@ -29,7 +29,7 @@ from ridgeline.runtime.probe.ranks import World
 from ridgeline.runtime.rl import losses
 from ridgeline.runtime.rl.advantages import overlong_penalty
 from ridgeline.runtime.rl.batches import SampleBatch, advantages_of, collate, examples, microbatches, shares
-from ridgeline.runtime.rl.request import Learned, Mismatch, Phase, PhaseSpan, RlRequest
+from ridgeline.runtime.rl.request import Learned, Mismatch, Phase, PhaseSpan, RlRunRequest
 from ridgeline.runtime.rl.samples import PromptGroup
 from ridgeline.runtime.rl.tasks import STOP, make_question, tokens_of
 from ridgeline.runtime.train.assemble import Assembly, assemble
@@ -65,7 +65,7 @@ class Stopwatch:
         return spans
 
 
-def train_scenario(request: RlRequest) -> Scenario[Train]:
+def train_scenario(request: RlRunRequest) -> Scenario[Train]:
     """The actor's training as `runtime.train` builds it."""
     return actor_scenario(request.scenario, seq=max(2, request.work.seq))
 
@@ -81,7 +81,7 @@ class _Outcome:
 class Learner:
     """One rank of the actor's training."""
 
-    def __init__(self, request: RlRequest, world: World, note: Callable[[str], None]) -> None:
+    def __init__(self, request: RlRunRequest, world: World, note: Callable[[str], None]) -> None:
         self.request, self.watch = request, Stopwatch()
         built = RunRequest(scenario=train_scenario(request), options=request.options, constants=request.constants)
         built = replace(built, options=replace(built.options, seed=request.seed))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ridgeline.runtime.probe.ranks import find_world
-from ridgeline.runtime.rl.request import Learned, PhaseSpan, RlRequest, Seat
+from ridgeline.runtime.rl.request import Learned, PhaseSpan, RlRunRequest, Seat
 from ridgeline.runtime.rl.samples import PromptGroup
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class SeatMember:
     """What a process does when it is asked to."""
 
-    def __init__(self, request: RlRequest, seat: Seat) -> None:
+    def __init__(self, request: RlRunRequest, seat: Seat) -> None:
         self.request, self.seat = request, seat
         self.notes: list[str] = []
         self._learner: Learner | None = None

@@ -20,7 +20,7 @@ from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.runtime.rl.crew import Worker
 from ridgeline.runtime.rl.member import SeatMember
-from ridgeline.runtime.rl.request import RlRequest, Seat
+from ridgeline.runtime.rl.request import RlRunRequest, Seat
 from ridgeline.runtime.train.launch import enter_rank, free_port, problems_of, reason
 from ridgeline.runtime.train.ray_cluster import PATHS, RESOURCES
 from ridgeline.runtime.train.request import WorkerLost
@@ -35,7 +35,7 @@ GROUP_S = 60.0  # in which a placement group has to find its chips
 class SeatActor:
     """A process of the cluster: where it is, and what its member answers."""
 
-    def __init__(self, request: RlRequest, seat: Seat) -> None:
+    def __init__(self, request: RlRunRequest, seat: Seat) -> None:
         self.request, self.seat = request, seat
         self.member: SeatMember | None = None
 
@@ -103,7 +103,7 @@ class RayProcess:
 class RayCrew:
     """Actors of the cluster that this host belongs to, or that RAY_ADDRESS names."""
 
-    def __init__(self, request: RlRequest) -> None:
+    def __init__(self, request: RlRunRequest) -> None:
         if importlib.util.find_spec("ray") is None:
             todo = "`pip install ridgeline[ray]` on every node, or leave --launcher out"
             raise InputError(Problem(path="--launcher", given="no module ray", expected="Ray", todo=todo))
@@ -120,7 +120,7 @@ class RayCrew:
         self.groups: dict[str, PlacementGroup] = {}
         self.bundles: dict[str, int] = {}
 
-    def start(self, request: RlRequest, seats: tuple[Seat, ...]) -> list[Worker]:
+    def start(self, request: RlRunRequest, seats: tuple[Seat, ...]) -> list[Worker]:
         """An actor on the bundle of every seat; the ranks among them know where they meet."""
         import ray
 
@@ -171,7 +171,7 @@ class RayCrew:
         todo = "start more nodes, or give the plan fewer chips"
         raise InputError(Problem(path="--launcher", given=given_text, expected=expected_text, todo=todo))
 
-    def _actor(self, request: RlRequest, seat: Seat) -> ActorHandle:
+    def _actor(self, request: RlRunRequest, seat: Seat) -> ActorHandle:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -190,7 +190,7 @@ def _pool(seat: Seat) -> str:
     return "rollout" if seat.rank is None else "train"
 
 
-def _absolute(request: RlRequest) -> RlRequest:
+def _absolute(request: RlRunRequest) -> RlRunRequest:
     """Paths that mean the same in the folder where Ray starts a process."""
     options = request.options
     paths: JsonObject = {name: os.path.abspath(path) for name in PATHS if (path := getattr(options, name))}

@@ -10,7 +10,7 @@ from ridgeline.plan.rl_roles import chip_shares
 from ridgeline.plan.rl_workload import Rl
 from ridgeline.plan.scenario import Scenario, post_training
 from ridgeline.plan.serving_plan import VllmKnobs
-from ridgeline.runtime.rl.request import RlRequest
+from ridgeline.runtime.rl.request import RlRunRequest
 from ridgeline.runtime.rl.tasks import VOCABULARY, longest_texts
 from ridgeline.runtime.train.refuse import model_refusals, numerics_refusals
 from ridgeline.runtime.train.request import ForwardConstants, RunOptions
@@ -23,11 +23,11 @@ def rl_refusals(scenario: Scenario, options: RunOptions) -> tuple[Problem, ...]:
     """Every reason why a run of post-training will not start; `check` has said what no engine could do."""
     if not isinstance(scenario.workload, Rl):
         return (Problem(path="workload.kind", given=scenario.workload.kind, expected="rl"),)
-    request = RlRequest(scenario=post_training(scenario), options=options, constants=ForwardConstants())
+    request = RlRunRequest(scenario=post_training(scenario), options=options, constants=ForwardConstants())
     return tuple(problem for rule in RULES for problem in rule(request))
 
 
-def _workload(request: RlRequest) -> Iterator[Problem]:
+def _workload(request: RlRunRequest) -> Iterator[Problem]:
     work = request.work
     if work.algorithm not in ALGORITHMS:
         yield not_among("workload.algorithm", work.algorithm, ALGORITHMS, "`predict` and `plan` know the others")
@@ -47,7 +47,7 @@ def _workload(request: RlRequest) -> Iterator[Problem]:
         yield Problem(path="workload.learning.overlong", given=str(work.learning.overlong), expected="0, or dapo")
 
 
-def _reference(request: RlRequest) -> Iterator[Problem]:
+def _reference(request: RlRunRequest) -> Iterator[Problem]:
     work = request.work
     reference = work.roles.reference
     if reference is not None and reference.model:
@@ -61,7 +61,7 @@ def _reference(request: RlRequest) -> Iterator[Problem]:
         yield Problem(path="workload.learning.kl", given="0", expected="above 0 with a reference", todo=todo)
 
 
-def _lengths(request: RlRequest) -> Iterator[Problem]:
+def _lengths(request: RlRunRequest) -> Iterator[Problem]:
     scenario, work, longest = request.scenario, request.work, request.longest_answer
     if not longest:
         expected = "a limit: a number, or a distribution with high"
@@ -80,7 +80,7 @@ def _lengths(request: RlRequest) -> Iterator[Problem]:
             yield Problem(path="model.positions", given=str(positions), expected=f"{needed} or more")
 
 
-def _plan(request: RlRequest) -> Iterator[Problem]:
+def _plan(request: RlRunRequest) -> Iterator[Problem]:
     plan = request.scenario.plan
     model = request.scenario.model
     yield from model_refusals(model)
@@ -105,7 +105,7 @@ def _plan(request: RlRequest) -> Iterator[Problem]:
         yield Problem(path="plan.rl.roles", given=", ".join(plan.rl.roles), expected="none: roles run with the actor")
 
 
-def _shares(request: RlRequest) -> Iterator[Problem]:
+def _shares(request: RlRunRequest) -> Iterator[Problem]:
     """Samples, chips and formats, as the ranks share them."""
     scenario, plan, work = request.scenario, request.scenario.plan, request.work
     mini = (work.updates.mini_batch or work.data.prompts) * work.data.samples
@@ -123,7 +123,7 @@ def _shares(request: RlRequest) -> Iterator[Problem]:
         yield Problem(path="plan.dp", given=given_text, expected=f"all {chip_shares(scenario).train} chips train")
 
 
-def _options(request: RlRequest) -> Iterator[Problem]:
+def _options(request: RlRunRequest) -> Iterator[Problem]:
     options = request.options
     unread = {
         "--verify": options.verify, "--elastic": options.elastic, "--trace": options.trace,
@@ -139,6 +139,6 @@ def _options(request: RlRequest) -> Iterator[Problem]:
         yield Problem(path="--rate", given=f"{options.rate:g}", expected="none: the scenario has one", todo=todo)
 
 
-RULES: tuple[Callable[[RlRequest], Iterator[Problem]], ...] = (
+RULES: tuple[Callable[[RlRunRequest], Iterator[Problem]], ...] = (
     _workload, _reference, _lengths, _plan, _shares, _options,
 )  # fmt: skip

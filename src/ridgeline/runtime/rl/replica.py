@@ -15,7 +15,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.plan.serving_plan import VllmKnobs
 from ridgeline.runtime.rl.learner import Stopwatch, train_scenario
 from ridgeline.runtime.rl.paged import CacheShape
-from ridgeline.runtime.rl.request import PhaseSpan, RlRequest
+from ridgeline.runtime.rl.request import PhaseSpan, RlRunRequest
 from ridgeline.runtime.rl.sampler import Decoding, Sampler
 from ridgeline.runtime.rl.samples import Prompt, Sample, ScoredSample
 from ridgeline.runtime.rl.tasks import STOP, TaskQuestion, longest_texts, make_question, text_of, tokens_of
@@ -61,7 +61,7 @@ class Generated:
 class SamplerReplica:
     """One replica on one chip."""
 
-    def __init__(self, request: RlRequest, device: str) -> None:
+    def __init__(self, request: RlRunRequest, device: str) -> None:
         self.request, self.watch = request, Stopwatch()
         built = RunRequest(scenario=train_scenario(request), options=request.options, constants=request.constants)
         self.stage = assemble(replace(alone_of(blueprint_of(built)), seed=request.seed), Layout(device=device)).stages[

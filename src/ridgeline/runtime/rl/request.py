@@ -17,7 +17,7 @@ WAIT = "wait"  # seconds of a step in which nobody trains, generates or syncs on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RlRequest:
+class RlRunRequest:
     """A scenario of post-training and how to run it."""
 
     scenario: Scenario[Rl]

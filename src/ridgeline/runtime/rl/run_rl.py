@@ -18,7 +18,7 @@ from ridgeline.runtime.rl.conductor import Conductor, seats_of
 from ridgeline.runtime.rl.crew import Crew, InlineCrew, LocalCrew
 from ridgeline.runtime.rl.phases import write_timeline
 from ridgeline.runtime.rl.refuse_rl import rl_refusals
-from ridgeline.runtime.rl.request import RlListener, RlOutcome, RlRequest, RlStepRow
+from ridgeline.runtime.rl.request import RlListener, RlOutcome, RlRunRequest, RlStepRow
 from ridgeline.runtime.train.launch import interruptible, started_again
 from ridgeline.runtime.train.request import ForwardConstants, RunOptions, forward_constants, nobody
 from ridgeline.runtime.train.run_folder import METRICS, own_folder
@@ -68,7 +68,7 @@ def run_post_training(
     built = post_training(scenario)
     if options.folder and started_again():
         options = replace(options, resume=True)
-    request = RlRequest(scenario=built, options=options, constants=constants or forward_constants(built.model))
+    request = RlRunRequest(scenario=built, options=options, constants=constants or forward_constants(built.model))
     listener = RlListener(step=tell, note=note)
     with ExitStack() as open_files:
         if options.folder:
@@ -84,7 +84,7 @@ def run_post_training(
     return outcome
 
 
-def _crew(request: RlRequest) -> Crew:
+def _crew(request: RlRunRequest) -> Crew:
     if request.options.launcher == "ray":
         from ridgeline.runtime.rl.ray_crew import RayCrew
 

@@ -21,7 +21,7 @@ import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.runtime.rl import RlOutcome, RlStepRow
 from ridgeline.runtime.rl.crew import LocalCrew, LocalProcess, Worker
-from ridgeline.runtime.rl.request import RlRequest, Seat
+from ridgeline.runtime.rl.request import RlRunRequest, Seat
 from ridgeline.runtime.rl.run_rl import run_post_training
 from ridgeline.runtime.train.request import RunOptions, WorkerLost
 from ridgeline.runtime.train.run_folder import steps
@@ -232,7 +232,7 @@ class DoomedCrew(LocalCrew):
         self.workers: list[Worker] = []
         self.lock = threading.Lock()
 
-    def start(self, request: RlRequest, seats: tuple[Seat, ...]) -> list[Worker]:
+    def start(self, request: RlRunRequest, seats: tuple[Seat, ...]) -> list[Worker]:
         started = super().start(request, seats)
         with self.lock:
             self.workers = [one for one in self.workers if one.seat not in seats] + started
