@@ -157,6 +157,7 @@ SIDE_DOORS = {
     "cost": ("pricing", "step_part", "anchoring", "fitting", "library_times"),
     "sim": ("batches", "forward_work"),
     "serving": ("measured", "simulation"),
+    "search": ("rl",),
     "runtime": ("rl", "bringup", "capture", "train"),
 }
 """What a room offers for one purpose each, beside its door."""

@@ -57,11 +57,7 @@ def collective(
         refuse_options("an algorithm: a library's choice has no schedule to draw", "drop it", picture=picture)
         _library(what, on, size, library or {"hccl": "hccl"}.get(to, "nccl"), (output, to), json)
         return
-    if picture is not None:
-        from ridgeline.report import refuse_picture
-
-        refuse_picture(picture, "collective")
-        check_outputs(picture)
+    _check_picture(picture)
     time = ridgeline.collective(
         what, on=on, topology=topology, link=link, latency=latency, size=size, algorithm=algorithm,
         synthesize=synthesize, without=without or (), chunks=chunks, root=root, outer=outer or None, slow=slow or (),
@@ -80,6 +76,15 @@ def collective(
         write_picture(time, picture, command_line())
         say(f"{picture}: written", err=True)
     answer(time, json)
+
+
+def _check_picture(picture: Path | None) -> None:
+    """Refuse a picture of a kind or place that cannot be, before any work."""
+    if picture is not None:
+        from ridgeline.report import refuse_picture
+
+        refuse_picture(picture, "collective")
+        check_outputs(picture)
 
 
 def _asks_library(file: Path | None, output: Path | None, to: str, library: str) -> bool:

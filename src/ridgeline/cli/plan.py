@@ -90,7 +90,7 @@ def plan(
     With --rl: chips that train and that generate, every role's split, and whether to go asynchronous.
     """
     from ridgeline.report import refuse_picture
-    from ridgeline.search import is_post_training_file
+    from ridgeline.search.rl import is_post_training_file
 
     with _answering(json):
         out = PlanOut(output=output, html=html, json=json, to=to, force=force, picture=picture)
@@ -132,7 +132,7 @@ def _plan_post_training(
     model: str, out: PlanOut, options: JsonObject, pricing: JsonObject, *, step_time: str, top: int
 ) -> None:
     """Print the plan of post-training that a question asks for, and write it as asked."""
-    from ridgeline.search import RlRequest, recommend_rl
+    from ridgeline.search.rl import RlRequest, recommend_rl
 
     todo = "drop it; --set workload.KEY describes the step"
     others = {name: value for name, value in options.items() if name not in POST_TRAINING}

@@ -100,10 +100,10 @@ def run(
 
 def _run_rl(built: ridgeline.Scenario, options: RunOptions, json: bool) -> None:
     """Post-train, with a line for every step (some of them where there are many)."""
-    from ridgeline.report import rl_step_line
+    from ridgeline.report import step_line
     from ridgeline.runtime.rl import RlOutcome
 
-    with _live(options, partial(rl_step_line, steps=options.steps), json) as (tell, hear):
+    with _live(options, partial(step_line, steps=options.steps), json) as (tell, hear):
         outcome = ridgeline.run(built, options, tell=tell, note=hear)
     assert isinstance(outcome, RlOutcome)
     answer(outcome, json)

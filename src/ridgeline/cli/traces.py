@@ -47,10 +47,11 @@ def analyze(
             model=model, capture=capture, progress=tell,
         )  # fmt: skip
     if html is not None:
-        from ridgeline.report import refuse_page, write_trace_page
+        from ridgeline.report import page, write_trace_page
 
         if not isinstance(result, Analysis):
-            refuse_page(result)
+            page(result)  # refuses: only traces have one
+            return
         packed = write_trace_page(result, html, html_spans, command=command_line())
         merged = "" if packed.kept == packed.of else f" of {packed.of:,}, the others merged"
         say(f"{html}: {packed.kept:,} spans{merged}, {html.stat().st_size / 1e6:.1f} MB", err=True)

@@ -17,11 +17,9 @@ from ridgeline.report.plan import draw_best as draw_best
 from ridgeline.report.plan import draw_reasons as draw_reasons
 from ridgeline.report.results import draw as draw
 from ridgeline.report.results import page as page
-from ridgeline.report.results import refuse_page as refuse_page
 from ridgeline.report.results import verb_schema as verb_schema
 from ridgeline.report.results import write_picture as write_picture
 from ridgeline.report.run import step_line as step_line
-from ridgeline.report.run_rl import rl_step_line as rl_step_line
 from ridgeline.report.show import entries as entries
 from ridgeline.report.show import known_names as known_names
 from ridgeline.report.trace_html import write_trace_page as write_trace_page

@@ -13,7 +13,7 @@ from ridgeline.hardware.what_if import system_title
 from ridgeline.report import html
 from ridgeline.report.cells import bar_table, blocks, clean, facts, header_table, list_lines, percent
 from ridgeline.rl import RlPrediction
-from ridgeline.search import RlAnswer, RlPlanRow
+from ridgeline.search.rl import RlAnswer, RlPlanRow
 
 COLOURS = {"generate": "green", "update": "blue", "critic update": "blue", "weight sync": "magenta", "other": "white"}
 USUAL_COLOUR = "cyan"

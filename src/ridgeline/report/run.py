@@ -8,7 +8,9 @@ from rich.table import Column, Table
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.ir.rank_ops import DryRun
 from ridgeline.report.cells import clean, percent
+from ridgeline.report.run_rl import rl_step_line
 from ridgeline.runtime import Characterization, Doctor, InstalledPackage, Preflight, PreflightFinding, TorchDevice
+from ridgeline.runtime.rl import RlStepRow
 from ridgeline.runtime.train import RunMemory, RunOutcome, StepRow, Verification
 from ridgeline.sim.prediction import Prediction
 
@@ -16,8 +18,10 @@ GIB = 1 << 30
 SHOWN = 5  # diverged parameters named
 
 
-def step_line(row: StepRow, steps: int, expected: Prediction | None) -> str:
-    """One step while it runs: loss, speed, MFU beside the predicted one, memory."""
+def step_line(row: StepRow | RlStepRow, steps: int, expected: Prediction | None = None) -> str:
+    """One step while it runs: loss, speed, MFU beside the predicted one, memory; of post-training `rl_step_line`."""
+    if isinstance(row, RlStepRow):
+        return rl_step_line(row, steps)
     line = (
         f"step {row.step}/{steps}  loss {row.loss:.4f}  norm {row.gradient_norm:.3f}  {row.tokens_per_s:,.0f} tokens/s"
     )

@@ -10,11 +10,6 @@ from ridgeline.search.deployment.request import DeploymentRequest as DeploymentR
 from ridgeline.search.progress import Progress as Progress
 from ridgeline.search.progress import Watch as Watch
 from ridgeline.search.recommendation import SearchTime as SearchTime
-from ridgeline.search.rl.recommendation import RlAnswer as RlAnswer
-from ridgeline.search.rl.recommendation import RlPlanRow as RlPlanRow
-from ridgeline.search.rl.recommendation import recommend_rl as recommend_rl
-from ridgeline.search.rl.request import RlRequest as RlRequest
-from ridgeline.search.rl.request import is_post_training_file as is_post_training_file
 from ridgeline.search.training.comparison import ComparedSystem as ComparedSystem
 from ridgeline.search.training.comparison import SystemPlan as SystemPlan
 from ridgeline.search.training.explain import GivenPlan as GivenPlan

@@ -375,6 +375,15 @@ class Timeline:
         )
 
     @classmethod
+    def of_phases(cls, rows: Iterable[tuple[str, str, str, int, int]], *, predicted: bool = False) -> Self:
+        """Phases of processes: process, stream, name, and when each began and ended, in nanoseconds."""
+        phases = (
+            Span(process=process, stream=stream, name=name, kind="phase", start_ns=begin, duration_ns=end - begin)
+            for process, stream, name, begin, end in rows
+        )
+        return cls.of(phases, predicted=predicted)
+
+    @classmethod
     def of_columns(
         cls,
         *,

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.plan.rl_roles import chip_shares
-from ridgeline.runtime.rl.crew import Crew, Worker
+from ridgeline.runtime.rl.crew import Answer, Crew, Worker
 from ridgeline.runtime.rl.request import (
     PHASES,
     WAIT,
@@ -68,7 +68,7 @@ class _KnownReplica:
     worker: Worker
     version: int = -1
     prompts: dict[int, list[ScoredSample]] = field(default_factory=dict)
-    answer: Future[Any] | None = None
+    answer: Answer | None = None
     is_loading: bool = False
 
 
@@ -99,7 +99,7 @@ class Conductor:
         self.replicas: list[_KnownReplica] = []
         self.done = self.resumed = self.restarts = 0
         self.weights: WeightBuffer | None = None
-        self.learning: list[Future[Any]] = []
+        self.learning: list[Answer] = []
         self.batch: list[PromptGroup] = []
         self.is_trained = True
         self.replay: dict[int, list[PromptGroup]] = {}
@@ -364,7 +364,7 @@ class Conductor:
         replica.answer = None
 
 
-def _all(futures: Sequence[Future[Any]]) -> list[Any]:
+def _all(futures: Sequence[Answer]) -> list[Any]:
     """Every answer; where one is missing the failure that explains the others."""
     wait(futures)
     failures = [wrong for future in futures if (wrong := future.exception()) is not None]

@@ -23,6 +23,8 @@ from ridgeline.runtime.rl.request import RlRunRequest, Seat
 from ridgeline.runtime.train.launch import enter_rank, exit_text, free_port, problems_of, reason
 from ridgeline.runtime.train.request import WorkerLost
 
+Answer = Future[Any]
+"""What a call answers, some time: of the type of the member's method."""
 GRACE = 5.0  # seconds in which a process may end by itself
 
 
@@ -31,7 +33,7 @@ class Worker(Protocol):
 
     seat: Seat
 
-    def call(self, method: str, *arguments: object) -> Future[Any]:
+    def call(self, method: str, *arguments: object) -> Answer:
         """What a method of its member answers, some time."""
 
     def end(self) -> None:
@@ -54,8 +56,8 @@ class Inline:
     def __init__(self, request: RlRunRequest, seat: Seat) -> None:
         self.seat, self.member = seat, SeatMember(request, seat)
 
-    def call(self, method: str, *arguments: object) -> Future[Any]:
-        answer: Future[Any] = Future()
+    def call(self, method: str, *arguments: object) -> Answer:
+        answer: Answer = Future()
         try:
             answer.set_result(getattr(self.member, method)(*arguments))
         except Exception as wrong:
@@ -88,12 +90,12 @@ class LocalProcess:
         self.process = context.Process(target=_serve, args=arguments, daemon=True, name=f"ridgeline {seat.name}")
         self.process.start()
         there.close()
-        self.unanswered: deque[Future[Any]] = deque()
+        self.unanswered: deque[Answer] = deque()
         self.lock, self.is_lost = threading.Lock(), False
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def call(self, method: str, *arguments: object) -> Future[Any]:
-        answer: Future[Any] = Future()
+    def call(self, method: str, *arguments: object) -> Answer:
+        answer: Answer = Future()
         with self.lock:
             if self.is_lost:
                 answer.set_exception(self._lost("was lost before"))

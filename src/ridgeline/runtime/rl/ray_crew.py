@@ -14,11 +14,11 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.runtime.rl.crew import Worker
+from ridgeline.runtime.rl.crew import Answer, Worker
 from ridgeline.runtime.rl.member import SeatMember
 from ridgeline.runtime.rl.request import RlRunRequest, Seat
 from ridgeline.runtime.train.launch import enter_rank, free_port, problems_of, reason
@@ -68,10 +68,10 @@ class RayProcess:
     def __init__(self, seat: Seat, actor: ActorHandle) -> None:
         self.seat, self.actor = seat, actor
 
-    def call(self, method: str, *arguments: object) -> Future[Any]:
-        answer: Future[Any] = Future()
+    def call(self, method: str, *arguments: object) -> Answer:
+        answer: Answer = Future()
 
-        def hear(found: Future[Any]) -> None:
+        def hear(found: Answer) -> None:
             wrong = found.exception()
             if wrong is not None:
                 answer.set_exception(self._lost(_cause(wrong), is_gone=True))
