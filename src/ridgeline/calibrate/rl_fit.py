@@ -68,16 +68,16 @@ class RowPhases:
 
 def row_phases(read: RlRow) -> RowPhases | Skipped:
     """The phases of a row with neutral parameters, or why there are none."""
-    found = predict_rl(read.scenario, parameters=NEUTRAL, draws=3)
-    if not isinstance(found, RlPrediction):
-        return Skipped(id=read.row.id, reason=str(found).replace("\n", "; ")[:300])
-    sync = found.weight_sync
+    results = predict_rl(read.scenario, parameters=NEUTRAL, draws=3)
+    if not isinstance(results, RlPrediction):
+        return Skipped(id=read.row.id, reason=str(results).replace("\n", "; ")[:300])
+    sync = results.weight_sync
     assert sync is not None  # every row of the table generates
     rl = read.scenario.plan.rl
     by_tensor = sync.method == "tensor"
     return RowPhases(
         read=read,
-        phases=MappingProxyType(found.phase_seconds),
+        phases=MappingProxyType(results.phase_seconds),
         tensors=sync.pieces if by_tensor else 0,
         buckets=0 if by_tensor else sync.pieces,
         wire_s=sync.seconds,
@@ -85,18 +85,18 @@ def row_phases(read: RlRow) -> RowPhases | Skipped:
         overlapped=rl.placement in ("one-step-off", "async"),
         frees=not rl.separate and rl.free_engine,
         colocated=not rl.separate,
-        copies_s=found.phase_seconds.get("switch", 0.0),
-        steps=_steps(found),
-        tokens_per_chip=found.tokens / read.scenario.system.chips,
+        copies_s=results.phase_seconds.get("switch", 0.0),
+        steps=_steps(results),
+        tokens_per_chip=results.tokens / read.scenario.system.chips,
     )
 
 
-def _steps(found: RlPrediction) -> float:
+def _steps(results: RlPrediction) -> float:
     """Steps of the rollout engine in one step: of the slowest replica, or of a stream as many as its time asks for."""
-    times = found.rollout
+    times = results.rollout
     if times is None or not times.seconds:
         return 0.0
-    return times.steps * found.phase_seconds["generate"] / times.seconds
+    return times.steps * results.phase_seconds["generate"] / times.seconds
 
 
 def combine(row: RowPhases, parameters: RlParameters) -> dict[str, float]:
@@ -114,12 +114,17 @@ def combine(row: RowPhases, parameters: RlParameters) -> dict[str, float]:
         step = max(rollout, training) + per_item + parameters.other_share * (training + per_item)
     else:
         step = (1 + parameters.other_share) * (rollout + training + per_item)
-    found = {"step_time_s": step, "t_sync_s": sync, "tokens_per_s": row.tokens_per_chip / step, "t_rollout_s": rollout}
+    results = {
+        "step_time_s": step,
+        "t_sync_s": sync,
+        "tokens_per_s": row.tokens_per_chip / step,
+        "t_rollout_s": rollout,
+    }
     for column in ("t_logprob_s", "t_ref_s"):
-        found[column] = (
+        results[column] = (
             parameters.forward_factor * shared * sum(row.phases.get(name, 0.0) for name in PHASE_COLUMNS[column])
         )
-    return found | {"t_train_s": update}
+    return results | {"t_train_s": update}
 
 
 def phase_pairs(row: RowPhases) -> Iterable[tuple[str, float]]:
@@ -136,11 +141,11 @@ def loss_of(rows: Sequence[RowPhases], parameters: RlParameters) -> float:
     """
     total = 0.0
     for row in rows:
-        found = combine(row, parameters)
-        total += _soft(math.log(found[row.read.metric] / row.read.measured))
+        results = combine(row, parameters)
+        total += _soft(math.log(results[row.read.metric] / row.read.measured))
         for column, measured in phase_pairs(row):
-            if found[column] > 0:
-                total += PHASE_WEIGHT * _soft(math.log(found[column] / measured))
+            if results[column] > 0:
+                total += PHASE_WEIGHT * _soft(math.log(results[column] / measured))
     return total
 
 
@@ -156,8 +161,8 @@ def fit_parameters(rows: Sequence[RowPhases]) -> RlParameters:
         parameters = _with(logs)
         return loss_of(rows, parameters) + float(((logs - start) ** 2).sum()) / PRIOR**2
 
-    found = minimize(loss, start, method="Nelder-Mead", options={"maxiter": 4000, "xatol": 1e-4, "fatol": 1e-6})
-    return _with(found.x)
+    results = minimize(loss, start, method="Nelder-Mead", options={"maxiter": 4000, "xatol": 1e-4, "fatol": 1e-6})
+    return _with(results.x)
 
 
 def _with(logs: Array) -> RlParameters:
@@ -228,14 +233,14 @@ def best_length(rows: Sequence[Row], parameters: RlParameters) -> float:
 
 
 def _length_loss(rows: Sequence[Row], tokens: float, parameters: RlParameters) -> float:
-    found = [entry for row in rows if isinstance(entry := phases_at(row, tokens), RowPhases)]
-    return loss_of(found, parameters) if found else math.inf
+    results = [entry for row in rows if isinstance(entry := phases_at(row, tokens), RowPhases)]
+    return loss_of(results, parameters) if results else math.inf
 
 
 def rows_at(rows: Sequence[Row], lengths: Mapping[str, float]) -> list[RowPhases]:
     """Phases of all rows with these lengths."""
-    found = [phases_at(row, lengths.get(length_key(row), 1200.0)) for row in rows]
-    return [entry for entry in found if isinstance(entry, RowPhases)]
+    results = [phases_at(row, lengths.get(length_key(row), 1200.0)) for row in rows]
+    return [entry for entry in results if isinstance(entry, RowPhases)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,11 +262,11 @@ class LeftOut:
 
 def left_out(rows: Sequence[Row]) -> list[LeftOut]:
     """Every row under the parameters of the other families."""
-    found: list[LeftOut] = []
+    results: list[LeftOut] = []
     for family in dict.fromkeys(row["x_family"] for row in rows):
         fit = fit_rows([row for row in rows if row["x_family"] != family])
-        found += _strangers([row for row in rows if row["x_family"] == family], fit.parameters)
-    return found
+        results += _strangers([row for row in rows if row["x_family"] == family], fit.parameters)
+    return results
 
 
 def _strangers(rows: Sequence[Row], parameters: RlParameters) -> list[LeftOut]:
@@ -271,23 +276,23 @@ def _strangers(rows: Sequence[Row], parameters: RlParameters) -> list[LeftOut]:
     """
     keys = dict.fromkeys(length_key(row) for row in rows)
     lengths = {key: best_length(own_part, parameters) for key in keys if (own_part := _of_key(rows, key))}
-    found: list[LeftOut] = []
+    results: list[LeftOut] = []
     for row in rows:
         usual = round(parameters.usual_answer(float(row["response_len_max"] or DEFAULT_LONGEST)))
         cold, fitted_value = (phases_at(row, tokens) for tokens in (usual, lengths.get(length_key(row), usual)))
         if isinstance(cold, RowPhases) and isinstance(fitted_value, RowPhases):
             metric = cold.read.metric
-            found.append(
+            results.append(
                 LeftOut(
                     id=row.id, family=row["x_family"], model=length_key(row), metric=metric,
                     measured=cold.read.measured, cold=combine(cold, parameters)[metric],
                     calibrated=combine(fitted_value, parameters)[metric],
                 )
             )  # fmt: skip
-    pace = {key: paces([entry for entry in found if entry.model == key]) for key in keys if key not in lengths}
+    pace = {key: paces([entry for entry in results if entry.model == key]) for key in keys if key not in lengths}
     return [
         replace(entry, calibrated=entry.cold / pace.get(entry.model, 1.0)) if entry.model in pace else entry
-        for entry in found
+        for entry in results
     ]
 
 

@@ -159,7 +159,7 @@ def _plan_rows(found: RlAnswer) -> Table:
     right = ("train", "generate", "rollout tp", "staleness", "step", "memory", "most idle")
     table = header_table(("placement", *right, "trainer"), right=right)
     fastest = {row.candidate.seconds for row in found.rows}
-    other_parts = [RlPlanRow(candidate=one) for one in found.by_placement.values() if one.seconds not in fastest]
+    other_parts = [RlPlanRow(candidate=entry) for entry in found.by_placement.values() if entry.seconds not in fastest]
     for row in (*found.rows, *other_parts):
         pool = max(row.idle, key=lambda name: row.idle[name])
         cells = (str(row.train_chips), str(row.rollout_chips), str(row.rollout_tp), f"{row.staleness:g}")
@@ -202,9 +202,10 @@ def rl_page(prediction: RlPrediction) -> str:
         for phase in prediction.phases
     ]
     moments = [
-        (one.pool, one.moment, format_gib(one.total_bytes), format_gib(one.capacity_bytes), "yes" if one.fits else "no",
-         ", ".join(f"{name} {format_gib(size)}" for name, size in one.bytes_by_owner.items() if size > 0))
-        for one in prediction.memory.moments
+        (entry.pool, entry.moment, format_gib(entry.total_bytes), format_gib(entry.capacity_bytes),
+         "yes" if entry.fits else "no",
+         ", ".join(f"{name} {format_gib(size)}" for name, size in entry.bytes_by_owner.items() if size > 0))
+        for entry in prediction.memory.moments
     ]  # fmt: skip
     pools = [(pool.pool, pool.chips, f"{pool.busy_s:.1f}", percent(pool.idle_share)) for pool in prediction.idle]
     body = (

@@ -78,18 +78,18 @@ def length_quantiles(lengths: Lengths, shares: Array, growth: float = 1.0) -> Ar
     """
     match lengths:
         case ConstantTokens(tokens=tokens):
-            found = np.full(len(shares), tokens * growth)
+            drawn_tokens = np.full(len(shares), tokens * growth)
         case UniformTokens(low=low, high=high):
-            found = (low + (high - low) * shares) * growth
+            drawn_tokens = (low + (high - low) * shares) * growth
         case LognormalTokens():
-            found = _lognormal(lengths, shares, growth)
+            drawn_tokens = _lognormal(lengths, shares, growth)
         case TokensFile():
             numbers = read_lengths(lengths.file, lengths.column)
-            found = np.quantile(numbers, np.clip(shares, 0, 1)) * growth
-            found = np.minimum(found, lengths.high or float(numbers.max()))
+            drawn_tokens = np.quantile(numbers, np.clip(shares, 0, 1)) * growth
+            drawn_tokens = np.minimum(drawn_tokens, lengths.high or float(numbers.max()))
         case _:
             assert_never(lengths)
-    return np.maximum(np.round(found), 1.0)
+    return np.maximum(np.round(drawn_tokens), 1.0)
 
 
 def _lognormal(lengths: LognormalTokens, shares: Array, growth: float) -> Array:

@@ -274,9 +274,9 @@ def _synchronous(step: _Step, engine: RolloutEngine, draws: int) -> RlPrediction
         samples = draw_samples(step.work, step.generated_prompts, seed, step.growth)
         times = batch_rollout(engine, samples)
         answer.append((_synchronous_phases(step, times, len(samples)), times))
-    answer.sort(key=lambda one: _total(one[0]))
+    answer.sort(key=lambda entry: _total(entry[0]))
     phases, times = answer[len(answer) // 2]
-    return _answer(step, phases, tuple(_total(one) for one, _ in answer), "one after the other", times)
+    return _answer(step, phases, tuple(_total(entry) for entry, _ in answer), "one after the other", times)
 
 
 def _synchronous_phases(step: _Step, times: RolloutTimes, answers: int) -> tuple[RlPhase, ...]:
@@ -315,13 +315,13 @@ def _overlapped_step(step: _Step, engine: RolloutEngine, draws: int) -> RlPredic
         times = [stream.times]
     else:
         times = [_batch_of_steps(step, engine, seed) for seed in range(draws)]
-        seconds = [one.seconds / rl.sync_every for one in times]
+        seconds = [entry.seconds / rl.sync_every for entry in times]
     order = sorted(range(len(seconds)), key=lambda place: seconds[place])
     all_phases = [_overlapped_phases(step, training, train_s, seconds[place], sync_s) for place in order]
     middle = order[len(order) // 2]
     bound: BoundBy = "training" if train_s >= seconds[middle] else "rollout"
     phases = all_phases[len(order) // 2]
-    answer = _answer(step, phases, tuple(_total(one) for one in all_phases), bound, times[middle])
+    answer = _answer(step, phases, tuple(_total(entry) for entry in all_phases), bound, times[middle])
     lag = _staleness(step, stream, _total(phases), seconds[middle])
     return replace(
         answer, staleness=lag, idle=_idle_beside(step, answer.step_time_s, train_s, seconds[middle], times[middle])
@@ -458,7 +458,7 @@ def _interval(step_s: float, parameters: RlParameters) -> Interval:
 def _assumptions(step: _Step) -> Iterator[str]:
     work, rl = step.work, step.scenario.plan.rl
     yield from step.scenario.assumptions
-    yield from (f"{name}: {_length_words(one)}" for name, one in _length_fields(work))
+    yield from (f"{name}: {_length_words(entry)}" for name, entry in _length_fields(work))
     if work.generates:
         if work.roles.verifier is None and "reward_model" not in work.roles.models:
             yield "rewards: rules that take no time; roles.verifier gives them a latency"

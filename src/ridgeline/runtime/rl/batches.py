@@ -47,28 +47,34 @@ class SampleBatch:
 
 def collate(groups: Sequence[PromptGroup]) -> SampleBatch:
     """The batch of a step, samples of one prompt side by side."""
-    scored = [one for group in groups for one in sorted(group.samples, key=lambda one: one.sample.index)]
-    longest = max(len(one.sample.prompt.tokens) + len(one.sample.tokens) for one in scored)
+    scored = [
+        scored_sample
+        for group in groups
+        for scored_sample in sorted(group.samples, key=lambda scored_sample: scored_sample.sample.index)
+    ]
+    longest = max(
+        len(scored_sample.sample.prompt.tokens) + len(scored_sample.sample.tokens) for scored_sample in scored
+    )
     shape = len(scored), longest - 1
     tokens = torch.full((len(scored), longest), STOP)
     mask, rollout, rewards = (torch.zeros(shape) for _ in range(3))
     versions = torch.full(shape, -1)
-    for row, one in enumerate(scored):
-        sample = one.sample
+    for row, scored_sample in enumerate(scored):
+        sample = scored_sample.sample
         first = len(sample.prompt.tokens)
         place = slice(first - 1, first - 1 + len(sample.tokens))
         tokens[row, : first + len(sample.tokens)] = torch.tensor(sample.prompt.tokens + sample.tokens)
         mask[row, place] = torch.tensor(sample.own, dtype=torch.float32)
         rollout[row, place] = torch.tensor(sample.log_probs)
         versions[row, place] = torch.tensor(sample.versions)
-        rewards[row, first - 2 + _last_own(one)] = one.reward
+        rewards[row, first - 2 + _last_own(scored_sample)] = scored_sample.reward
     numbers = torch.tensor([group.number for group in groups for _ in group.samples])
     return SampleBatch(tokens=tokens, mask=mask, rollout=rollout, versions=versions, rewards=rewards, groups=numbers)
 
 
-def _last_own(one: ScoredSample) -> int:
+def _last_own(scored_sample: ScoredSample) -> int:
     """How many tokens of an answer there are up to the last that the policy wrote."""
-    own = one.sample.own
+    own = scored_sample.sample.own
     return max(index for index, is_own in enumerate(own) if is_own) + 1
 
 

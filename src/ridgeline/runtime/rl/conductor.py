@@ -267,14 +267,15 @@ class Conductor:
 
     def _tell(self, learned: Learned) -> None:
         now, since = time.monotonic(), self.since
-        scored = [one for group in self.batch for one in group.samples]
-        lags = [max(0, self.done - 1 - one.sample.oldest) for one in scored]
+        scored = [entry for group in self.batch for entry in group.samples]
+        lags = [max(0, self.done - 1 - entry.sample.oldest) for entry in scored]
         seconds = now - since.began
         row = RlStepRow(
-            step=self.done, reward=fmean(one.reward for one in scored), loss=learned.loss,
+            step=self.done, reward=fmean(entry.reward for entry in scored), loss=learned.loss,
             gradient_norm=learned.gradient_norm, samples=len(scored),
-            response_tokens=fmean(sum(one.sample.own) for one in scored),
-            complete=fmean(one.sample.complete for one in scored), clipped=learned.clipped, mismatch=learned.mismatch,
+            response_tokens=fmean(sum(entry.sample.own) for entry in scored),
+            complete=fmean(entry.sample.complete for entry in scored), clipped=learned.clipped,
+            mismatch=learned.mismatch,
             staleness=SampleLag(mean=fmean(lags), largest=max(lags)), lost=since.lost, seconds=seconds,
             phases=self._phases(seconds), memory=learned.memory,
         )  # fmt: skip

@@ -198,7 +198,9 @@ class Learner:
         for index, piece in enumerate(pieces):
             sync_behind(stage, plan.sharding.shard, last=index + 1 == len(pieces))
             log_probs = self._forward(stage, batch.tokens[piece])
-            part, cut = self._loss(log_probs, batch.rows(piece), [_rows(one, piece) for one in known], (totals, step))
+            part, cut = self._loss(
+                log_probs, batch.rows(piece), [_rows(tensor, piece) for tensor in known], (totals, step)
+            )
             part.backward()
             loss += part.detach().cpu()
             clipped += cut * float(batch.mask[piece].sum()) / totals.tokens
@@ -213,7 +215,7 @@ class Learner:
         totals, step = what
         learning, algorithm = self.request.work.learning, self.request.work.algorithm
         device = log_probs.device
-        old, reference, gains = (None if one is None else one.to(device) for one in known)
+        old, reference, gains = (None if tensor is None else tensor.to(device) for tensor in known)
         assert old is not None
         assert gains is not None
         mask = batch.mask.to(device)
@@ -325,5 +327,5 @@ class Learner:
         return (self.checkpoints.last, self.checkpoints.unsaved) if self.checkpoints else ("", False)
 
 
-def _rows(one: Tensor | None, rows: Tensor) -> Tensor | None:
-    return None if one is None else one[rows]
+def _rows(tensor: Tensor | None, rows: Tensor) -> Tensor | None:
+    return None if tensor is None else tensor[rows]

@@ -153,7 +153,7 @@ class Sampler:
     @property
     def pending(self) -> int:
         """Answers that have been asked for and have not ended."""
-        return sum(1 + one.siblings for one in (*self.waiting, *self.running))
+        return sum(1 + draft.siblings for draft in (*self.waiting, *self.running))
 
     @property
     def counts(self) -> SamplerCounts:
@@ -171,8 +171,8 @@ class Sampler:
         """Go on with other weights: what was computed with the old ones is forgotten, what was written stays."""
         self.version = version
         self.interrupted += len(self.running)
-        for one in reversed(self.running):
-            self._suspend(one)
+        for draft in reversed(self.running):
+            self._suspend(draft)
         self.running.clear()
 
     def advance(self, steps: int | None = None) -> list[Sample]:
@@ -186,16 +186,16 @@ class Sampler:
     def _step(self) -> list[Sample]:
         self._admit()
         batch = self._scheduled()
-        news = [self._new_tokens(one, count) for one, count in batch]
+        news = [self._new_tokens(draft, count) for draft, count in batch]
         logits = self.cache.last_logits(news)
         self.steps += 1
         rows: list[int] = []
         drawn: list[_Sequence] = []
-        for row, (one, count) in enumerate(batch):
-            one.computed += count
+        for row, (draft, count) in enumerate(batch):
+            draft.computed += count
             self.computed += count
-            if one.computed == len(one.tokens):
-                for sequence in (one, *self._fork(one)):
+            if draft.computed == len(draft.tokens):
+                for sequence in (draft, *self._fork(draft)):
                     rows.append(row)
                     drawn.append(sequence)
         return self._write(drawn, logits[rows]) if drawn else []
@@ -204,41 +204,41 @@ class Sampler:
         """Give each sequence its next token; the answers that end with it."""
         numbers = uniform_numbers(
             self.decoding.seed,
-            torch.tensor([one.prompt.number * one.prompt.samples + one.index for one in drawn]),
-            torch.tensor([len(one.tokens) for one in drawn]),
+            torch.tensor([draft.prompt.number * draft.prompt.samples + draft.index for draft in drawn]),
+            torch.tensor([len(draft.tokens) for draft in drawn]),
         )
         tokens, log_probs = draw_tokens(logits, numbers, self.decoding.temperature)
         ended: list[Sample] = []
-        for one, token, log_prob in zip(drawn, tokens.tolist(), log_probs.tolist(), strict=True):
+        for draft, token, log_prob in zip(drawn, tokens.tolist(), log_probs.tolist(), strict=True):
             self.generated += 1
-            self._append(one, [token], [log_prob], own=True)
-            is_full = one.written >= self.decoding.longest or len(one.tokens) >= self.decoding.context
-            said = self._reply(one) if token == self.decoding.stop else None
-            if said:
-                self._append(one, said, [0.0] * len(said), own=False)
-                is_full = is_full or len(one.tokens) >= self.decoding.context
-            if is_full or (said is not None and not said):
-                self._release(one)
-                self.running.remove(one)
-                ended.append(one.sample(complete=said is not None and not said))
+            self._append(draft, [token], [log_prob], own=True)
+            is_full = draft.written >= self.decoding.longest or len(draft.tokens) >= self.decoding.context
+            reply_tokens = self._reply(draft) if token == self.decoding.stop else None
+            if reply_tokens:
+                self._append(draft, reply_tokens, [0.0] * len(reply_tokens), own=False)
+                is_full = is_full or len(draft.tokens) >= self.decoding.context
+            if is_full or (reply_tokens is not None and not reply_tokens):
+                self._release(draft)
+                self.running.remove(draft)
+                ended.append(draft.sample(complete=reply_tokens is not None and not reply_tokens))
         return ended
 
-    def _reply(self, one: _Sequence) -> list[int]:
-        said = list(self.reply(one.prompt, one.answer)) if self.reply is not None else []
-        return said[: self.decoding.context - len(one.tokens)]
+    def _reply(self, draft: _Sequence) -> list[int]:
+        reply_tokens = list(self.reply(draft.prompt, draft.answer)) if self.reply is not None else []
+        return reply_tokens[: self.decoding.context - len(draft.tokens)]
 
-    def _append(self, one: _Sequence, tokens: Sequence[int], log_probs: Sequence[float], *, own: bool) -> None:
-        one.tokens += tokens
-        one.own += [own] * len(tokens)
-        one.log_probs += log_probs
-        one.versions += [self.version] * len(tokens)
+    def _append(self, draft: _Sequence, tokens: Sequence[int], log_probs: Sequence[float], *, own: bool) -> None:
+        draft.tokens += tokens
+        draft.own += [own] * len(tokens)
+        draft.log_probs += log_probs
+        draft.versions += [self.version] * len(tokens)
 
     def _admit(self) -> None:
         """Begin what waits, while there is room for its prompt and a block more for each sample."""
         while self.waiting:
             first = self.waiting[0]
             count = 1 + first.siblings
-            running = sum(1 + one.siblings for one in self.running)
+            running = sum(1 + draft.siblings for draft in self.running)
             needed = self.shape.blocks_of(len(first.tokens)) + first.siblings
             if self.running and (running + count > self.decoding.most or needed > len(self.pool.free)):
                 return
@@ -249,56 +249,56 @@ class Sampler:
         room, index = self.decoding.chunk, 0
         batch: list[tuple[_Sequence, int]] = []
         while index < len(self.running) and room > 0:
-            one = self.running[index]
-            count = min(len(one.tokens) - one.computed, room)
-            if not self._take_blocks(one, one.computed + count):
+            draft = self.running[index]
+            count = min(len(draft.tokens) - draft.computed, room)
+            if not self._take_blocks(draft, draft.computed + count):
                 continue  # the youngest made way, or this one did
-            batch.append((one, count))
+            batch.append((draft, count))
             room -= count
             index += 1
         return batch
 
-    def _take_blocks(self, one: _Sequence, tokens: int) -> bool:
+    def _take_blocks(self, draft: _Sequence, tokens: int) -> bool:
         """Blocks for so many tokens of a sequence, its last one its own; False where somebody had to make way."""
-        shared = one.computed // self.shape.block_tokens
-        needs_copy = shared < len(one.blocks) and self.pool.readers[one.blocks[shared]] > 1
-        lacking = self.shape.blocks_of(tokens) - len(one.blocks) + needs_copy
+        shared = draft.computed // self.shape.block_tokens
+        needs_copy = shared < len(draft.blocks) and self.pool.readers[draft.blocks[shared]] > 1
+        lacking = self.shape.blocks_of(tokens) - len(draft.blocks) + needs_copy
         if lacking > len(self.pool.free):
             self.preempted += 1
             self._suspend(self.running.pop())
             return False
         if needs_copy:
             block = self.pool.take()
-            self.cache.copy_block(one.blocks[shared], block)
-            self.pool.release(one.blocks[shared])
-            one.blocks[shared] = block
-        while len(one.blocks) < self.shape.blocks_of(tokens):
-            one.blocks.append(self.pool.take())
+            self.cache.copy_block(draft.blocks[shared], block)
+            self.pool.release(draft.blocks[shared])
+            draft.blocks[shared] = block
+        while len(draft.blocks) < self.shape.blocks_of(tokens):
+            draft.blocks.append(self.pool.take())
         return True
 
-    def _suspend(self, one: _Sequence) -> None:
+    def _suspend(self, draft: _Sequence) -> None:
         """Back to those that wait, before all others, with nothing computed."""
-        self._release(one)
-        self.waiting.appendleft(one)
+        self._release(draft)
+        self.waiting.appendleft(draft)
 
-    def _release(self, one: _Sequence) -> None:
-        for block in one.blocks:
+    def _release(self, draft: _Sequence) -> None:
+        for block in draft.blocks:
             self.pool.release(block)
-        one.blocks, one.computed = [], 0
+        draft.blocks, draft.computed = [], 0
 
-    def _fork(self, one: _Sequence) -> list[_Sequence]:
+    def _fork(self, draft: _Sequence) -> list[_Sequence]:
         """The other samples of a prompt that has been computed: they read its blocks."""
         others = [
             _Sequence(
-                prompt=one.prompt, index=index, tokens=list(one.prompt.tokens), computed=one.computed,
-                blocks=[self.pool.share(block) for block in one.blocks],
+                prompt=draft.prompt, index=index, tokens=list(draft.prompt.tokens), computed=draft.computed,
+                blocks=[self.pool.share(block) for block in draft.blocks],
             )
-            for index in range(1, 1 + one.siblings)
+            for index in range(1, 1 + draft.siblings)
         ]  # fmt: skip
-        one.siblings = 0
+        draft.siblings = 0
         self.running += others
         return others
 
-    def _new_tokens(self, one: _Sequence, count: int) -> NewTokens:
-        tokens = one.tokens[one.computed : one.computed + count]
-        return NewTokens(tokens=tokens, first=one.computed, blocks=tuple(one.blocks))
+    def _new_tokens(self, draft: _Sequence, count: int) -> NewTokens:
+        tokens = draft.tokens[draft.computed : draft.computed + count]
+        return NewTokens(tokens=tokens, first=draft.computed, blocks=tuple(draft.blocks))

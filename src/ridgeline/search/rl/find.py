@@ -85,19 +85,19 @@ class RlSearch:
             placement = built.plan.rl.placement
             if least > NEAR * fastest.get(placement, math.inf):
                 continue
-            one = self.try_step(built)
-            if one is not None:
-                answer.append(one)
-                fastest[placement] = min(fastest.get(placement, math.inf), one.seconds)
-        return sorted(answer, key=lambda one: one.seconds)
+            candidate = self.try_step(built)
+            if candidate is not None:
+                answer.append(candidate)
+                fastest[placement] = min(fastest.get(placement, math.inf), candidate.seconds)
+        return sorted(answer, key=lambda candidate: candidate.seconds)
 
     def _placements(self) -> list[RlPlacement]:
         all_entries: tuple[RlPlacement, ...] = ("colocated", "one-step-off", "async")
         if not self.base.workload.generates:
             return ["colocated"]
         if "placement" in self.pins:
-            return [one for one in (*all_entries, "split") if one == self.pins["placement"]]
-        return [one for one in all_entries if one == "colocated" or self.base.system.chips > 1]
+            return [candidate for candidate in (*all_entries, "split") if candidate == self.pins["placement"]]
+        return [candidate for candidate in all_entries if candidate == "colocated" or self.base.system.chips > 1]
 
     def _scenarios(self) -> Iterator[tuple[float, Scenario[Rl]]]:
         """Scenarios to predict, with the seconds that training takes of each at least."""
@@ -130,7 +130,9 @@ class RlSearch:
             rl = RlPlan(train_chips=None if colocated else chips, pack=self.base.plan.rl.pack)
             rl = rl if colocated else replace(rl, placement="split")
             all_entries = list(trainer_shapes(self.base, chips, self.pins))
-            tried_shapes = [one for one in all_entries if one in self.shapes] if self.shapes else all_entries
+            tried_shapes = (
+                [candidate for candidate in all_entries if candidate in self.shapes] if self.shapes else all_entries
+            )
             trials = self._trials(tried_shapes, chips, rl)
             if not any(trial.fits for trial in trials) and len(tried_shapes) < len(all_entries):
                 trials = self._trials(all_entries, chips, rl)
@@ -208,8 +210,8 @@ def _fastest(trials: list[TrainerTrial], most: int) -> list[TrainerTrial]:
 
 def best_of(candidates: Iterable[RlCandidate]) -> RlCandidate | None:
     """The fastest; of those within two per cent the one whose samples lag least."""
-    in_order = sorted(candidates, key=lambda one: one.seconds)
+    in_order = sorted(candidates, key=lambda candidate: candidate.seconds)
     if not in_order:
         return None
-    near = [one for one in in_order if one.seconds <= NEAR * in_order[0].seconds]
-    return min(near, key=lambda one: (one.prediction.staleness.bound, one.seconds))
+    near = [candidate for candidate in in_order if candidate.seconds <= NEAR * in_order[0].seconds]
+    return min(near, key=lambda candidate: (candidate.prediction.staleness.bound, candidate.seconds))
