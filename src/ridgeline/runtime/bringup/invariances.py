@@ -135,7 +135,7 @@ def rotary(bed: Testbed) -> Answer:
     for turn in subject.module.rotaries:
         tokens = subject.inputs[0].shape[1]
         cos, sin = turn.angles(tokens + SHIFT, subject.inputs[0].device)
-        turn.known[turn.width, tokens] = cos[SHIFT:], sin[SHIFT:]
+        turn.known[turn.width, tokens, turn.local] = cos[SHIFT:], sin[SHIFT:]
     return bed.spread.judge_pair("output", _output(subject), plain), f"shifted by {SHIFT}"
 
 

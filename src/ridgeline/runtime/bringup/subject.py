@@ -32,7 +32,7 @@ from ridgeline.plan.plan import Plan, Precision
 from ridgeline.runtime.bringup.arithmetic import Args, Kwargs
 from ridgeline.runtime.bringup.target import OwnModule, Target, left_out, one_of_each
 from ridgeline.runtime.train.assemble import TORCH_DTYPES, Blueprint, assemble
-from ridgeline.runtime.train.layer import MultiHeadLatentAttention, SoftmaxAttention
+from ridgeline.runtime.train.layer import MultiHeadLatentAttention, ScoreRule, SoftmaxAttention, attend_visible
 from ridgeline.runtime.train.layout import make_layout
 from ridgeline.runtime.train.request import forward_constants
 from ridgeline.runtime.train.stage import cross_entropy
@@ -256,93 +256,66 @@ def sample_token(logits: Tensor, source: torch.Generator | None = None) -> Tenso
 
 
 def _advance(stage: nn.Module, tokens: Tensor, cache: Cache, within: Within) -> tuple[Tensor, Cache]:
+    count = tokens.shape[1]
     with within("embedding"):
-        x = _embed_tokens(stage.embedding, tokens, cache.tokens)
-    layers = []
-    for (name, layer), layer_cache in zip(stage.layers.items(), cache.layers, strict=True):
+        x = stage.embedding(tokens, torch.arange(cache.tokens, cache.tokens + count, device=tokens.device))
+    layers = list(cache.layers)
+    for place, (name, layer) in enumerate(stage.layers.items()):
+
+        def mix(x: Tensor, place: int = place, layer: nn.Module = layer, path: str = f"layers.{name}.mixer") -> Tensor:
+            with within(path):
+                mixer_output, layers[place] = _mix_tokens(layer.mixer, x, layers[place], cache.tokens)
+            return mixer_output
+
         with within(f"layers.{name}"):
-            new_cache = layer_cache
-            if layer.has[0]:
-                normal_input = layer.mixer_norm(x)
-                with within(f"layers.{name}.mixer"):
-                    mixer_output, new_cache = _mix_tokens(layer.mixer, normal_input, layer_cache, cache.tokens)
-                x = x + mixer_output
-            if layer.has[1]:
-                x = x + layer.ffn(layer.ffn_norm(x))
-            layers.append(new_cache)
+            x = layer.attend_by(x, mix)
     x = x if stage.norm is None else stage.norm(x)
-    return stage.head(x), Cache(layers=layers, tokens=cache.tokens + tokens.shape[1])
-
-
-def _embed_tokens(embedding: nn.Module, tokens: Tensor, before: int) -> Tensor:
-    if embedding.positions is None:
-        return embedding(tokens)
-    places = torch.arange(before, before + tokens.shape[1], device=tokens.device)
-    x = functional.embedding(tokens, embedding.weight) + functional.embedding(places, embedding.positions)
-    return x if embedding.norm is None else embedding.norm(x)
+    return stage.head(x), Cache(layers=layers, tokens=cache.tokens + count)
 
 
 def _mix_tokens(mixer: nn.Module, x: Tensor, held: Pair | None, before: int) -> tuple[Tensor, Pair]:
-    if isinstance(mixer, SoftmaxAttention):
-        return _attention(mixer, x, held, before)
-    assert isinstance(mixer, MultiHeadLatentAttention)
-    return _latent_attention(mixer, x, held, before)
-
-
-def _attention(mixer: SoftmaxAttention, x: Tensor, held: Pair | None, before: int) -> tuple[Tensor, Pair]:
-    width, values = mixer.attention.head_dim, mixer.attention.value_dim
-    q, k = mixer.query(x).unflatten(-1, (-1, width)), mixer.key(x).unflatten(-1, (-1, width))
-    if mixer.query_norm is not None and mixer.key_norm is not None:
-        q, k = mixer.query_norm(q), mixer.key_norm(k)
-    v = mixer.value(x).unflatten(-1, (-1, values))
+    angles = None
     if mixer.rotary is not None:
-        q, k = _apply_rotary(mixer.rotary, q, before), _apply_rotary(mixer.rotary, k, before)
+        cos, sin = mixer.rotary.angles(before + x.shape[1], x.device)
+        angles = cos[before:], sin[before:]
+    if isinstance(mixer, SoftmaxAttention):
+        return _attention(mixer, x, held, angles)
+    assert isinstance(mixer, MultiHeadLatentAttention)
+    return _latent_attention(mixer, x, held, angles)
+
+
+def _attention(mixer: SoftmaxAttention, x: Tensor, held: Pair | None, angles: Pair | None) -> tuple[Tensor, Pair]:
+    q, k, v = mixer.heads(x, angles)
     if held is not None:
         k, v = torch.cat((held[0], k), 1), torch.cat((held[1], v), 1)
-    context = _attend(q, k, v, mixer.attention.window)
-    return mixer.out.after(mixer.out(context)), (k, v)
+    return mixer.merge_heads(_attend(q, k, v, mixer.rule)), (k, v)
 
 
 def _latent_attention(
-    mixer: MultiHeadLatentAttention, x: Tensor, held: Pair | None, before: int
+    mixer: MultiHeadLatentAttention, x: Tensor, held: Pair | None, angles: Pair | None
 ) -> tuple[Tensor, Pair]:
     mla = mixer.mla
     queries = mixer.query_norm(mixer.query_down(x)) if mla.q_rank else x
     latent, latent_key = mixer.latent(x).split((mla.kv_rank, mla.rope_dim), -1)
-    latent, rotary_key = mixer.latent_norm(latent), _apply_rotary(mixer.rotary, latent_key.unsqueeze(2), before)
+    latent, rotary_key = mixer.latent_norm(latent), mixer.rotary(latent_key.unsqueeze(2), angles)
     if held is not None:
         latent, rotary_key = torch.cat((held[0], latent), 1), torch.cat((held[1], rotary_key), 1)
     q = mixer.query(queries).unflatten(-1, (-1, mla.nope_dim + mla.rope_dim))
     up = mixer.key_value(latent).unflatten(-1, (-1, mla.nope_dim + mla.v_dim))
     k, v = up.split((mla.nope_dim, mla.v_dim), -1)
-    q = torch.cat((q[..., : mla.nope_dim], _apply_rotary(mixer.rotary, q[..., mla.nope_dim :], before)), -1)
+    q = torch.cat((q[..., : mla.nope_dim], mixer.rotary(q[..., mla.nope_dim :], angles)), -1)
     k = torch.cat((k, rotary_key.expand(-1, -1, k.shape[2], -1)), -1)
-    return mixer.out.after(mixer.out(_attend(q, k, v, 0))), (latent, rotary_key)
+    return mixer.merge_heads(_attend(q, k, v, mixer.rule)), (latent, rotary_key)
 
 
-def _apply_rotary(rotary: nn.Module, x: Tensor, before: int) -> Tensor:
-    """Rotary positions of tokens behind so many others."""
-    tokens = x.shape[1]
-    cos, sin = rotary.angles(before + tokens, x.device)
-    known_angles = rotary.known.get((rotary.width, tokens))
-    rotary.known[rotary.width, tokens] = cos[before:], sin[before:]
-    try:
-        return rotary(x)
-    finally:
-        if known_angles is None:
-            del rotary.known[rotary.width, tokens]
-        else:
-            rotary.known[rotary.width, tokens] = known_angles
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, rule: ScoreRule) -> Tensor:
     """[batch, tokens, heads, width]; the queries are the last tokens of the keys."""
     tokens, keys, shared = q.shape[1], k.shape[1], q.shape[2] != k.shape[2]
     q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-    mask = None
-    if (tokens > 1 and tokens != keys) or (window and window < keys):
+    hides = (tokens > 1 and tokens != keys) or (rule.window and rule.window < keys)
+    if hides or rule.softcap:
         ahead = torch.arange(keys - tokens, keys, device=q.device)[:, None] - torch.arange(keys, device=q.device)
-        mask = (ahead >= 0) & (ahead < window) if window else ahead >= 0
-    causal = mask is None and tokens > 1
-    out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=shared)
-    return out.transpose(1, 2).flatten(2)
+        visible = (ahead >= 0) & (ahead < rule.window) if rule.window else ahead >= 0
+        return attend_visible(q, k, v, visible, rule).transpose(1, 2)
+    options = {"is_causal": tokens > 1, "scale": rule.scale, "enable_gqa": shared}
+    return functional.scaled_dot_product_attention(q, k, v, **options).transpose(1, 2)
