@@ -29,6 +29,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,9 +38,8 @@ from zipfile import ZipFile
 import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.targets.api import import_run, on_system, read_files
-from ridgeline.targets.imports.run_files import functions_in
 from ridgeline.targets.registry import SERVE, detect
-from ridgeline.targets.target import Imported
+from ridgeline.targets.target import Files, Imported
 
 LADDER = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 1, 2, 4, 48, 96)
 # chips to try, by target: the second has formats that the first has not
@@ -128,6 +128,16 @@ def recognised(path: Path) -> str | None:
         return detect(read_files(path)).id
     except InputError:
         return None
+
+
+def functions_in(files: Files, target: str) -> list[str]:
+    """Names of the functions of a Python file that each configure a run of the target."""
+    name = f"ridgeline.targets.dialects.{target.replace('-', '_')}"
+    module = import_module(f"{name}.read" if hasattr(import_module(name), "__path__") else name)
+    try:
+        return list(module.functions(files)) if hasattr(module, "functions") else []
+    except (InputError, RecursionError):
+        return []
 
 
 def sources(path: Path, target: str) -> list[str]:

@@ -267,7 +267,7 @@ def bringup(
     first = reports[0]
     if not save_fingerprint or profile is None or first.is_stopped:
         return first
-    return _save_fingerprint(first, profile, progress)
+    return _save_fingerprint(first, profile)
 
 
 def _profile_of(path: Path | None, save: bool, faulted: bool) -> Profile | None:
@@ -286,15 +286,12 @@ def _profile_of(path: Path | None, save: bool, faulted: bool) -> Profile | None:
     return profile
 
 
-def _save_fingerprint(report: BringUp, path: Path, progress: ProgressCallback) -> BringUp:
-    """The same, once what was found of the arithmetic unit is stored in the profile."""
+def _save_fingerprint(report: BringUp, path: Path) -> BringUp:
+    """The same, once what was found of the arithmetic unit is stored in the profile; nothing is where nothing was."""
     from ridgeline.cost import save_fingerprint
 
-    if report.fingerprint is None or not report.fingerprint.products:
-        progress(0, 0, "no fingerprint was stored: none could be taken")
-        return report
-    save_fingerprint(path, report.fingerprint.as_table())
-    progress(0, 0, f"{path}: the fingerprint is stored")
+    if report.fingerprint is not None and report.fingerprint.products:
+        save_fingerprint(path, report.fingerprint.as_table())
     return report
 
 

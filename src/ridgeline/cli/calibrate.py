@@ -35,6 +35,10 @@ def validate(
             anchor=anchor or (), progress=wait,
         )  # fmt: skip
     if not isinstance(result, Validation):
+        if html is not None:
+            from ridgeline.report import page
+
+            page(result)  # refuses: only a validation has one
         answer(result, json)
         return
     if html is not None and not wait.stopped:

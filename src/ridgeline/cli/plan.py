@@ -139,9 +139,11 @@ def _plan_post_training(
     api.refuse_options("none of it with --rl", todo, **others)
     asked_options: JsonObject = {name: options[name] for name in POST_TRAINING if name in options}
     calibration = api.calibration_of(**pricing)
+    began = time.perf_counter(), time.process_time()
     found = recommend_rl(
         RlRequest.from_options(model, calibration=calibration, step_time=step_time, top=top, **asked_options)
     )
+    found = replace(found, seconds=time.perf_counter() - began[0], cpu_seconds=time.process_time() - began[1])
     if found.best is None and not out.json:
         raise InputError(found.problems)
     if out.output is not None and found.scenario_text is not None:

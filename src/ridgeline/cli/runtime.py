@@ -232,6 +232,10 @@ def bringup(
             save_fingerprint=save_fingerprint, graph_breaks=graph_breaks, msprobe=msprobe, folder=repros,
             progress=wait, each=show,
         )  # fmt: skip
+    if save_fingerprint and isinstance(found, BringUp):
+        is_stored = found.fingerprint is not None and bool(found.fingerprint.products) and not wait.stopped
+        what = "the fingerprint is stored" if is_stored else "no fingerprint was stored: none could be taken"
+        say(f"{profile}: {what}", err=True)
     if html is not None:
         from ridgeline.report import page
 

@@ -12,7 +12,8 @@ from command import run
 import ridgeline
 from ridgeline.calibrate.explain_rl import RlExplanation
 from ridgeline.core.errors import InputError
-from ridgeline.trace import Span, Timeline, write_chrome
+from ridgeline.trace import Timeline, write_chrome
+from ridgeline.trace.timeline import Span
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "grpo-2xcpu.toml"
 SPLIT = ("plan.rl.placement=split", "plan.rl.train_chips=1", "plan.dp=1")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.terminal import progress_bar, write_together
-from ridgeline.core.waits import until_stopped
+from ridgeline.cli.terminal import progress_bar
+from ridgeline.core.waits import until_stopped, write_together
 
 ROOT = Path(__file__).parents[3]
 SMALL = "model = 'tiny'\nsystem = '1xcpu'\n"

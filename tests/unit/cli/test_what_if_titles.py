@@ -68,7 +68,7 @@ def test_the_changes_stand_in_the_title(
 def test_the_page_of_a_timeline(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed(capsys, "timeline", "run.toml", *FASTER, "--html", "step.html")
     head = (files / "step.html").read_text(encoding="utf-8")[:4000]
-    assert f"<title>Ridgeline: llama3-8b on {TWICE}" in head
+    assert f"<title>Where does a step of llama3-8b on {TWICE} go?" in head
 
 
 def test_the_interval_is_wider_and_there_is_no_price(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,7 +55,7 @@ def test_a_page_of_a_diff_is_titled_by_its_question() -> None:
     found = ridgeline.diff("examples/llama3.2-1b-1xh200.toml", [], settings=["workload.seq=4096"])
     text = page(found, "ridgeline diff")
     title = re.sub("<[^>]*>", "", text[text.index("<h1") : text.index("</h1>")])
-    assert title == "Why is workload.seq=4096 slower than llama3.2-1b-1xh200.toml?"
+    assert title == "Why is workload.seq=4096 predicted slower than llama3.2-1b-1xh200.toml?"
 
 
 @pytest.mark.parametrize("kind", ["answer", "certainty"])

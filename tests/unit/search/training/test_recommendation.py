@@ -11,7 +11,7 @@ import pytest
 
 import ridgeline
 from ridgeline.cli.main import main
-from ridgeline.core.encode import to_json
+from ridgeline.core.encode import answer_json
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.search.progress import Progress
@@ -48,7 +48,7 @@ def test_the_verb_prints_the_function(
     with pytest.raises(SystemExit):
         main()
     printed = json.loads(capsys.readouterr().out)
-    sheet = json.loads(json.dumps(to_json(found.report(SearchTime(seconds=0, cpu_seconds=0, explain_seconds=0)))))
+    sheet = json.loads(json.dumps(answer_json(found.report(SearchTime(seconds=0, cpu_seconds=0, explain_seconds=0)))))
     assert all(printed[key] > 0 for key in TIMED)
     assert {**printed, **dict.fromkeys(TIMED, 0)} == sheet
     assert target.read_text(encoding="utf-8") == found.scenario_text
