@@ -355,7 +355,10 @@ def _deployment_words(progress: Progress) -> str:
 @contextmanager
 def _watching(kind: str, *, quiet: bool) -> Iterator[_Watch]:
     """A line of progress on a terminal's standard error, unless quiet; the first signal stops the search, the second
-    interrupts."""
+    interrupts. While the room of searches loads, any signal ends the program: there is nothing to stop."""
+    from ridgeline import search
+
+    assert search.PlanRequest
     with _stoppable() as stop:
         if quiet or not sys.stderr.isatty():
             yield _Watch(kind, stop, None)
