@@ -1,15 +1,13 @@
 """Turn `ridgeline plan` into calls of the library: the best way to train, or with --serve to serve.
 
 0  a plan was found        2  nothing fits, or the input cannot be used
-130, 143  stopped by Ctrl-C or SIGTERM; the best so far is printed
+130  stopped by Ctrl-C or SIGTERM; the best so far is printed
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +25,7 @@ from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import SUFFIXES, write_text
 from ridgeline.core.records import dataclass
+from ridgeline.core.waits import signals_to
 from ridgeline.targets import SERVE, TRAIN
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from ridgeline.search import DeploymentAnswer, Progress, Recommendation, SearchTime
 
 SCENARIO = "scenario.toml"
-SIGNALLED = 128  # what shells add to the number of a signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +179,7 @@ def _tell(found: Recommendation, watch: _Watch, out: PlanOut) -> None:
 
     if found.chosen is None and not found.complete:
         say("ridgeline: stopped before a plan that fits was found", err=True)
-        raise typer.Exit(watch.exit_code)
+        raise typer.Exit(STOPPED)
     report = found.report(watch.took())
     if isinstance(report, NoPlan):
         if not out.json:
@@ -205,7 +203,7 @@ def _tell(found: Recommendation, watch: _Watch, out: PlanOut) -> None:
         for line in lines:
             say(line)
     if not report.reasons.complete:
-        raise typer.Exit(watch.exit_code)
+        raise typer.Exit(STOPPED)
 
 
 # -- serving ----------------------------------------------------------------------------------------------------------
@@ -217,7 +215,7 @@ def _tell_deployment(found: DeploymentAnswer, watch: _Watch, out: PlanOut) -> No
 
     if found.best is None and not found.complete:
         say("ridgeline: stopped before a deployment was found", err=True)
-        raise typer.Exit(watch.exit_code)
+        raise typer.Exit(STOPPED)
     if found.best is None:
         raise InputError(found.problems)
     report = found.report(replace(watch.took(), explain_seconds=0.0))
@@ -229,7 +227,7 @@ def _tell_deployment(found: DeploymentAnswer, watch: _Watch, out: PlanOut) -> No
     for line in lines if not out.json else ():
         say(line)
     if not found.complete:
-        raise typer.Exit(watch.exit_code)
+        raise typer.Exit(STOPPED)
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
@@ -303,11 +301,6 @@ class _Watch:
             self._bar.update(self._bar.task_ids[0], description=self._words(progress))
         return not self._stop.signal
 
-    @property
-    def exit_code(self) -> int:
-        """As shells report the signal that stopped the search."""
-        return SIGNALLED + (self._stop.signal or signal.SIGINT)
-
     def print_best(self, found: Recommendation) -> None:
         """Print the winner and the best plans, above the line of progress."""
         from ridgeline.report import draw_best
@@ -358,7 +351,7 @@ def _watching(kind: str, *, quiet: bool) -> Iterator[_Watch]:
     interrupts. While the room of searches loads, any signal ends the program: there is nothing to stop."""
     from ridgeline import search
 
-    assert search.PlanRequest
+    assert callable(search.PlanRequest)
     with _stoppable() as stop:
         if quiet or not sys.stderr.isatty():
             yield _Watch(kind, stop, None)
@@ -382,18 +375,11 @@ class _Stop:
 def _stoppable() -> Iterator[_Stop]:
     """What the first Ctrl-C or SIGTERM sets; the second one interrupts as usual."""
     stop = _Stop()
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may catch signals
-        yield stop
-        return
 
     def interrupt(number: int, _: object) -> None:
         if stop.signal:
             raise KeyboardInterrupt
         stop.signal = number
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with signals_to(interrupt):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

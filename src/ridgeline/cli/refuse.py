@@ -6,7 +6,6 @@
     2    the input cannot be used, nothing fits, or the answer cannot be written; the problems say why
     70   a mistake of Ridgeline's own
     130  stopped by Ctrl-C or SIGTERM
-    143  `plan`: stopped by SIGTERM, the best so far printed
 
 With `--json` every verb prints `{"schema_version": 1, "possible": false, "problems": [{path, given, expected, todo,
 where}]}` on standard output for codes 2 and 70, and nothing on standard error.

@@ -294,7 +294,7 @@ def test_nothing_fits(run: Any) -> None:
     assert sheet["problems"][0]["path"] == "memory"
 
 
-STOPS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+STOPS = [(signal.SIGINT, 130), (signal.SIGTERM, 130)]
 
 
 @pytest.mark.parametrize(("number", "exit_code"), STOPS)
