@@ -52,7 +52,7 @@ def clipped_lognormal_mean(mu: float, sigma: float, high: float) -> float:
         E min(X, h) = exp(mu + s^2 / 2) F((ln h - mu) / s - s) + h (1 - F((ln h - mu) / s))      F = normal distribution
 
     >>> round(clipped_lognormal_mean(7.0, 1.0, 4000), 1)
-    1411.0
+    1504.4
     """
     if sigma == 0:
         return min(math.exp(mu), high)

@@ -69,7 +69,8 @@ def rloo(rewards: Tensor, mask: Tensor, groups: Tensor) -> Tensor:
 
         A_i = r_i - mean of the other n - 1 = n / (n - 1) (r_i - mean)      A_i = r_i where a group has one
 
-    >>> rloo(torch.tensor([[1.0], [0.0], [0.0]]), torch.ones(3, 1), torch.tensor([4, 4, 4])).flatten().tolist()
+    >>> gains = rloo(torch.tensor([[1.0], [0.0], [0.0]]), torch.ones(3, 1), torch.tensor([4, 4, 4])).flatten()
+    >>> [round(gain, 6) for gain in gains.tolist()]
     [1.0, -0.5, -0.5]
     """
     scores = rewards.sum(-1)
