@@ -34,10 +34,11 @@ if TYPE_CHECKING:
         Verification,
     )
     from ridgeline.sim.prediction import Prediction
-    from ridgeline.targets import Export, Imported
+    from ridgeline.targets import Export, Imported, Unread
 
 OWN_ENGINE = "ridgeline"
 MOST = 8  # decisions named for one reason
+MOST_NAMES = 16  # options on one line
 
 
 # -- running ----------------------------------------------------------------------------------------------------------
@@ -445,23 +446,35 @@ def scenario_text(imported: Imported) -> str:
 
 
 def unread_lines(found: Imported) -> Iterator[str]:
-    """What was not read: what changes the step by name and reason, then the rest by how many."""
-    matters = replace(found, unread=tuple(part for part in found.unread if part.matters))
-    for why, names in _by_reason(matters).items():
-        yield one_line(f"unread, changes the step ({why}): {', '.join(names)}")
-    rest = [part for part in found.unread if not part.matters]
+    """What was not read: by name and reason what changes the step, by decision what may; the rest by name."""
+    changing = [part for part in found.unread if part.effect == "changes"]
+    for why, names in _gathered(changing, lambda part: part.why).items():
+        yield from _named_lines(f"unread, changes the step ({why})", names)
+    open_options = [part for part in found.unread if part.effect == "may change"]
+    for decision, names in _gathered(open_options, lambda part: part.decision).items():
+        yield from _named_lines(f"unread, may change the step ({decision})", names)
+    rest = [_worded(part) for part in found.unread if not part.changes_step]
     if rest:
-        named = ", ".join(one_line(f"{part.option} {part.value}".strip()) for part in rest[:MOST])
         more = f", and {len(rest) - MOST} more (--json lists them)" if len(rest) > MOST else ""
-        yield f"unread, changes no step: {named}{more}"
+        yield f"unread, changes no step: {', '.join(rest[:MOST])}{more}"
 
 
-def _by_reason(found: Imported) -> dict[str, list[str]]:
-    """What was not read, gathered by why."""
-    reasons: dict[str, list[str]] = {}
-    for part in found.unread:
-        reasons.setdefault(one_line(part.why), []).append(one_line(f"{part.option} {part.value}".strip()))
-    return reasons
+def _named_lines(head: str, names: Sequence[str]) -> Iterator[str]:
+    """Every name behind its head, as many to a line as it holds."""
+    for first in range(0, len(names), MOST_NAMES):
+        yield one_line(f"{head}: {', '.join(names[first : first + MOST_NAMES])}")
+
+
+def _worded(part: Unread) -> str:
+    return one_line(f"{part.option} {part.value}".strip())
+
+
+def _gathered(parts: Sequence[Unread], key: Callable[[Unread], str]) -> dict[str, list[str]]:
+    """What was not read, gathered by why or by what it decides."""
+    groups: dict[str, list[str]] = {}
+    for part in parts:
+        groups.setdefault(one_line(key(part)), []).append(_worded(part))
+    return groups
 
 
 def refuse_existing(paths: Sequence[Path], force: bool) -> None:

@@ -1,6 +1,7 @@
 """Turn `ridgeline export` and `ridgeline import` into calls of the library.
 
-0  done        1  the files would not run as planned: they no longer fit, are slower, or mean no run (--allow-misfit)
+0  done        1  the files would not run as planned: they no longer fit, are slower, or mean no run (--allow-misfit);
+                  options that were not read change the step that was imported, or may (--accept-unread)
                2  the scenario cannot be exported, the files cannot be read, or a file would be overwritten
 """
 
@@ -22,9 +23,10 @@ from ridgeline.run_api import MOST, one_line, refuse_existing, scenario_text, un
 from ridgeline.targets import IDS, LAUNCHERS
 
 if TYPE_CHECKING:
-    from ridgeline.targets import Export
+    from ridgeline.targets import Export, Imported
 
 MISFIT = 1  # exit code: the files would not run as planned
+DOUBTFUL = 1  # exit code: what was read is not quite what the files mean, or may not be
 
 
 To = Annotated[str, typer.Option("--to", metavar="TARGET", help=f"Software to write for: {', '.join(sorted(IDS))}.")]
@@ -103,26 +105,45 @@ def lost_lines(found: Export) -> Iterator[str]:
 def import_run(
     source: Path, target: str | None = None, system: str | None = None, model: str | None = None,
     seq: str | None = None, arguments: list[str] | None = None, environment: list[str] | None = None,
-    output: Path | None = None, force: bool = False, json: bool = False,
+    output: Path | None = None, accept_unread: bool = False, force: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
-    """Read a run's configuration into a scenario that `ridgeline predict` takes; say what could not be read."""
+    """Read a run's configuration into a scenario that `ridgeline predict` takes; say what could not be read.
+
+    Where options that were not read change the step, or may, each is named, the exit code is 1 and no file is written;
+    with --accept-unread the scenario names them and its prediction is wider by what they may decide.
+    """
     with progress_bar("reading", json=json) as wait:
         imported_run = ridgeline.import_run(
             source, target=target, system=system, model=model, seq=_tokens(seq), arguments=arguments or (),
             environment=_variables(environment or []), progress=wait,
         )  # fmt: skip
     text = scenario_text(imported_run)
-    if output is not None:
+    is_doubtful = bool(imported_run.doubtful) and not accept_unread
+    if output is not None and not is_doubtful:
         refuse_existing([output], force)
         write_text(output, text)
     if json:
         print_json(imported_run)
-        return
-    say(f"wrote {output}" if output is not None else text, nl=output is not None)
-    for note in imported_run.assumptions:
+    else:
+        _tell_import(imported_run, text, output, is_doubtful)
+    if is_doubtful:
+        raise typer.Exit(DOUBTFUL)
+
+
+def _tell_import(found: Imported, text: str, output: Path | None, is_doubtful: bool) -> None:
+    """The scenario or where it is, what was assumed, and what was not read."""
+    if output is None:
+        say(text, nl=False)
+    elif not is_doubtful:
+        say(f"wrote {output}")
+    for note in found.assumptions:
         say(f"assumed {one_line(note)}", err=True)
-    for line in unread_lines(imported_run):
+    for line in unread_lines(found):
         say(line, err=True)
+    if is_doubtful:
+        unwritten = "; nothing was written" if output is not None else ""
+        say(f"{len(found.doubtful)} options change the step, or may, and were not read{unwritten}", err=True)
+        say("  change them in the scenario where you know what they mean, or add --accept-unread", err=True)
 
 
 def _tokens(given: str | None) -> int | None:

@@ -68,11 +68,18 @@ def test_an_import_without_a_machine_asks_for_one(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match="--on"):
         run("import", str(script))
-    sheet = json.loads(run("import", str(script), "--on", "8xh100-sxm", "--json"))
+    words = ["import", str(script), "--on", "8xh100-sxm", "--json"]
+    sheet = json.loads(run(*words, "--accept-unread"))
     assert sheet["scenario"]["system"] == "8xh100-sxm"
     why = {part["option"]: part["why"] for part in sheet["unread"]}
     assert "decides nothing" in why["lr"]
     assert "not among" in why["not-an-option"]
+    doubtful = CliRunner().invoke(command_line(), [*words, "-o", str(tmp_path / "run.toml")], catch_exceptions=False)
+    assert doubtful.exit_code == 1
+    assert json.loads(doubtful.stdout)["scenario"]["unread"] == {"other": ["not-an-option 3"]}
+    assert not (tmp_path / "run.toml").exists()
+    run(*words, "-o", str(tmp_path / "run.toml"), "--accept-unread")
+    assert "not-an-option" in json.loads(run("predict", str(tmp_path / "run.toml"), "--json"))["interval"]["basis"]
 
 
 def test_files_of_nobody_are_refused(tmp_path: Path) -> None:
