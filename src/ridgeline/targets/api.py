@@ -19,6 +19,7 @@ from ridgeline.core.waits import ProgressCallback, ignore_progress
 from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.unread import unread_table
+from ridgeline.targets.imports.foreign_programs import refuse_foreign
 from ridgeline.targets.imports.run_files import BIGGEST_TEXT, Checkout, RunFiles, top_of
 from ridgeline.targets.imports.shell_arguments import call_of, lacking, missing_arguments, shown_call, with_call
 from ridgeline.targets.imports.unread_effects import judge_unread
@@ -109,6 +110,7 @@ def _with_unread(found: Imported) -> Imported:
 
 def _read(files: RunFiles, target: str | None) -> Imported:
     """What the files say; a script that means nothing without its words, as documentation beside it calls it."""
+    refuse_foreign(files)
     try:
         return (TARGETS[target] if target else detect(files)).read(files)
     except InputError as problem:
