@@ -448,12 +448,12 @@ def scenario_text(imported: Imported) -> str:
 def unread_lines(found: Imported) -> Iterator[str]:
     """What was not read: by name and reason what changes the step, by decision what may; the rest by name."""
     changing = [part for part in found.unread if part.effect == "changes"]
-    for why, names in _gathered(changing, lambda part: part.why).items():
+    for why, names in _group_options(changing, lambda part: part.why).items():
         yield from _named_lines(f"unread, changes the step ({why})", names)
     open_options = [part for part in found.unread if part.effect == "may change"]
-    for decision, names in _gathered(open_options, lambda part: part.decision).items():
+    for decision, names in _group_options(open_options, lambda part: part.decision).items():
         yield from _named_lines(f"unread, may change the step ({decision})", names)
-    rest = [_worded(part) for part in found.unread if not part.changes_step]
+    rest = [_option_words(part) for part in found.unread if not part.changes_step]
     if rest:
         more = f", and {len(rest) - MOST} more (--json lists them)" if len(rest) > MOST else ""
         yield f"unread, changes no step: {', '.join(rest[:MOST])}{more}"
@@ -465,15 +465,15 @@ def _named_lines(head: str, names: Sequence[str]) -> Iterator[str]:
         yield one_line(f"{head}: {', '.join(names[first : first + MOST_NAMES])}")
 
 
-def _worded(part: Unread) -> str:
+def _option_words(part: Unread) -> str:
     return one_line(f"{part.option} {part.value}".strip())
 
 
-def _gathered(parts: Sequence[Unread], key: Callable[[Unread], str]) -> dict[str, list[str]]:
+def _group_options(parts: Sequence[Unread], key: Callable[[Unread], str]) -> dict[str, list[str]]:
     """What was not read, gathered by why or by what it decides."""
     groups: dict[str, list[str]] = {}
     for part in parts:
-        groups.setdefault(one_line(key(part)), []).append(_worded(part))
+        groups.setdefault(one_line(key(part)), []).append(_option_words(part))
     return groups
 
 

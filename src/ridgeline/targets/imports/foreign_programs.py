@@ -1,4 +1,4 @@
-"""Refuse by name the files of programs that no target reads: their options look like a neighbour's and mean other things."""
+"""Refuse by name the files of programs that no target reads: their options look like a neighbour's and mean others."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ class OptionReader:
     def switch(self, *names: str, default: bool = False) -> bool:
         """True or false, 1 or 0, in words too; null and words such as "auto" count as not given.
 
-        Any other value is a problem: `enabled: 3` is neither.
+        Every other value is a problem: `enabled: 3` is neither.
         """
         value = self.take(*names)
         word = str(value).lower()

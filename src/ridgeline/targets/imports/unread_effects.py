@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 from ridgeline.targets.imports.option_reader import STRANGE
-from ridgeline.targets.options import options, recorded
+from ridgeline.targets.options import has_recorded_options, options
 from ridgeline.targets.tables import tables
 from ridgeline.targets.target import Effect, Imported, Unread
 
@@ -30,10 +30,10 @@ OFF = re.compile(r"(use|enable|enabled|load-in|do)\b.*", re.IGNORECASE)
 
 def judge_unread(found: Imported) -> Imported:
     """The run with the effect of every option that was not read, and the decision it may touch."""
-    return replace(found, unread=tuple(_judged(part, found.target) for part in found.unread))
+    return replace(found, unread=tuple(_judge_option(part, found.target) for part in found.unread))
 
 
-def _judged(part: Unread, target: str) -> Unread:
+def _judge_option(part: Unread, target: str) -> Unread:
     decision = decision_of(part.option)
     return replace(part, effect=_effect(part, target, decision), decision=decision)
 
@@ -45,10 +45,10 @@ def _effect(part: Unread, target: str, decision: str) -> Effect:
     explained = part.why != STRANGE and not part.why.startswith("no option")
     if explained and any(fnmatchcase(name, pattern) for pattern in tables("unread")["beside"].get(target, ())):
         return "none"
-    if not is_documented(part.option, target) and (part.why == STRANGE or recorded(target)):
+    if not is_documented(part.option, target) and (part.why == STRANGE or has_recorded_options(target)):
         return "may change"
     is_off = str(part.value).lower() in ("false", "none", "null") and OFF.match(name.rpartition(".")[2]) is not None
-    if decision == OTHER or is_off or is_quiet(name) or (explained and not recorded(target)):
+    if decision == OTHER or is_off or is_quiet(name) or (explained and not has_recorded_options(target)):
         return "none"
     return "may change"
 
@@ -96,7 +96,7 @@ def is_documented(option: str, target: str) -> bool:
     (True, False)
     """
     lists = PARENTS.get(target, (target, "deepspeed"))
-    names = frozenset().union(*(_documented_names(name) for name in lists if recorded(name)))
+    names = frozenset().union(*(_documented_names(name) for name in lists if has_recorded_options(name)))
     parts = option.lstrip("-").replace("_", "-").split(".")
     above = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     return any(name in names and name not in ROOTS for name in above)

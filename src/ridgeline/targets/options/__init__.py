@@ -58,7 +58,7 @@ class DocumentedOptions:
 
 
 @cache
-def recorded(target: str) -> bool:
+def has_recorded_options(target: str) -> bool:
     """Whether a list of the target's options is recorded."""
     return any(FOLDER.glob(f"{target}-v*.toml"))
 
