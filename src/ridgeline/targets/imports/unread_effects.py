@@ -42,6 +42,8 @@ def _effect(part: Unread, target: str, decision: str) -> Effect:
     if part.matters:
         return "changes"
     name = plain_name(part.option)
+    if name in tables("unread")["older"].get(target, ()):
+        return "none"
     explained = part.why != STRANGE and not part.why.startswith("no option")
     if explained and any(fnmatchcase(name, pattern) for pattern in tables("unread")["beside"].get(target, ())):
         return "none"
