@@ -398,7 +398,7 @@ def export(
     """A scenario as files of other software, with the account of every decision; see `targets.export`.
 
     output         a folder to write them to; nothing is written where `check` refuses them: they no longer fit, are
-                   over 5 % slower, or mean no run
+                   over 5 % slower or faster, or mean no run
     allow_misfit   write them all the same
     force          over files that are there
     """

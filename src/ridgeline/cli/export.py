@@ -1,6 +1,6 @@
 """Turn `ridgeline export` and `ridgeline import` into calls of the library.
 
-0  done        1  the files would not run as planned: they no longer fit, are slower, or mean no run (--allow-misfit);
+0  done        1  the files would not run as planned: no longer fit, slower or faster, no run at all (--allow-misfit);
                   options that were not read change the step that was imported, or may (--accept-unread)
                2  the scenario cannot be exported, the files cannot be read, or a file would be overwritten
 """
@@ -41,7 +41,7 @@ def export(
 ) -> None:  # fmt: skip
     """Write a scenario as a target's own configuration and launch scripts; say what the target cannot express.
 
-    The files are read again and predicted: where they would no longer fit, or take over 5 % longer than the plan,
+    The files are read again and predicted: where they would no longer fit, or take over 5 % more or less than the plan,
     nothing is written and the exit code is 1.
     """
     exported_files = ridgeline.export(
@@ -80,8 +80,10 @@ def _refusal(found: Export) -> Iterator[str]:
     check = found.check
     assert check is not None
     outcome_words = {"misfit": "no longer fit in memory", "unreadable": "describe no run that can be predicted"}
-    slower = f"are {check.change:.1%} slower" if check.change is not None else ""
-    yield f"refused: the {found.target} files {outcome_words.get(check.verdict, slower)}; nothing was written"
+    way = (
+        f"are {abs(check.change):.1%} {'slower' if check.change > 0 else 'faster'}" if check.change is not None else ""
+    )
+    yield f"refused: the {found.target} files {outcome_words.get(check.verdict, way)}; nothing was written"
     yield from (f"  {line}" for line in check_lines(check))
     for lost in check.causes[:MOST]:
         yield one_line(f"  because {lost.path} = {plain(lost.value)}: {lost.why}")

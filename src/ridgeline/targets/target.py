@@ -129,7 +129,7 @@ class ExportCheck:
     causes            the lost decisions among these
     """
 
-    verdict: Literal["same", "differs", "slower", "misfit", "unreadable", "not-predicted"]
+    verdict: Literal["same", "differs", "slower", "faster", "misfit", "unreadable", "not-predicted"]
     planned: Figures | None = None
     written: Figures | None = None
     why: str = ""
@@ -140,8 +140,8 @@ class ExportCheck:
 
     @property
     def refuses(self) -> bool:
-        """Whether the files would not run as planned: they no longer fit, are slower, or mean no run at all."""
-        return self.verdict in ("slower", "misfit", "unreadable")
+        """Whether the files would not run as planned: they no longer fit, are slower or faster, or mean no run."""
+        return self.verdict in ("slower", "faster", "misfit", "unreadable")
 
     @property
     def change(self) -> float | None:
