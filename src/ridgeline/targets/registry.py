@@ -33,7 +33,7 @@ TRAIN = (
 SERVE = ("dynamo", "tensorrt-llm", "sglang", "vllm")
 IDS = (*SERVE, *TRAIN)
 # dialects that are read and not written, tried before the software they are dialects of, and who writes for it instead
-READ_ONLY = {"megatron-deepspeed": "deepspeed", "nemo": "megatron-bridge"}
+READ_ONLY = {"megatron-deepspeed": "deepspeed", "nemo": "megatron-bridge", "verl-update": "verl"}
 # who starts a run on its nodes -> the file it reads and who writes it, below `launchers`
 LAUNCHERS = {
     "torchrun": ("", ""),
