@@ -4,8 +4,8 @@
     python -m tools record slime        CHECKOUT    calls of add_argument in slime/utils and slime/backends
     python -m tools record nemo-rl      CHECKOUT    keys of the files in examples/configs
     python -m tools record areal        CHECKOUT    fields of the dataclasses of areal/api/cli_args.py
-    python -m tools record trl          PACKAGES    fields of GRPOConfig and the classes it builds on; transformers beside
-    python -m tools record mindspeed-rl CHECKOUT    attributes of the classes in mindspeed_rl/config_cls, keys of configs
+    python -m tools record trl          PACKAGES    fields of GRPOConfig and of the classes that it builds on
+    python -m tools record mindspeed-rl CHECKOUT    attributes in mindspeed_rl/config_cls, keys of configs
     python -m tools record verl-rl      PACKAGES    keys of verl's configurations of asynchronous training
 
 Source is read by its syntax tree and as YAML; nothing of it is imported or executed. The version is that of the project
@@ -98,7 +98,9 @@ def mindspeed_rl(folder: Path) -> tuple[Found, str]:
         "megatron_config": ("megatron_training", "actor_config", "ref_config", "critic_config", "reward_config"),
     }  # fmt: skip
     for file, names in sections.items():
-        words = re.findall(r"^\s+self\.(\w+)\s*(?::[^=\n]+)?=", (classes / f"{file}.py").read_text(encoding="utf-8"), re.M)
+        words = re.findall(
+            r"^\s+self\.(\w+)\s*(?::[^=\n]+)?=", (classes / f"{file}.py").read_text(encoding="utf-8"), re.M
+        )
         found.values |= {f"{name}.{word}" for name in names for word in words}
     for path in sorted((folder / "configs").glob("*.yaml")):
         found.values |= set(_keys(path))

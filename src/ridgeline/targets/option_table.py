@@ -66,7 +66,9 @@ class OptionRow:
             case "switch" | "flag":
                 return reader.switch(*names, default=bool(self.default))
             case "word":
-                own_words = {str(word): value for value, word in self.words.items() if str(word) not in self.also}
+                own_words: JsonObject = {}
+                for value, word in self.words.items():  # of two values with one word the first is meant
+                    own_words.setdefault(str(word), value)
                 means = own_words | dict(self.also)
                 return reader.word(*names, among=means, default=self.default)
 

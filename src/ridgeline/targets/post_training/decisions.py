@@ -126,11 +126,10 @@ def _rollout(scenario: Scenario[Rl]) -> Iterator[tuple[str, Any]]:
     shares = chip_shares(scenario)
     replicas = rollout.replicas or max(shares.rollout // rollout.chips, 1)
     yield "plan.rl.rollout.replicas", replicas
+    knobs = f"plan.serving.{rollout.engine.replace('-', '_')}."
     served = serving_decisions_of(rollout_scenario(scenario))
     for path, value in served.items():
         if path.startswith(OF_AN_ENGINE) and (path != "plan.ep" or has_experts(scenario.model)):
             yield f"plan.rl.rollout.{path.removeprefix('plan.')}", value
-        elif path.startswith(f"plan.serving.{rollout.engine.replace('-', '_')}."):
-            yield path, value
-        elif path.startswith("plan.speculation"):
+        elif path.startswith((knobs, "plan.speculation")):
             yield path, value

@@ -25,6 +25,7 @@ from ridgeline.targets.tables import words as table_words
 CARRIES: Mapping[str, tuple[str, ...]] = MappingProxyType(word_lists("post-training", "carries"))
 KNOBS = table_words("post-training", "knobs")  # a fact that both engines know -> its knob of each, by engine
 MEBI = 2**20
+SMALLEST_KL = 0.001  # a coefficient for a reference whose divergence is only watched
 
 
 def facts_of(scenario: Scenario[Rl]) -> JsonObject:
@@ -40,7 +41,9 @@ def facts_of(scenario: Scenario[Rl]) -> JsonObject:
     facts["model.path"] = model_path(scenario)
     facts["pack.per_chip"] = max(1, facts["plan.rl.pack"] // facts["plan.cp"])
     facts["limit.total"] = facts["workload.prompt_tokens.longest"] + facts.get("workload.response_tokens.longest", 0)
+    facts["pack.per_rank"] = max(1, facts["plan.rl.pack"] // (facts["plan.cp"] * facts["plan.tp"]))
     facts["pack.dynamic"] = True
+    facts |= _losses(facts) | _habits(facts)
     facts["filter"] = scenario.workload.algorithm == "dapo"
     facts["lora"] = scenario.workload.updates.lora is not None
     return {name: value for name, value in facts.items() if value is not None}
@@ -88,6 +91,7 @@ def _placement(scenario: Scenario[Rl], facts: JsonMapping) -> JsonObject:
         "placement.separate": rl.separate,
         "placement.overlapped": rl.placement in ("async", "one-step-off"),
         "placement.async": rl.placement == "async",
+        "lag": max(1, round(staleness)) if rl.placement == "async" else 0,
         "placement.versions": max(1, round(staleness)) if rl.placement == "async" else round(staleness),
         "staleness.queue": max(1, round(staleness)),
         "staleness.share": staleness,
@@ -99,6 +103,29 @@ def _placement(scenario: Scenario[Rl], facts: JsonMapping) -> JsonObject:
         "reference": roles.reference is not None,
         "critic": roles.critic is not None,
         "recompute": scenario.plan.recompute.kind == "full",
+    }
+
+
+def _losses(facts: JsonMapping) -> JsonObject:
+    """The loss in the words of those with one number for two: a reference is loaded for a coefficient above 0."""
+    kl, clips = facts.get("workload.learning.kl", 0.0), "workload.learning.clip_low" in facts
+    return {
+        "kl.coefficient": (kl or SMALLEST_KL) if facts["reference"] else 0.0,
+        "clip": facts.get("workload.learning.clip_low"),
+        "clip.pair": tuple(facts[f"workload.learning.clip_{side}"] for side in ("low", "high")) if clips else None,
+    }
+
+
+def _habits(facts: JsonMapping) -> JsonObject:
+    """Switches of the trainer that stand for shares and pairs of decisions."""
+    return {
+        "offload.adam": facts.get("plan.offload.optimizer") == 1,
+        "overlap": facts.get("plan.overlap.grad-reduce"),
+        "recompute.logprob": facts.get("workload.old_log_probs") == "trainer",
+        "token_loss": facts.get("workload.learning.average") == "token-mean",
+        "clips.apart": facts.get("workload.learning.clip_low") != facts.get("workload.learning.clip_high"),
+        "colocate_all": facts.get("plan.rl.placement") != "split",
+        "colocate_reference": facts["reference"],
     }
 
 

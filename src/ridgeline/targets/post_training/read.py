@@ -28,7 +28,7 @@ def imported_post_training(
     software: PostTrainingSoftware, files: Files, reader: OptionReader, facts: JsonMapping, actor: JsonMapping
 ) -> Imported:
     """The run that facts and the actor's plan mean, with everything that reached neither."""
-    refuse_other_algorithms(software, facts)
+    refuse_other_algorithms(facts)
     require_chips(facts, reader)
     model = _model(reader, files, str(facts.get("model.path") or ""))
     settings, chips = settings_of(facts, reader, actor)
@@ -42,7 +42,7 @@ def imported_post_training(
     return imported.with_notes(*left_out(files))
 
 
-def refuse_other_algorithms(software: PostTrainingSoftware, facts: JsonMapping) -> None:
+def refuse_other_algorithms(facts: JsonMapping) -> None:
     """An `InputError` where files run an algorithm that no scenario describes."""
     algorithm = facts.get("workload.algorithm")
     if isinstance(algorithm, str) and algorithm.startswith("?"):
@@ -50,7 +50,7 @@ def refuse_other_algorithms(software: PostTrainingSoftware, facts: JsonMapping) 
 
 
 def _model(reader: OptionReader, files: Files, path: str) -> str | JsonObject | None:
-    """The catalog's model of a path, without blocks that predict further tokens, which rollouts of text do not train."""
+    """The catalog's model of a path, without blocks that predict further tokens, which are not trained."""
     name = checkout_of(files).model or model_in(files)
     if name is None and path:
         entry = named_by(path)

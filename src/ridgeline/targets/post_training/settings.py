@@ -70,7 +70,8 @@ def _chips(facts: JsonMapping) -> tuple[int, int]:
         return int(facts.get(f"{pool}.chips") or nodes * facts.get(f"{pool}.chips_per_node", 0))
 
     whole, train, rollout = of("all"), of("train"), of("rollout")
-    rollout = rollout or int(facts.get("rollout.data_parallel", 0)) * int(facts.get("rollout.ranks") or 0)
+    ranks = [facts.get(f"plan.rl.rollout.{axis}", 1) for axis in ("tp", "pp", "dp")]
+    rollout = rollout or int(facts.get("plan.rl.rollout.replicas") or 0) * ranks[0] * ranks[1] * ranks[2]
     if placement_of(facts) == "colocated":
         return (train or whole or rollout), 0
     if whole and not train:
@@ -108,7 +109,8 @@ def _placement(facts: JsonMapping, plan: JsonMapping, reader: OptionReader, chip
     rl["pack"] = _pack(facts, plan, reader)
     bucket = facts.get("plan.rl.weight_sync.bucket") or facts.get("sync.bytes")
     bucket = bucket or facts.get("sync.megabytes", 0) * MEBI or facts.get("sync.gigabytes", 0) * DECIMAL["G"]
-    rl["weight_sync"] = pick({"method": facts.get("plan.rl.weight_sync.method"), "bucket": f"{bucket:.10g} B" if bucket else None})
+    bytes_given = f"{bucket:.10g} B" if bucket else None
+    rl["weight_sync"] = pick({"method": facts.get("plan.rl.weight_sync.method"), "bucket": bytes_given})
     rl["rollout"] = _rollout(facts, chips)
     return {key: value for key, value in rl.items() if value not in (None, {})}
 
@@ -147,7 +149,8 @@ def _rollout(facts: JsonMapping, chips: tuple[int, int]) -> JsonObject:
     if ranks and "tp" not in rollout:
         rollout["tp"] = max(1, int(ranks) // (rollout.get("pp", 1) * rollout.get("dp", 1)))
     share = rollout.get("tp", 1) * rollout.get("pp", 1) * rollout.get("dp", 1)
-    replicas = facts.get("plan.rl.rollout.replicas") or int(facts.get("rollout.data_parallel", 0)) // rollout.get("dp", 1)
+    groups = int(facts.get("rollout.data_parallel", 0)) // rollout.get("dp", 1)
+    replicas = facts.get("plan.rl.rollout.replicas") or groups
     pool = chips[1] or chips[0]
     if replicas and replicas * share != pool:
         rollout["replicas"] = int(replicas)
@@ -205,9 +208,7 @@ def _workload(facts: JsonMapping, reader: OptionReader) -> JsonObject:
         "epochs": facts.get("workload.epochs"), "roles": roles or None, "lora": _lora(facts),
         "old_log_probs": _old_log_probs(facts),
     }  # fmt: skip
-    learning = {
-        key.rpartition(".")[2]: value for key, value in facts.items() if key.startswith("workload.learning.")
-    }
+    learning = {key.rpartition(".")[2]: value for key, value in facts.items() if key.startswith("workload.learning.")}
     return pick(workload) | ({"learning": learning} if learning else {})
 
 

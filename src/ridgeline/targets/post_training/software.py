@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
@@ -27,6 +28,7 @@ from ridgeline.targets.options import options
 from ridgeline.targets.post_training.facts import carried
 from ridgeline.targets.serving.engine import engine_words
 from ridgeline.targets.tables import tables
+from ridgeline.targets.target import NOTHING
 
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
 
@@ -74,9 +76,9 @@ class PostTrainingSoftware:
                 elif piece.option not in spoken:
                     spoken.add(piece.option)
                     yield Say(piece.option, piece.value, *(path for at in piece.paths for path in carried(at)))
-        yield from self._knobs(facts, spoken)
+        yield from self._knobs(facts)
 
-    def _knobs(self, facts: JsonMapping, spoken: set[str]) -> Iterator[Piece]:
+    def _knobs(self, facts: JsonMapping) -> Iterator[Piece]:
         """Options of the rollout engine itself, by the names that its own target has for them."""
         engine = str(facts.get("plan.rl.rollout.engine"))
         if engine not in self.data.get("engine", {}):
@@ -84,8 +86,16 @@ class PostTrainingSoftware:
         rows = {path for section in self.sections(facts) for path in self._paths(section)}
         for knob, option in engine_words(engine, ENGINES[engine]).knobs.items():
             path = f"plan.serving.{engine}.{knob}"
-            if path in facts and path not in rows:
-                yield Say(self.engine_option(engine, option), facts[path], path)
+            name = self.engine_option(engine, option)
+            is_off = facts.get(path) is False and name.startswith("--")  # a flag of a command that is left out
+            if path in facts and path not in rows and not is_off and self._takes(name):
+                yield Say(name, facts[path], path)
+
+    def _takes(self, name: str) -> bool:
+        """Whether an engine's own option may be handed on; those of a command line all are."""
+        lists = (options(known).values for known in self.data["lists"])
+        is_open = any(fnmatchcase(name, pattern) for pattern in self.data.get("open", ()))
+        return name.startswith("--") or is_open or any(name in known for known in lists)
 
     def _paths(self, section: str) -> Iterator[str]:
         """Decisions that a section has options of its own for."""
@@ -102,9 +112,9 @@ class PostTrainingSoftware:
         name = option.removeprefix("--")
         return prefix + (name if prefix.startswith("--") else name.replace("-", "_"))
 
-    def read_facts(self, reader: OptionReader) -> JsonObject:
-        """Every fact that the options state, or that the software has by default."""
-        facts: JsonObject = {}
+    def read_facts(self, reader: OptionReader, known: JsonMapping = NOTHING) -> JsonObject:
+        """Every fact that the options state, or that the software has by default, beside those known already."""
+        facts: JsonObject = dict(known)
         for section in self.sections(facts):
             for option in self.data.get("constants", {}).get(section, {}):
                 reader.skip(option.removeprefix("--"))

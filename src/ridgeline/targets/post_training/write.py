@@ -14,10 +14,8 @@ from fnmatch import fnmatchcase
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.encode import plain
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.plan.rl_roles import actor_scenario
 from ridgeline.plan.rl_workload import Rl
 from ridgeline.plan.scenario import Scenario, post_training
-from ridgeline.plan.workload import Train
 from ridgeline.targets.launchers import launch
 from ridgeline.targets.ledger import UNSPOKEN, Ledger, Lose, Piece, Say, export_of, gather
 from ridgeline.targets.post_training.decisions import rl_decisions_of
@@ -25,8 +23,8 @@ from ridgeline.targets.post_training.facts import facts_of
 from ridgeline.targets.post_training.meaning import written_scenario
 from ridgeline.targets.post_training.software import SOFTWARE, PostTrainingSoftware
 from ridgeline.targets.tables import template
-from ridgeline.targets.target import Export, Files, Imported, Lost
 from ridgeline.targets.tables import words as table_words
+from ridgeline.targets.target import Export, Files, Imported, Lost
 
 MARK = "workload: post-training"  # at the top of every file that is written here
 ROUNDED = 1e-3  # of a number that a software takes in whole units
@@ -34,7 +32,7 @@ YOURS = table_words("post-training", "yours")
 MODEL = "no published weights are known of it: set MODEL to a folder whose config.json says the same"
 
 
-def _nothing(_: Scenario[Train]) -> Iterator[Piece]:
+def _nothing(_: Scenario[Rl]) -> Iterator[Piece]:
     return iter(())
 
 
@@ -49,7 +47,7 @@ class FileForm:
 
     files: Callable[[Scenario[Rl], JsonMapping], Files]
     read: Callable[[Files], Imported]
-    actor: Callable[[Scenario[Train]], Iterator[Piece]] = _nothing
+    actor: Callable[[Scenario[Rl]], Iterator[Piece]] = _nothing
 
 
 def export_post_training(id: str, scenario: Scenario, form: FileForm) -> Export:
@@ -61,8 +59,8 @@ def export_post_training(id: str, scenario: Scenario, form: FileForm) -> Export:
     if problems:
         raise InputError(problems)
     decisions = rl_decisions_of(built)
-    pieces = (*form.actor(actor_scenario(built)), *software.pieces(facts), *_yours(facts), *_reasons(software))
-    ledger = gather(decisions, _without_other_paths(pieces, decisions))
+    pieces = (*form.actor(built), *software.pieces(facts), *_yours(facts), *_reasons(software))
+    ledger = gather(decisions, _said_once(pieces))
     files = form.files(built, ledger.options)
     after = rl_decisions_of(written_scenario(form.read(files), built))
     return export_of(id, files, close_account(ledger, decisions, after, software))
@@ -112,8 +110,8 @@ def _reasons(software: PostTrainingSoftware) -> Iterator[Piece]:
     yield from (Lose(path, why) for path, why in software.words("lost").items())
 
 
-def _without_other_paths(pieces: tuple[Piece, ...], decisions: JsonMapping) -> Iterator[Piece]:
-    """The pieces without what an actor's dialect says of batches and sequences, which a step of samples has not."""
+def _said_once(pieces: tuple[Piece, ...]) -> Iterator[Piece]:
+    """The pieces without options that an actor's dialect says otherwise than the step around it: the first counts."""
     seen: JsonObject = {}
     for piece in pieces:
         if not isinstance(piece, Say):
@@ -125,16 +123,14 @@ def _without_other_paths(pieces: tuple[Piece, ...], decisions: JsonMapping) -> I
             yield piece
 
 
-def close_account(
-    ledger: Ledger, decisions: JsonMapping, after: JsonMapping, software: PostTrainingSoftware
-) -> Ledger:
+def close_account(ledger: Ledger, decisions: JsonMapping, after: JsonMapping, software: PostTrainingSoftware) -> Ledger:
     """The account with every decision judged by what the files mean when they are read again."""
-    reasons = software.words("why")
     expressed, implied = dict(ledger.expressed), dict(ledger.implied)
-    lost: list[Lost] = [part for part in ledger.lost if part.why != UNSPOKEN]
-    said = {part.path for part in lost}
+    reasons = {part.path: part.why for part in ledger.lost if part.why != UNSPOKEN}
+    lost = [part for part in ledger.lost if part.yours]
+    yours = {part.path for part in lost}
     for path, value in decisions.items():
-        if path in said:
+        if path in yours:
             continue
         if _equal(value, after.get(path)):
             if path not in expressed:
@@ -143,10 +139,15 @@ def close_account(
         option = expressed.pop(path, "")
         implied.pop(path, None)
         means = "nothing" if after.get(path) is None else str(plain(after[path]))
-        why = next((why for pattern, why in reasons.items() if fnmatchcase(path, pattern)), "")
+        why = _reason(path, software) or reasons.get(path, "")
         why = why or (f"{option} then means {means}" if option else f"no option of {software.title} says it")
         lost.append(Lost(path=path, value=value, why=f"{why}: written as {means}"))
     return replace(ledger, expressed=expressed, implied=implied, lost=tuple(lost))
+
+
+def _reason(path: str, software: PostTrainingSoftware) -> str:
+    """Why the software does not hold a decision, by the first pattern of its table."""
+    return next((why for pattern, why in software.words("why").items() if fnmatchcase(path, pattern)), "")
 
 
 def _equal(planned: object, written: object) -> bool:

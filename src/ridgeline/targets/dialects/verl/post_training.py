@@ -9,15 +9,20 @@ import re
 from collections.abc import Iterator
 
 from ridgeline.core.documents import JsonMapping, JsonObject
+from ridgeline.models.load import MODELS
+from ridgeline.plan.rl_roles import actor_scenario
 from ridgeline.plan.rl_workload import Rl
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Train
 from ridgeline.targets.dialects.verl import names as verl
-from ridgeline.targets.dialects.verl.read import actor_plan, actor_strategy, megatron_placement, merge_overrides
-from ridgeline.targets.dialects.verl.read import read_lora
+from ridgeline.targets.dialects.verl.read import (
+    actor_plan,
+    actor_strategy,
+    megatron_placement,
+    merge_overrides,
+    read_lora,
+)
 from ridgeline.targets.dialects.verl.read_base import base_of
 from ridgeline.targets.dialects.verl.write import fsdp_pieces, lora_pieces, megatron_pieces
-from ridgeline.models.load import MODELS
 from ridgeline.targets.imports.model_names import named_by
 from ridgeline.targets.imports.option_reader import OptionReader, nest_options
 from ridgeline.targets.ledger import Piece, Say
@@ -52,21 +57,14 @@ def write_post_training(scenario: Scenario) -> Export:
     return export_post_training(ID, scenario, FileForm(files=_files, read=read_post_training, actor=_actor))
 
 
-def _actor(scenario: Scenario[Train]) -> Iterator[Piece]:
+def _actor(scenario: Scenario[Rl]) -> Iterator[Piece]:
     """The actor's update, by FSDP2 or by Megatron; a reference and a critic are split as it is."""
-    megatron = trainer_of_actor(scenario)
-    yield from megatron_pieces(scenario) if megatron else fsdp_pieces(scenario)
-    yield from lora_pieces(scenario.workload, megatron)
+    megatron, update = trainer_of(scenario, SOFTWARE[ID]) == "megatron", actor_scenario(scenario)
+    yield from megatron_pieces(update) if megatron else fsdp_pieces(update)
+    yield from lora_pieces(update.workload, megatron)
     device = vendor_of(scenario.system).device
     if device != "cuda":
         yield Say("trainer.device", device)
-
-
-def trainer_of_actor(scenario: Scenario[Train]) -> bool:
-    """Whether Megatron trains it."""
-    from ridgeline.targets.dialects.verl.write import needs_megatron
-
-    return needs_megatron(scenario)
 
 
 def _files(scenario: Scenario[Rl], options: JsonMapping) -> Files:
@@ -168,5 +166,3 @@ def is_post_training(files: Files) -> bool:
     """Whether files run a step of post-training, and not the actor's update that Ridgeline wrote alone."""
     texts = [text for text in files.values() if "Written by Ridgeline" in text]
     return any(MARK in text for text in texts) if texts else any(UPDATE.search(text) for text in files.values())
-
-
