@@ -22,7 +22,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.options import options
 
 NOTHING: JsonMapping = MappingProxyType({})
-DIALECTS = ("megatron-deepspeed", "nemo")  # read and not written: no options of their own are recorded
+DIALECTS = ("megatron-deepspeed", "nemo", "verl-update")  # read and not written: no options of their own are recorded
 DECODER = "training of a decoder"  # what the files of a run that is read have to do
 Files = Mapping[str, str]  # relative file name -> text
 Effect = Literal["none", "may change", "changes"]  # of an option that was not read, on the step

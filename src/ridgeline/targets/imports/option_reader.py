@@ -212,6 +212,20 @@ class OptionReader:
             return default
         return float(value)
 
+    def number(self, *names: str, default: float | None = None) -> float | None:
+        """A number of 0 or more; "auto", null and a variable left open count as not given."""
+        value = self.take(*names)
+        if isinstance(value, str) and "$" in value:
+            self.left_open(names[0], value, None)
+            return default
+        if value is None or (isinstance(value, str) and value.lower() in OPEN):
+            return default
+        given = value_of(value) if isinstance(value, str) else value
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= BIGGEST:
+            self.bad(names[0], value, "a number of 0 or more", None)
+            return default
+        return float(given)
+
     def switch(self, *names: str, default: bool = False) -> bool:
         """True or false, 1 or 0, in words too; null and words such as "auto" count as not given.
 
