@@ -1,3 +1,4 @@
+from ridgeline.rl.mixture import ReplayCost as ReplayCost
 from ridgeline.rl.parameters import RlParameters as RlParameters
 from ridgeline.rl.parameters import shipped_parameters as shipped_parameters
 from ridgeline.rl.prediction import RlPrediction as RlPrediction
