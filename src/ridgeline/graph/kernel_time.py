@@ -34,7 +34,9 @@ US = 1e-6
 FITTED_CHIP = "h200-sxm"  # the chip that every rate was fitted on
 WARP_ROW = 1024  # elements of a row that one warp holds: such a softmax reads its row once
 SHARED_SUM = 4096  # elements of a row up to which a compiler sums over rows while it goes through them anyway
-FULL_ROWS = 4096  # rows from which on all cores hold a partial sum of every column
+FULL_ROWS = (
+    4096  # rows from which on all cores hold a partial sum of every column; fewer by the root, as rows are split
+)
 STRANGER = 1.6  # times as wide, in logarithms, as the interval of the chip that the rates were fitted on
 VECTOR_PER_BYTE = 67e12 / 4.8e12  # flops/s outside the matrix unit for a byte/s, where nobody states them
 
@@ -53,10 +55,10 @@ class Rate(NamedTuple):
 RATES: Mapping[str, Rate] = MappingProxyType(
     {
         "product": Rate(1.0, 0.05, "a product against what is known of its sizes"),
-        "apart kernel": Rate(1.9, 0.15, "us of a kernel of its own"),
-        "apart norm kernel": Rate(4.0, 0.3, "us of a library's norm or softmax"),
-        "joined kernel": Rate(1.75, 0.15, "us of a compiled kernel"),
-        "apart stream": Rate(1.12, 0.1, "bytes of whole tensors side by side"),
+        "apart kernel": Rate(2.0, 0.15, "us of a kernel of its own"),
+        "apart norm kernel": Rate(4.0, 0.3, "us of the forward of a library's norm or softmax"),
+        "joined kernel": Rate(1.6, 0.15, "us of a compiled kernel"),
+        "stream": Rate(1.12, 0.1, "bytes of whole tensors side by side, whoever wrote the kernel"),
         "apart strided": Rate(170.0, 0.3, "operations of an element whose operands are stretched or cut"),
         "apart rows": Rate(1.8, 0.4, "bytes of a sum within rows"),
         "apart columns": Rate(1.7, 0.4, "bytes of a sum over rows"),
@@ -72,7 +74,6 @@ RATES: Mapping[str, Rate] = MappingProxyType(
         "topk elements": Rate(3550.0, 0.3, "operations of an element that is picked from"),
         "sort": Rate(80.0, 0.4, "us of sorting"),
         "sort elements": Rate(20000.0, 0.5, "operations of an element that is sorted"),
-        "joined stream": Rate(1.1, 0.1, "bytes of a compiled chain of pointwise ops"),
         "joined rows": Rate(1.2, 0.15, "bytes of a compiled chain with a sum within rows"),
         "joined columns": Rate(1.4, 0.3, "bytes of a compiled sum over rows"),
         "joined shared columns": Rate(6.0, 0.4, "us for 1024 columns summed beside sums within 4096 rows or more"),
@@ -168,7 +169,7 @@ def kernel_work(graph: OpGraph, kernel: GraphKernel, variant: Variant, on: Graph
     op = graph.ops[kernel.ops[0]]
     through, elements = kernel.bytes / on.memory, kernel.elements / on.vector
     if kernel.access in ("product", "attention"):
-        return {"product": on.product_seconds(op.kernel)} if op.kernel is not None else {"apart stream": through}
+        return {"product": on.product_seconds(op.kernel)} if op.kernel is not None else {"stream": through}
     if kernel.access == "collective":
         return {}
     if kernel.access == "sort":
@@ -180,7 +181,7 @@ def kernel_work(graph: OpGraph, kernel: GraphKernel, variant: Variant, on: Graph
     backward = " backward" if op.phase == "backward" else ""
     match kernel.access:
         case "columns" if kernel.shares_rows and kernel.width <= SHARED_SUM:
-            blocks = min(1.0, kernel.elements / kernel.width / FULL_ROWS)
+            blocks = min(1.0, math.sqrt(kernel.elements / kernel.width / FULL_ROWS))
             return launches | {"joined shared columns": US * blocks * kernel.width / 1024}
         case "columns" | "rows":
             return launches | {f"joined {kernel.access}": through}
@@ -189,7 +190,7 @@ def kernel_work(graph: OpGraph, kernel: GraphKernel, variant: Variant, on: Graph
         case "random":
             return launches | {"joined random": elements}
         case _:
-            return launches | {"joined stream": through}
+            return launches | {"stream": through}
 
 
 def _apart_work(op: GraphOp, kernel: GraphKernel, through: float, elements: float) -> dict[str, float]:
@@ -197,9 +198,10 @@ def _apart_work(op: GraphOp, kernel: GraphKernel, through: float, elements: floa
     backward = " backward" if op.phase == "backward" else ""
     match kernel.access:
         case "norm":
-            return {"apart norm kernel": US, f"apart norm{backward}": through}
+            start = {"apart kernel": US} if backward else {"apart norm kernel": US}
+            return start | {f"apart norm{backward}": through}
         case "columns" if op.name.endswith("norm_backward_weights"):
-            return {"apart norm kernel": US, "apart norm backward": through}
+            return {"apart kernel": US, "apart norm backward": through}
         case "softmax" if kernel.width <= WARP_ROW:
             return {"apart kernel": US, "apart norm": through}
         case "softmax" | "wide softmax":
@@ -207,6 +209,8 @@ def _apart_work(op: GraphOp, kernel: GraphKernel, through: float, elements: floa
             return {"apart norm kernel": US} | work
         case "strided":
             return {"apart kernel": US, "apart strided": elements}
+        case "stream":
+            return {"apart kernel": US, "stream": through}
         case "unknown":
             return {"apart kernel": US, "apart rows": through}
         case access:
