@@ -221,10 +221,10 @@ def _groups(reader: GraphReader) -> list[tuple[int, ...]]:
         for owner in dict.fromkeys(reader.storages[tensor] for tensor in op.inputs):
             for writer in reader.writers.get(owner, ()):
                 other = reader.graph.ops[writer]
-                joins = writer < op.id and level[writer] == level[op.id] and other.phase == op.phase
+                joins = writer < op.id and level[writer] == level[op.id] and _run_together(op, other)
                 if joins and not stands_alone(reader, other):
                     parent[root(op.id)] = root(writer)
-            mate = first_reader.setdefault((owner, level[op.id], op.phase), op.id)
+            mate = first_reader.setdefault((owner, op.count, f"{level[op.id]} {op.phase}"), op.id)
             if reader.elements(op) == reader.elements(reader.graph.ops[mate]):
                 parent[root(op.id)] = root(mate)
     members: dict[int, list[int]] = {}
@@ -232,6 +232,11 @@ def _groups(reader: GraphReader) -> list[tuple[int, ...]]:
         if op.kind not in FREE_KINDS:
             members.setdefault(root(op.id), []).append(op.id)
     return sorted((tuple(ops) for ops in members.values()), key=lambda ops: (level[ops[0]], ops[0]))
+
+
+def _run_together(op: GraphOp, other: GraphOp) -> bool:
+    """Whether ops run in one pass and equally often: what runs once is not joined with what each layer runs."""
+    return op.phase == other.phase and op.count == other.count
 
 
 def stands_alone(reader: GraphReader, op: GraphOp) -> bool:

@@ -15,13 +15,14 @@ import numpy as np
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.records import dataclass
 from ridgeline.hardware.load import system
+from ridgeline.ir.kernel import FLASH_BACKWARD
 from ridgeline.ir.op_graph import GraphOp, OpGraph
-from ridgeline.ir.ops import FLASH_EXTRA, Attend, MatMul
+from ridgeline.ir.ops import Attend, MatMul
 from ridgeline.ir.program import Program, Section, SectionRole
 from ridgeline.lowering.plan_columns import plan_columns
 from ridgeline.lowering.program import lower
 from ridgeline.models.facts import mean_visible
-from ridgeline.models.spec import Attention, ModelSpec
+from ridgeline.models.spec import Attention, LatentAttention, ModelSpec
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario as assemble
 
@@ -103,7 +104,7 @@ def check_lowering(graph: OpGraph, model: ModelSpec, *, seq: int, batch: int) ->
     """The flops of a graph beside those that lowering gives the same step."""
     built = training_scenario(model, seq, batch)
     program = lower(built, plan_columns([built]), tensors=False)
-    lowered = _lowered(program, model, seq)
+    lowered = _lowered(program, model, (seq, batch))
     recorded = _recorded(graph, [part for part in dict.fromkeys(key[0] for key in lowered) if part != ENDS])
     keys = sorted(dict.fromkeys((*lowered, *recorded)))
     return LoweringCheck(
@@ -121,36 +122,39 @@ Key = tuple[str, str, str]
 """Part of the model, kind of op, pass."""
 
 
-def _lowered(program: Program, model: ModelSpec, seq: int) -> dict[Key, float]:
+def _lowered(program: Program, model: ModelSpec, tokens: tuple[int, int]) -> dict[Key, float]:
     often = np.array(program.stages).sum(0)
     table: dict[Key, float] = {}
     for section, times in zip(program.sections, often, strict=True):
         part = f"layer {section.key.block}" if section.role is SectionRole.BLOCK else ENDS
-        for phase, kind, flops in _section_flops(section, model, seq):
+        for phase, kind, flops in _section_flops(section, model, tokens):
             key = (part, kind, phase)
             table[key] = table.get(key, 0.0) + flops * float(times)
     return {key: flops for key, flops in table.items() if flops}
 
 
-def _section_flops(section: Section, model: ModelSpec, seq: int) -> Iterator[tuple[str, str, float]]:
+def _section_flops(section: Section, model: ModelSpec, tokens: tuple[int, int]) -> Iterator[tuple[str, str, float]]:
     passes = zip(("forward", "backward", "backward"), section.passes[:3], strict=True)
     for phase, ops in passes:
         for op in ops:
             if isinstance(op, MatMul):
                 yield phase, "product", float(np.asarray(op.flops).max())
             elif isinstance(op, Attend):
-                yield phase, "attention", float(np.asarray(op.flops).max()) * _visible_share(op, section, model, seq)
+                yield phase, "attention", _visible_flops(op, section, model, tokens)
 
 
-def _visible_share(op: Attend, section: Section, model: ModelSpec, seq: int) -> float:
-    """What of an attention's flops is of pairs that its mask leaves, and not of masked parts of tiles."""
-    if op.scan or not op.flash or section.role is not SectionRole.BLOCK:
-        return 1.0
-    mixer = model.blocks[section.key.block].mixer
-    window, chunked = (mixer.window, mixer.chunked) if isinstance(mixer, Attention) else (0, False)
-    visible = mean_visible(seq, window, chunked, model.causal)
-    extra = FLASH_EXTRA[op.backward] * (2.0 if window and window < seq and not chunked else 1.0)
-    return float(visible / (visible + extra)) if model.causal else 1.0
+def _visible_flops(op: Attend, section: Section, model: ModelSpec, tokens: tuple[int, int]) -> float:
+    """Flops of the pairs that an attention's mask leaves, heads as wide as they are: kernels pad both."""
+    seq, batch = tokens
+    mixer = model.blocks[section.key.block].mixer if section.role is SectionRole.BLOCK else None
+    if isinstance(mixer, Attention):
+        widths, seen = mixer.head_dim + (mixer.v_head_dim or mixer.head_dim), (mixer.window, mixer.chunked)
+    elif isinstance(mixer, LatentAttention):
+        widths, seen = mixer.nope_dim + mixer.rope_dim + mixer.v_dim, (0, False)
+    else:
+        return float(np.asarray(op.flops).max())
+    pairs = mixer.heads * batch * seq * mean_visible(seq, *seen, model.causal)
+    return 2 * pairs * widths * (FLASH_BACKWARD if op.backward else 1.0)
 
 
 def _recorded(graph: OpGraph, parts: Sequence[str]) -> dict[Key, float]:

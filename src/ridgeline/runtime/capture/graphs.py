@@ -10,8 +10,7 @@ written down by its rule, not recorded.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -20,7 +19,7 @@ from torch.nn import functional
 
 from ridgeline.core.documents import JsonMapping
 from ridgeline.core.dtype import dtype as dtype_of
-from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.errors import InputError
 from ridgeline.ir.op_graph import GraphLayer, GraphOp, GraphTensor, OpGraph, traffic
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.plan import Plan, Precision
@@ -59,7 +58,7 @@ def graph_of_model(spec: ModelSpec, *, seq: int, batch: int) -> OpGraph:
     further = torch.empty((batch, *depth, seq), dtype=torch.int64, device="meta") if depth else None
     recorder = record_step(module, lambda _: module(x, targets, 1.0, further), (x, targets))
     counts = {f"layers.{index}": spec.order.count(kind) for index, kind in enumerate(order)}
-    return finish_graph(recorder, spec.id, counts, module)
+    return finish_graph(recorder, spec.id, counts)
 
 
 def graph_of_module(module: nn.Module, args: tuple[object, ...], named: Mapping[str, object], name: str) -> OpGraph:
@@ -70,7 +69,7 @@ def graph_of_module(module: nn.Module, args: tuple[object, ...], named: Mapping[
         raise
     except Exception as wrong:
         raise InputError(capture_problem(name, wrong)) from None
-    return finish_graph(recorder, name, {}, module)
+    return finish_graph(recorder, name, {})
 
 
 def graph_of_config(data: JsonMapping, *, seq: int, batch: int, name: str = "") -> OpGraph:
@@ -99,7 +98,7 @@ def graph_of_config(data: JsonMapping, *, seq: int, batch: int, name: str = "") 
             raise
         except Exception as wrong:
             raise InputError(capture_problem(str(data.get("model_type")), wrong)) from None
-    return finish_graph(recorder, name or str(data.get("model_type")), counts, module)
+    return finish_graph(recorder, name or str(data.get("model_type")), counts)
 
 
 def keep_one_of_each(module: nn.Module) -> dict[str, int]:
@@ -145,7 +144,7 @@ def _signature(layer: nn.Module) -> tuple[object, ...]:
     return sizes, repr(facts)
 
 
-def finish_graph(recorder: GraphRecorder, name: str, counts: Mapping[str, int], module: nn.Module) -> OpGraph:
+def finish_graph(recorder: GraphRecorder, name: str, counts: Mapping[str, int]) -> OpGraph:
     """The recorded graph with how often each layer runs, and the optimizer behind it."""
     graph = recorder.graph(name)
     times = {f"{path}.": count for path, count in counts.items()}
@@ -171,7 +170,10 @@ def _update(tensors: list[GraphTensor], weight: GraphTensor, number: int, count:
         id=len(tensors), shape=weight.shape, dtype=weight.dtype, role="gradient", name=f"{weight.name}.grad"
     )
     moments = [
-        GraphTensor(id=len(tensors) + 1 + place, shape=weight.shape, dtype=MOMENT_FORMAT, role="state", name=f"{weight.name}, {word}")
+        GraphTensor(
+            id=len(tensors) + 1 + place, shape=weight.shape, dtype=MOMENT_FORMAT, role="state",
+            name=f"{weight.name}, {word}",
+        )
         for place, word in enumerate(MOMENTS)
     ]  # fmt: skip
     tensors += [gradient, *moments]

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx
 from torch._ops import OpOverload
+from torch.autograd.function import FunctionCtx
 from torch.utils._pytree import tree_leaves
 
 from ridgeline.core.dtype import ALIASES
@@ -34,37 +34,28 @@ from ridgeline.runtime.capture.recording import (
 Place = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
 SKIPPED = frozenset({"detach", "alias", "lift_fresh", "_assert_tensor_metadata", "is_same_size", "sym_size", "empty"})
 """Ops that run nothing and show the same memory, and memory that nothing was written to yet."""
+_WORDS: Mapping[OpKind, str] = {
+    "attention": "attend attend_backward",
+    "product": "_grouped_mm grouped_mm_fallback convolution convolution_backward addbmm addmv mv dot",
+    "reduction": "sum mean amax amin var var_mean std argmax argmin any all norm prod logsumexp max min"
+    " linalg_vector_norm nll_loss_forward",
+    "norm": "native_layer_norm _fused_rms_norm native_layer_norm_backward _fused_rms_norm_backward native_group_norm"
+    " native_group_norm_backward native_batch_norm",
+    "softmax": "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data",
+    "gather": "embedding index index_select gather _unsafe_index",
+    "scatter": "embedding_dense_backward index_put _index_put_impl _unsafe_index_put index_add index_copy scatter"
+    " scatter_add nll_loss_backward",
+    "sort": "sort topk argsort unique bincount histc cumsum nonzero",
+    "random": "native_dropout bernoulli rand randn randint rand_like",
+    "copy": "copy clone cat stack _to_copy repeat slice_backward select_backward constant_pad_nd roll flip"
+    " repeat_interleave split_with_sizes_copy",
+    "create": "zeros ones full arange zeros_like ones_like full_like new_zeros new_ones new_full empty_like new_empty"
+    " zero fill scalar_tensor eye",
+}
 KINDS: Mapping[str, OpKind] = {
-    **dict.fromkeys(("attend", "attend_backward"), "attention"),
-    **dict.fromkeys((*PRODUCT_OPERANDS, "_grouped_mm", "grouped_mm_fallback", "convolution", "addbmm"), "product"),
-    **dict.fromkeys(
-        ("sum", "mean", "amax", "amin", "var", "var_mean", "argmax", "argmin", "any", "all", "norm", "prod", "logsumexp",
-         "linalg_vector_norm", "nll_loss_forward", "max", "min"), "reduction",
-    ),
-    **dict.fromkeys(
-        ("native_layer_norm", "_fused_rms_norm", "native_layer_norm_backward", "_fused_rms_norm_backward",
-         "native_group_norm", "native_batch_norm"), "norm",
-    ),
-    **dict.fromkeys(
-        ("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"), "softmax",
-    ),
-    **dict.fromkeys(("embedding", "index", "index_select", "gather", "_unsafe_index", "take_along_dim"), "gather"),
-    **dict.fromkeys(
-        ("embedding_dense_backward", "index_put", "index_put_", "_index_put_impl_", "index_add", "index_add_", "scatter",
-         "scatter_", "scatter_add", "scatter_add_", "nll_loss_backward", "index_copy", "index_copy_", "_unsafe_index_put"),
-        "scatter",
-    ),
-    **dict.fromkeys(("sort", "topk", "argsort", "unique", "bincount", "histc", "cumsum", "nonzero"), "sort"),
-    **dict.fromkeys(("native_dropout", "bernoulli", "bernoulli_", "rand", "randn", "randint", "rand_like"), "random"),
-    **dict.fromkeys(
-        ("copy_", "clone", "cat", "stack", "_to_copy", "contiguous", "repeat", "slice_backward", "select_backward",
-         "constant_pad_nd", "repeat_interleave", "split_with_sizes_copy", "roll", "flip"), "copy",
-    ),
-    **dict.fromkeys(
-        ("zeros", "ones", "full", "arange", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full",
-         "empty_like", "new_empty", "zero_", "fill_", "scalar_tensor", "eye"), "create",
-    ),
-}  # fmt: skip
+    **dict.fromkeys(PRODUCT_OPERANDS, "product"),
+    **{word: kind for kind, words in _WORDS.items() for word in words.split()},
+}
 """Kinds of ops by name; what is not here is pointwise where every output has the size of its largest input."""
 OVERWRITES = frozenset({"zero_", "fill_", "copy_"})
 """Ops that write their first argument without reading it."""
@@ -175,7 +166,9 @@ class GraphRecorder(Recorder):
         made_storages = {storage[n] for n in made}
         read = {storage[n] for op in self.ops if op.phase == "backward" and op.kind != "view" for n in op.inputs}
         tensors = tuple(
-            replace(tensor, saved=True) if storage[tensor.id] in read & made_storages and tensor.alias_of < 0 else tensor
+            replace(tensor, saved=True)
+            if storage[tensor.id] in read & made_storages and tensor.alias_of < 0
+            else tensor
             for tensor in self.tensors
         )
         return OpGraph(name=name, source=f"torch {torch.__version__}", tensors=tensors, ops=tuple(self.ops))
@@ -258,7 +251,7 @@ _LIBRARY.impl("attend_backward", _attend_backward_shapes, "Meta")
 
 
 class _Attend(torch.autograd.Function):  # type: ignore[misc]
-    """Attention as one op forward, which saves its operands, its result and a number for each query, and one backward."""
+    """Attention as an op each way; the forward saves its operands, its result and a number for each query."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, q: Tensor, k: Tensor, v: Tensor, pairs: int, causal: bool) -> Tensor:
@@ -273,7 +266,9 @@ class _Attend(torch.autograd.Function):  # type: ignore[misc]
         return (*grads, None, None)
 
 
-def record_step(module: nn.Module, run: Callable[[GraphRecorder], Tensor | Sequence[Tensor]], inputs: object) -> GraphRecorder:
+def record_step(
+    module: nn.Module, run: Callable[[GraphRecorder], Tensor | Sequence[Tensor]], inputs: object
+) -> GraphRecorder:
     """A forward of a module on the meta device and the backward of what it returns, written down."""
     recorder = GraphRecorder(module)
     with torch.enable_grad(), follow_modules(module, recorder), attention_hooks(recorder), whole_recurrences():
