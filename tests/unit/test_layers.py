@@ -19,6 +19,7 @@ FLOORS = (
     ("models", "trace", "comm"),
     ("plan",),
     ("lowering", "cost"),
+    ("graph",),
     ("sim",),
     ("serving",),
     ("rl",),
@@ -30,7 +31,7 @@ LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
 ONLY_IN_APP = {"typer": {"cli"}, "rich": {"cli", "report"}}
 ONLY_WHERE_ARRAYS_ARE = {
     "numpy": {
-        *("core.arrays", "ir", "trace", "comm", "lowering", "cost", "sim", "serving", "rl", "calibrate"),
+        *("core.arrays", "ir", "trace", "comm", "lowering", "cost", "graph", "sim", "serving", "rl", "calibrate"),
         *("search", "report"),
         "runtime.token_files",  # memory-mapped, and packed where no torch is
     },
@@ -149,6 +150,7 @@ DOORS = {
     "cost": {"sim", "serving", "rl", "search", "targets", "report", "cli", "calibrate"},
     "serving": {"rl", "search", "calibrate", "targets", "report", "cli", "api.py", "run_api.py"},
     "rl": {"search", "calibrate", "targets", "report", "cli", "api.py", "run_api.py"},
+    "graph": {"sim", "calibrate", "search", "report", "cli", "api.py", "run_api.py"},
     "report": {"cli"},
 }
 """Rooms that others enter through their `__init__` alone, and who does."""
@@ -255,15 +257,15 @@ def test_rooms_with_a_door_are_entered_through_it(path: Path) -> None:
 
 
 def test_a_door_opens_to_what_it_names() -> None:
-    from ridgeline import comm, cost, report, runtime, serving, sim, trace
+    from ridgeline import comm, cost, graph, report, runtime, serving, sim, trace
 
     sides = [import_module(f"ridgeline.{room}.{side}") for room, names in SIDE_DOORS.items() for side in names]
     assert all(
         getattr(room, name) is not None
-        for room in (comm, cost, report, runtime, serving, sim, trace, *sides)
+        for room in (comm, cost, graph, report, runtime, serving, sim, trace, *sides)
         for name in room.__all__
     )
-    assert all(len(door.__all__) <= 24 for door in (comm, cost, report, runtime, serving, sim, trace, *sides))
+    assert all(len(door.__all__) <= 24 for door in (comm, cost, graph, report, runtime, serving, sim, trace, *sides))
     assert all(
         len(side.__all__) <= 12
         for side in sides
