@@ -246,7 +246,7 @@ def result_types(statement: Statement) -> list[ShapedType]:
     for arrow in ("->", " into ", " to "):
         if arrow in types:
             return shaped_types(types.rsplit(arrow, 1)[1])
-    if not types and (behind := shaped_types(statement.text.rpartition("->")[2])):
+    if not types and "->" in statement.text and (behind := shaped_types(statement.text.rpartition("->")[2])):
         return behind
     if not types and "outs(" in statement.text:
         return shaped_types(statement.text.rpartition("outs(")[2])

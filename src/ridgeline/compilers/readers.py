@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ridgeline.compilers import exported_program, hlo, mlir_programs, stablehlo
+from ridgeline.compilers import exported_program, hlo, mlir_programs, relax, stablehlo
 from ridgeline.compilers.program_source import ProgramSource, refuse_program
 from ridgeline.core.records import dataclass
 from ridgeline.ir.op_graph import OpGraph
@@ -21,6 +21,7 @@ class ProgramReader:
 
 
 READERS: tuple[ProgramReader, ...] = (
+    ProgramReader(name="TVM script", recognises=relax.recognises, read=relax.read),
     ProgramReader(name="torch.export", recognises=exported_program.recognises, read=exported_program.read),
     ProgramReader(name="HLO", recognises=hlo.recognises, read=hlo.read),
     ProgramReader(name="StableHLO", recognises=stablehlo.recognises, read=stablehlo.read),
