@@ -20,7 +20,7 @@ from ridgeline.ir.op_graph import (
 MOST_ELEMENTS = 10**15  # of one tensor: a petabyte is no tensor of a program
 MOST_RUNS = 10**9  # runs of an op inside loops
 MOST_NOTES = 12
-LOOKS_LIKE_WEIGHT = 4096  # elements of a constant from which it is a weight and no number
+LEAST_WEIGHT = 16  # elements of a constant with different numbers from which it is read as a weight is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

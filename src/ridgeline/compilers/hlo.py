@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ridgeline.compilers.build_graph import LOOKS_LIKE_WEIGHT, NO_FIGURES, GraphBuilder, OpFigures
+from ridgeline.compilers.build_graph import LEAST_WEIGHT, NO_FIGURES, GraphBuilder, OpFigures
 from ridgeline.compilers.contractions import ContractedDims, contraction_kernel, convolution_kernel, matmul_dims
 from ridgeline.compilers.hlo_text import ArrayShape, Computation, HloModule, Instruction, parse_hlo
 from ridgeline.compilers.op_kinds import COLLECTIVE_WORDS, op_kind
@@ -139,7 +139,7 @@ class _HloWalk:
             elements = self.builder.tensors[number].elements
             if elements == 1:
                 self.builder.generated.add(number)
-            elif elements >= LOOKS_LIKE_WEIGHT:
+            elif elements >= LEAST_WEIGHT:
                 self.builder.set_role(number, "weight", instruction.name)
         return pack(instruction, numbers)
 

@@ -23,7 +23,7 @@ _CONTINUES = re.compile(r"\s*(?:cond|do|reducer|attributes|else|ins|outs|dimensi
 _LOCATION = re.compile(r'\s*loc\((?:[^()"]|"[^"]*"|\((?:[^()"]|"[^"]*"|\([^()]*\))*\))*\)')
 _VALUE = re.compile(r"%[\w.$-]+(?:#\d+)?")
 _LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"')
-_SHAPED = re.compile(r"(tensor|vector|memref)<((?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*)>|!torch\.v?tensor<\[([^\]]*)\],\s*([\w!.<>]+)>")
+_SHAPED = re.compile(r"(tensor|vector|memref|memdesc|tensordesc)<((?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*)>|!torch\.v?tensor<\[([^\]]*)\],\s*([\w!.<>]+)>")
 _SCALAR = re.compile(r"!?[A-Za-z_][\w.]*(?:<[^<>]*(?:<[^<>]*>[^<>]*)*>)?")
 _ALIAS = re.compile(r"^\s*(#[\w.$-]+)\s*=\s*(.*)$")
 

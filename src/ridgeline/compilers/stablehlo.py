@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ridgeline.compilers.build_graph import LOOKS_LIKE_WEIGHT, GraphBuilder, OpFigures
+from ridgeline.compilers.build_graph import LEAST_WEIGHT, GraphBuilder, OpFigures
 from ridgeline.compilers.contractions import ContractedDims, contraction_kernel, convolution_kernel, matmul_dims
 from ridgeline.compilers.mlir_functions import (
     Walk, begin_function, bind_results, entry_of, function_name, functions_of, sharding_of,
@@ -82,7 +82,7 @@ def emit_constant(walk: Walk, statement: Statement) -> None:
     for tensor, name in zip(results, statement.results, strict=False):
         if is_splat:
             walk.builder.generated.add(tensor)
-        elif walk.builder.tensors[tensor].elements >= LOOKS_LIKE_WEIGHT:
+        elif walk.builder.tensors[tensor].elements >= LEAST_WEIGHT:
             walk.builder.set_role(tensor, "weight", name.lstrip("%"))
         if number is not None:
             walk.numbers[name] = float(number.group(1))
