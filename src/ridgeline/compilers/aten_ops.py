@@ -8,7 +8,11 @@ from types import MappingProxyType
 
 from ridgeline.compilers.build_graph import NO_FIGURES, GraphBuilder, OpFigures
 from ridgeline.compilers.contractions import (
-    ContractedDims, contraction_kernel, convolution_kernel, einsum_dims, matmul_dims,
+    ContractedDims,
+    contraction_kernel,
+    convolution_kernel,
+    einsum_dims,
+    matmul_dims,
 )  # fmt: skip
 from ridgeline.compilers.op_kinds import COLLECTIVE_WORDS, op_kind
 from ridgeline.core.records import dataclass

@@ -14,7 +14,15 @@ from ridgeline.compilers.program_source import MOST_OPS, MOST_RESULTS, refuse_pr
 from ridgeline.core.records import dataclass
 from ridgeline.ir.kernel import Kernel
 from ridgeline.ir.op_graph import (
-    FREE_KINDS, GraphFusion, GraphOp, GraphTensor, OpCollective, OpGraph, OpKind, TensorRole, traffic,
+    FREE_KINDS,
+    GraphFusion,
+    GraphOp,
+    GraphTensor,
+    OpCollective,
+    OpGraph,
+    OpKind,
+    TensorRole,
+    traffic,
 )  # fmt: skip
 
 MOST_ELEMENTS = 10**15  # of one tensor: a petabyte is no tensor of a program
@@ -95,7 +103,8 @@ class GraphBuilder:
         number = len(self.ops)
         self.ops.append(
             GraphOp(
-                id=number, name=name[:120], kind=kind, inputs=operands, outputs=tuple(outputs), module=self.module[:300],
+                id=number, name=name[:120], kind=kind, inputs=operands, outputs=tuple(outputs),
+                module=self.module[:300],
                 flops=figures.kernel.flops if figures.kernel is not None else figures.flops,
                 bytes_read=read if figures.touched is None else min(read, figures.touched),
                 bytes_written=written if figures.written is None else min(written, figures.written),
@@ -157,7 +166,8 @@ class GraphBuilder:
 
     def graph(self) -> OpGraph:
         """The graph that was read; fusions without ops are none."""
-        ops, fusions = self.ops, []
+        ops = self.ops
+        fusions: list[GraphFusion] = []
         places: dict[int, int] = {}
         for old, (name, members) in enumerate(self._fusions):
             if members:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ridgeline.compilers.occupancy import KernelResources
+from ridgeline.compilers.multiprocessor import KernelResources
 from ridgeline.compilers.program_source import refuse_program
 from ridgeline.core.units import BINARY
 
@@ -48,8 +48,7 @@ def read_cubin(path: Path) -> tuple[KernelResources, ...]:
         raise refuse_program(path, "no 64-bit ELF file of a sensible size", "a cubin", "write it with ptxas")
     sections = _sections(path, data)
     registers = {section.name[6:]: section.info >> 24 for section in sections if section.name.startswith(".text.")}
-    for kernel, number in _stated_registers(data, sections):
-        registers[kernel] = number
+    registers |= dict(_stated_registers(data, sections))
     shared = {part.name[11:]: part.size for part in sections if part.name.startswith(".nv.shared.")}
     return tuple(
         KernelResources(

@@ -42,14 +42,18 @@ def read(source: ProgramSource) -> OpGraph:
     try:
         document = finite_json(text)
     except (ValueError, RecursionError) as wrong:
-        raise refuse_program(source.path, f"JSON that cannot be read ({str(wrong)[:80]})", "what torch.export wrote") from None
+        raise refuse_program(
+            source.path, f"JSON that cannot be read ({str(wrong)[:80]})", "what torch.export wrote"
+        ) from None
     if not isinstance(document, dict):
         raise refuse_program(source.path, "a JSON list", "what torch.export wrote", "write it with torch.export.save")
     graph_module = table(document, "graph_module")
     graph = table(graph_module, "graph")
     version = document.get("torch_version")
     label = f"torch.export, torch {version}" if isinstance(version, str) else "torch.export"
-    reading = _Reading(GraphBuilder(source.path, label[:80]), table(graph, "tensor_values"), table(graph, "sym_int_values"))
+    reading = _Reading(
+        GraphBuilder(source.path, label[:80]), table(graph, "tensor_values"), table(graph, "sym_int_values")
+    )
     reading.roles(table(graph_module, "signature"))
     nodes = rows(graph, "nodes")
     if not nodes:
@@ -112,7 +116,9 @@ class _Reading:
             number = table(expression, "hint").get("as_int")
             self.builder.note(f"the size {str(expression.get('expr_str'))[:40]} is taken as {number}, as it was traced")
         if not isinstance(number, int) or not 0 <= number < 10**15:
-            raise self.builder.refuse(f"a size of {str(number)[:40]}", "a whole number", "export it with example inputs")
+            raise self.builder.refuse(
+                f"a size of {str(number)[:40]}", "a whole number", "export it with example inputs"
+            )
         return number
 
     def node(self, node: JsonMapping) -> None:

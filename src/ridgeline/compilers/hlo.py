@@ -26,7 +26,13 @@ NO_VALUE: Value = -1
 _SHARDING = re.compile(r"\bsharding=(\{(?:[^{}]|\{[^{}]*\})*\})")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _PIECES = ("dynamic-slice", "gather")
-_ANNOTATIONS = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "AllocateBuffer", "annotate_device_placement")
+_ANNOTATIONS = (
+    "Sharding",
+    "SPMDFullToShardShape",
+    "SPMDShardToFullShape",
+    "AllocateBuffer",
+    "annotate_device_placement",
+)
 
 
 def recognises(source: ProgramSource) -> bool:
@@ -83,13 +89,16 @@ class _HloWalk:
 
     def tensor(self, shape: ArrayShape, *, alias_of: int = -1, sharding: str = "", name: str = "") -> int:
         return self.builder.tensor(
-            shape.dims, shape.element, alias_of=alias_of, sharding=sharding, name=name, role="input" if name else "activation"
+            shape.dims,
+            shape.element,
+            alias_of=alias_of,
+            sharding=sharding,
+            name=name,
+            role="input" if name else "activation",
         )
 
     def callee(self, instruction: Instruction, *keys: str) -> Computation | None:
-        return next(
-            (found for key in keys if (found := self.module.computations.get(instruction.called(key)))), None
-        )
+        return next((found for key in keys if (found := self.module.computations.get(instruction.called(key)))), None)
 
     def _emit(self, instruction: Instruction, given: Sequence[Value] | None) -> Value:
         """One instruction, and the value it stands for."""
@@ -129,9 +138,7 @@ class _HloWalk:
         words = sharding.group(1) if sharding else ""
         name = _OP_NAME.search(instruction.attributes)
         label = name.group(1) if name else instruction.name
-        return pack(
-            instruction, [self.tensor(shape, sharding=words, name=label) for shape in instruction.arrays]
-        )
+        return pack(instruction, [self.tensor(shape, sharding=words, name=label) for shape in instruction.arrays])
 
     def _constant(self, instruction: Instruction) -> Value:
         numbers = [self.builder.tensor(shape.dims, shape.element, role="constant") for shape in instruction.arrays]
@@ -213,7 +220,9 @@ class _HloWalk:
         kernel, name = None, f"custom-call {target}"
         if any(word in target.lower() for word in ("gemm", "matmul", "dot")) and len(inputs) >= 2 and outputs:
             left, right, result = (self.builder.tensors[number] for number in (*inputs[:2], outputs[0]))
-            kernel = contraction_kernel(left, right, result, library_dims(instruction.attributes, left.shape, right.shape))
+            kernel = contraction_kernel(
+                left, right, result, library_dims(instruction.attributes, left.shape, right.shape)
+            )
         kind: OpKind = "product" if kernel is not None else op_kind(target.lower())
         self.builder.op(name, kind, inputs, outputs, OpFigures(kernel=kernel))
         return pack(instruction, outputs)
@@ -333,13 +342,18 @@ def rank_groups(attributes: str) -> tuple[int, tuple[tuple[int, ...], ...]]:
 
 
 def library_dims(attributes: str, left: tuple[int, ...], right: tuple[int, ...]) -> ContractedDims:
-    """Contracted dims of a library's product, from its configuration; as frameworks write products where it has none."""
+    """Contracted dims of a library's product, from its configuration, else as frameworks write products."""
     start = attributes.find('"dot_dimension_numbers":')
     if start < 0:
         return matmul_dims(left, right)
     try:
         table, _ = json.JSONDecoder().raw_decode(attributes[start + len('"dot_dimension_numbers":') :].lstrip())
-        names = ("lhs_contracting_dimensions", "rhs_contracting_dimensions", "lhs_batch_dimensions", "rhs_batch_dimensions")
+        names = (
+            "lhs_contracting_dimensions",
+            "rhs_contracting_dimensions",
+            "lhs_batch_dimensions",
+            "rhs_batch_dimensions",
+        )
         dims = [tuple(int(str(dim)[:9]) for dim in table.get(name, ())) for name in names]
     except (ValueError, TypeError, AttributeError, RecursionError):
         return matmul_dims(left, right)

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 from ridgeline.compilers.build_graph import NO_FIGURES, OpFigures
 from ridgeline.compilers.contractions import (
-    ContractedDims, contraction_kernel, convolution_kernel, matmul_dims, product_of_sizes,
+    contraction_kernel,
+    convolution_kernel,
+    matmul_dims,
+    product_of_sizes,
 )  # fmt: skip
 from ridgeline.compilers.mlir_functions import Walk, arguments_of, bind_results, closing_bracket, split_brackets
 from ridgeline.compilers.mlir_text import Statement, result_types, shaped_types
@@ -54,7 +58,9 @@ def emit_linalg(walk: Walk, statement: Statement) -> None:
     if kind == "view" and inputs and outputs:
         walk.builder.set_alias(outputs[0], inputs[0])
     if kind == "product" and kernel is None:
-        walk.builder.note(f"the sizes of {statement.name} in line {statement.line} are not understood: no flops counted")
+        walk.builder.note(
+            f"the sizes of {statement.name} in line {statement.line} are not understood: no flops counted"
+        )
     figures = OpFigures(kernel=kernel) if kernel is not None else NO_FIGURES
     if kind == "gather" and outputs:
         figures = OpFigures(touched=sum(walk.builder.tensors[tensor].bytes for tensor in (*inputs, *outputs)))
@@ -85,9 +91,7 @@ def values_in(text: str, key: str) -> list[str]:
     return re.findall(r"%[\w.$-]+(?:#\d+)?", text[start : closing_bracket(text, start + len(key))])
 
 
-def generic_work(
-    walk: Walk, statement: Statement, inputs: Sequence[int], output: int
-) -> tuple[OpKind, Kernel | None]:
+def generic_work(walk: Walk, statement: Statement, inputs: Sequence[int], output: int) -> tuple[OpKind, Kernel | None]:
     """What a generic does: its kind, and the product that it is."""
     body = [inner for region in statement.regions for inner in region]
     words = [inner.name for inner in body if not inner.name.endswith(".yield")]
@@ -104,7 +108,10 @@ def generic_work(
         return "reduction", None
     if not words:
         return "copy", None
-    if all(word in ("linalg.index", "arith.index_cast", "arith.constant", "arith.sitofp") for word in words) and not inputs:
+    if (
+        all(word in ("linalg.index", "arith.index_cast", "arith.constant", "arith.sitofp") for word in words)
+        and not inputs
+    ):
         return "create", None
     return "pointwise", None
 
@@ -157,19 +164,9 @@ def _named_product(walk: Walk, statement: Statement, word: str, numbers: tuple[i
         return mapped_product(walk, maps, iterators, numbers)
     plain = matmul_dims(left.shape, right.shape)
     if word in _TRANSPOSED_RIGHT:
-        return contraction_kernel(
-            left, right, result,
-            ContractedDims(
-                left=plain.left, right=(len(right.shape) - 1,), left_batch=plain.left_batch, right_batch=plain.right_batch
-            ),
-        )  # fmt: skip
+        plain = replace(plain, right=(len(right.shape) - 1,))
     if word in _TRANSPOSED_LEFT:
-        return contraction_kernel(
-            left, right, result,
-            ContractedDims(
-                left=(len(left.shape) - 2,), right=plain.right, left_batch=plain.left_batch, right_batch=plain.right_batch
-            ),
-        )  # fmt: skip
+        plain = replace(plain, left=(len(left.shape) - 2,))
     return contraction_kernel(left, right, result, plain)
 
 
@@ -179,7 +176,9 @@ def _convolution(walk: Walk, word: str, numbers: tuple[int, int, int]) -> Kernel
     if word.startswith("depthwise"):
         window = prod(weights.shape[-2:]) if "chw" in word else prod(weights.shape[:2])
         return product_of_sizes((1, prod(result.shape), 1, window), (image, weights, result))
-    return convolution_kernel(image, weights, result, 0 if word.endswith(("fchw", "fcw", "fchw_q")) else len(weights.shape) - 1)
+    return convolution_kernel(
+        image, weights, result, 0 if word.endswith(("fchw", "fcw", "fchw_q")) else len(weights.shape) - 1
+    )
 
 
 def emit_tensor(walk: Walk, statement: Statement) -> None:
@@ -238,10 +237,14 @@ def _dispatch(walk: Walk, statement: Statement) -> None:
     entry = re.search(r"@([\w.$-]+)::@([\w.$-]+)", statement.text)
     callee = walk.functions.get(entry.group(2)) if entry else None
     start = statement.text.find("(", entry.end() if entry else 0)
-    names = [part.strip() for part in split_brackets(statement.text[start + 1 : closing_bracket(statement.text, start)])]
+    names = [
+        part.strip() for part in split_brackets(statement.text[start + 1 : closing_bracket(statement.text, start)])
+    ]
     given = [walk.values.get(name, -1) for name in names]
     if callee is None or not callee.regions:
-        walk.builder.op("flow.dispatch", "unknown", [number for number in given if number >= 0], walk.results(statement))
+        walk.builder.op(
+            "flow.dispatch", "unknown", [number for number in given if number >= 0], walk.results(statement)
+        )
         return
     walk.builder.begin_fusion(entry.group(2) if entry else "dispatch")
     outer, walk.stored = walk.stored, {}

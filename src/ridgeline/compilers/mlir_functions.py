@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 
 from ridgeline.compilers.build_graph import GraphBuilder
 from ridgeline.compilers.mlir_text import (
-    MlirModule, ShapedType, Statement, result_types, shaped_types, split_types,
+    MlirModule,
+    ShapedType,
+    Statement,
+    result_types,
+    shaped_types,
+    split_types,
 )  # fmt: skip
 from ridgeline.ir.op_graph import TensorRole
 
@@ -26,7 +31,9 @@ RETURNS = frozenset(
 )  # fmt: skip
 CALLS = frozenset({"call", "func.call", "util.call", "tt.call", "torch.call"})
 _FUNCTION = re.compile(r"@([\w.$-]+|\"[^\"]+\")")
-_SHARDING = re.compile(r'(?:mhlo|stablehlo)\.sharding\s*=\s*"([^"]*)"|sdy\.sharding\s*=\s*#sdy\.sharding(<[^>]*(?:\[[^\]]*\][^>]*)*>)')
+_SHARDING = re.compile(
+    r'(?:mhlo|stablehlo)\.sharding\s*=\s*"([^"]*)"|sdy\.sharding\s*=\s*#sdy\.sharding(<[^>]*(?:\[[^\]]*\][^>]*)*>)'
+)
 _ARGUMENT = re.compile(r"(%[\w.$-]+)\s*:")
 
 Values = dict[str, int]
@@ -69,7 +76,8 @@ class Walk:
         return numbers
 
     def tensor(
-        self, type_: ShapedType, *, role: TensorRole = "activation", name: str = "", alias_of: int = -1, sharding: str = ""
+        self, type_: ShapedType, *, role: TensorRole = "activation", name: str = "", alias_of: int = -1,
+        sharding: str = "",
     ) -> int:  # fmt: skip
         """A tensor of a type; an open dim is refused, because nothing can be counted with it."""
         if any(dim < 0 for dim in type_.shape):

@@ -19,11 +19,15 @@ LONGEST_HEAD = 200_000  # characters of a statement that are looked at: constant
 _RESULTS = re.compile(r"\s*((?:%[\w.$#-]+(?::\d+)?)(?:\s*,\s*%[\w.$#-]+(?::\d+)?)*)\s*=\s*")
 _NAME = re.compile(r'"?([A-Za-z_][\w.$-]*)"?')
 _BLOCK = re.compile(r"\s*\^[\w.$-]+\s*(?:\((.*)\))?\s*:")
-_CONTINUES = re.compile(r"\s*(?:cond|do|reducer|attributes|else|ins|outs|dimensions|permutation|->|:|,|\(|\)|<|>|\{|combiner)")
+_CONTINUES = re.compile(
+    r"\s*(?:cond|do|reducer|attributes|else|ins|outs|dimensions|permutation|->|:|,|\(|\)|<|>|\{|combiner)"
+)
 _LOCATION = re.compile(r'\s*loc\((?:[^()"]|"[^"]*"|\((?:[^()"]|"[^"]*"|\([^()]*\))*\))*\)')
 _VALUE = re.compile(r"%[\w.$-]+(?:#\d+)?")
 _LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"')
-_SHAPED = re.compile(r"(tensor|vector|memref|memdesc|tensordesc)<((?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*)>|!torch\.v?tensor<\[([^\]]*)\],\s*([\w!.<>]+)>")
+_SHAPED = re.compile(
+    r"(tensor|vector|memref|memdesc|tensordesc)<((?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*)>|!torch\.v?tensor<\[([^\]]*)\],\s*([\w!.<>]+)>"
+)
 _SCALAR = re.compile(r"!?[A-Za-z_][\w.]*(?:<[^<>]*(?:<[^<>]*>[^<>]*)*>)?")
 _ALIAS = re.compile(r"^\s*(#[\w.$-]+)\s*=\s*(.*)$")
 
@@ -164,7 +168,9 @@ def _result_names(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _open_region(source: ProgramSource, stack: list[tuple[Statement, list[Statement]]], owner: Statement, line: int) -> None:
+def _open_region(
+    source: ProgramSource, stack: list[tuple[Statement, list[Statement]]], owner: Statement, line: int
+) -> None:
     if len(stack) >= DEEPEST:
         raise refuse_program(source.path, "deeper nesting", f"at most {DEEPEST} regions in each other", "", line)
     region: list[Statement] = []

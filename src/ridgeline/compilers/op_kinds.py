@@ -26,13 +26,16 @@ _WORDS: Mapping[OpKind, str] = {
         population_count pow power prelu quantize dequantize real reciprocal rem remainder remf remsi relu relu6 rescale
         round round_nearest_afz round_nearest_even roundeven rsqrt rsub select select_n selu shift_left
         shift_right_arithmetic shift_right_logical sigmoid sign silu silu_backward sin sinh sitofp fptosi uitofp
-        softplus sqrt square stochastic_convert sub subf subi subtract swish tan tanh threshold_backward to to_copy _to_copy trunc
+        softplus sqrt square stochastic_convert sub subf subi subtract swish tan tanh threshold_backward to to_copy
+        _to_copy trunc
         truncf trunci type type_as uniform_quantize uniform_dequantize where xor xori astype reduce_precision
         gelu_backward tanh_backward sigmoid_backward native_dropout_backward fill_ zero_ mul_ sub_ div_ relu_ masked
         """,
     "reduction": """
-        all amax amin any argmax argmin avg_pool avg_pool2d avg_pool3d count_nonzero cumprod cumsum cumsum_ logsumexp max
-        max_pool max_pool2d max_pool2d_with_indices max_pool3d mean median min mode nll_loss nll_loss_forward cross_entropy_loss
+        all amax amin any argmax argmin avg_pool avg_pool2d avg_pool3d count_nonzero cumprod cumsum cumsum_ logsumexp
+        max
+        max_pool max_pool2d max_pool2d_with_indices max_pool3d mean median min mode nll_loss nll_loss_forward
+        cross_entropy_loss
         nll_loss_backward norm linalg_vector_norm pooling prod reduce reduce_all reduce_any reduce_max reduce_min
         reduce_product reduce_prod reduce_sum reduce_window scan select_and_scatter std sum sum_pool var var_mean
         variance adaptive_avg_pool2d _adaptive_avg_pool2d generic_reduction
@@ -42,7 +45,9 @@ _WORDS: Mapping[OpKind, str] = {
         native_batch_norm _native_batch_norm_legit native_group_norm native_layer_norm native_layer_norm_backward
         rms_norm _fused_rms_norm _fused_rms_norm_backward rmsnorm fused_layer_norm _native_batch_norm_legit_no_training
         """,
-    "softmax": "_log_softmax _log_softmax_backward_data _safe_softmax _softmax _softmax_backward_data log_softmax softmax",
+    "softmax": """
+        _log_softmax _log_softmax_backward_data _safe_softmax _softmax _softmax_backward_data log_softmax softmax
+        """,
     "gather": """
         dynamic_gather dynamic_slice embedding gather gather_nd gather_elements index index_select take take_along_dim
         take_along_axis slice_scatter_source one_hot
@@ -58,16 +63,19 @@ _WORDS: Mapping[OpKind, str] = {
         """,
     "copy": """
         cat clone concat concatenate constant_pad_nd contiguous copy copy_ flip im2col pack pad permute_dims
-        repeat repeat_interleave reverse roll stack strided_slice tile transpose unpack copy_start copy_done pad_sequence
+        repeat repeat_interleave reverse roll stack strided_slice tile transpose unpack copy_start copy_done
         insert_slice layout_transform matrix_transpose fft tril triu bitcast_convert_copy tensor_parallel_copy
         """,
     "view": """
         _assert_tensor_metadata _unsafe_view alias annotate.sharding as_strided bitcast bitcast_convert broadcast_in_dim
-        broadcast_to chunk collapse_shape custom_type_cast detach detach_ dynamic_broadcast_in_dim dynamic_reshape expand
+        broadcast_to chunk collapse_shape custom_type_cast detach detach_ dynamic_broadcast_in_dim dynamic_reshape
+        expand
         expand_dims expand_shape extract_slice flatten getitem get_tuple_element identity lift_fresh_copy lift_fresh
-        movedim narrow numpy_T opt-barrier optimization_barrier permute reshape select_int sharding_constraint slice split
+        movedim narrow numpy_T opt-barrier optimization_barrier permute reshape select_int sharding_constraint slice
+        split
         split_with_sizes squeeze swapaxes t tuple unbind unflatten unsafe_chunk unsqueeze view view_as broadcast
-        moveaxis size sym_size set_dimension_size get_dimension_size after_all add_dependency domain partition_id replica_id
+        moveaxis size sym_size set_dimension_size get_dimension_size after_all add_dependency domain partition_id
+        replica_id
         memory_effect
         """,
     "create": """
@@ -75,7 +83,9 @@ _WORDS: Mapping[OpKind, str] = {
         new_empty new_full new_ones new_zeros ones ones_like scalar_tensor zeros zeros_like tensor_literal literal
         """,
 }  # fmt: skip
-KIND_OF: Mapping[str, OpKind] = MappingProxyType({word: kind for kind, words in _WORDS.items() for word in words.split()})
+KIND_OF: Mapping[str, OpKind] = MappingProxyType(
+    {word: kind for kind, words in _WORDS.items() for word in words.split()}
+)
 COLLECTIVE_WORDS: Mapping[str, str] = MappingProxyType(
     {
         "all_reduce": "all-reduce", "all_gather": "all-gather", "reduce_scatter": "reduce-scatter",

@@ -6,7 +6,6 @@ import zipfile
 from pathlib import Path
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.core.files import read_text
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
 
@@ -29,14 +28,6 @@ class ProgramSource:
     text: str
     head: str
 
-    @classmethod
-    def of(cls, path: Path) -> ProgramSource:
-        """The source of a file; an archive is opened by the reader that knows its members."""
-        if path.is_file() and zipfile.is_zipfile(path):
-            return cls(path=path, text="", head="\n".join(archive_members(path)))
-        text = read_text(path, MOST_TEXT)
-        return cls(path=path, text=text, head=text[:HEAD])
-
 
 def archive_members(path: Path) -> tuple[str, ...]:
     """Names of the members of an archive."""
@@ -44,7 +35,9 @@ def archive_members(path: Path) -> tuple[str, ...]:
         with zipfile.ZipFile(path) as archive:
             return tuple(archive.namelist()[:100_000])
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as wrong:
-        raise refuse_program(path, f"a damaged archive ({str(wrong)[:80]})", "a whole archive", "copy it again") from None
+        raise refuse_program(
+            path, f"a damaged archive ({str(wrong)[:80]})", "a whole archive", "copy it again"
+        ) from None
 
 
 def archive_text(path: Path, member: str) -> str:

@@ -16,7 +16,13 @@ from ridgeline.compilers.mlir_text import ShapedType
 from ridgeline.compilers.op_kinds import COLLECTIVE_WORDS, op_kind
 from ridgeline.compilers.program_source import ProgramSource
 from ridgeline.compilers.script_syntax import (
-    decorator_words, dotted, keyword_of, parse_script, statements_below, tensor_types, text_of,
+    decorator_words,
+    dotted,
+    keyword_of,
+    parse_script,
+    statements_below,
+    tensor_types,
+    text_of,
 )  # fmt: skip
 from ridgeline.compilers.tensor_ir import TirFunction, emit_function, read_function
 from ridgeline.ir.op_graph import OpGraph
@@ -24,7 +30,17 @@ from ridgeline.ir.op_graph import OpGraph
 DEEPEST_CALLS = 48
 MOST_VISITS = 400_000
 Value = int | tuple["Value", ...]
-_QUIET = ("R.output", "R.func_attr", "R.shape", "R.prim_value", "R.str", "R.dtype", "R.assert_op", "R.vm.kill_object", "R.memory.kill_tensor")
+_QUIET = (
+    "R.output",
+    "R.func_attr",
+    "R.shape",
+    "R.prim_value",
+    "R.str",
+    "R.dtype",
+    "R.assert_op",
+    "R.vm.kill_object",
+    "R.memory.kill_tensor",
+)
 _LIBRARY = ("R.call_dps_packed", "R.call_packed", "R.call_pure_packed", "R.call_inplace_packed", "R.call_tir_inplace")
 
 
@@ -71,7 +87,9 @@ class _RelaxWalk:
     def tensor(self, type_: ShapedType, name: str = "") -> int:
         if any(size < 0 for size in type_.shape):
             given = f"a tensor{' ' + name if name else ''} with a symbolic size"
-            raise self.builder.refuse(given, "sizes that are numbers", "bind them with relax.transform.BindSymbolicVars")
+            raise self.builder.refuse(
+                given, "sizes that are numbers", "bind them with relax.transform.BindSymbolicVars"
+            )
         return self.builder.tensor(type_.shape, type_.element, role="input" if name else "activation", name=name)
 
     def enter(self, function: ast.FunctionDef, given: list[Value]) -> Value:
@@ -133,7 +151,9 @@ class _RelaxWalk:
         if word in _QUIET:
             return ()
         if word == "R.const":
-            number = self.builder.tensor((), text_of(node.args[1]) if len(node.args) > 1 else "float32", role="constant")
+            number = self.builder.tensor(
+                (), text_of(node.args[1]) if len(node.args) > 1 else "float32", role="constant"
+            )
             self.builder.generated.add(number)
             return number
         if word in ("R.tuple", "R.match_cast", "R.stop_lift_params", "R.builtin.stop_lift_params"):
@@ -165,7 +185,7 @@ class _RelaxWalk:
     def _call_below(self, node: ast.Call, word: str, depth: int) -> Value:
         """A call of a TIR function, whose blocks are emitted, or of a library, which is unknown but for its bytes."""
         given = self.value(node.args[1], None, depth + 1) if len(node.args) > 1 else ()
-        inputs = list(given) if isinstance(given, tuple) else [given]
+        inputs: list[Value] = list(given) if isinstance(given, tuple) else [given]
         types = tensor_types(keyword_of(node, "out_ty", "out_sinfo", "sinfo_args"))
         types = types or [type_ for part in node.args[2:] for type_ in tensor_types(part)]
         outputs = [self.tensor(type_) for type_ in types]
@@ -202,7 +222,9 @@ class _RelaxWalk:
             if inputs:
                 self.builder.note(f"the result of {word[:60]} has no type: it is left out")
             return ()
-        words = {"equation": text_of(node.args[1]) if len(node.args) > 1 else ""} if name == "einsum" else {}
+        words: dict[str, object] = (
+            {"equation": text_of(node.args[1]) if len(node.args) > 1 else ""} if name == "einsum" else {}
+        )
         if name in COLLECTIVE_WORDS or word.startswith("R.ccl."):
             words = {}
         if "attention" in name:

@@ -94,7 +94,12 @@ def tensor_types(node: ast.expr | None) -> list[ShapedType]:
         part = stack.pop()
         if isinstance(part, (ast.Tuple, ast.List)):
             stack.extend(reversed(part.elts))
-        elif isinstance(part, ast.Call) and dotted(part.func).rsplit(".", 1)[-1] in ("Tensor", "Buffer", "DTensor", "match_buffer"):
+        elif isinstance(part, ast.Call) and dotted(part.func).rsplit(".", 1)[-1] in (
+            "Tensor",
+            "Buffer",
+            "DTensor",
+            "match_buffer",
+        ):
             shape = next((sizes for argument in part.args if (sizes := sizes_of(argument)) is not None), None)
             words = [text for argument in part.args if (text := text_of(argument))]
             dtype = text_of(keyword_of(part, "dtype")) or (words[0] if words else "float32")

@@ -11,9 +11,15 @@ import re
 from ridgeline.compilers.build_graph import LEAST_WEIGHT, GraphBuilder, OpFigures
 from ridgeline.compilers.contractions import ContractedDims, contraction_kernel, convolution_kernel, matmul_dims
 from ridgeline.compilers.mlir_functions import (
-    Walk, begin_function, bind_results, entry_of, function_name, functions_of, sharding_of,
+    Walk,
+    begin_function,
+    bind_results,
+    entry_of,
+    function_name,
+    functions_of,
+    sharding_of,
 )  # fmt: skip
-from ridgeline.compilers.mlir_text import Statement, bracketed_numbers, parse_mlir
+from ridgeline.compilers.mlir_text import Statement, bracketed_numbers, parse_mlir, shaped_types
 from ridgeline.compilers.op_kinds import COLLECTIVE_WORDS, op_kind
 from ridgeline.compilers.program_source import ProgramSource
 from ridgeline.ir.op_graph import OpCollective, OpGraph
@@ -24,7 +30,13 @@ _NUMBER = re.compile(r"dense<(-?\d{1,18}(?:\.\d*)?(?:[eE][-+]?\d{1,3})?)>")
 _GROUPS = re.compile(r"replica_groups\s*=\s*dense<(\[\[.*?\]\]|\d+)>\s*:\s*tensor<(\d+)x(\d+)xi64>")
 _INITIAL = re.compile(r"(%[\w.$-]+)\s*=\s*(%[\w.$-]+(?:#\d+)?)")
 _LIBRARY_PRODUCTS = ("gemm", "matmul")
-_ANNOTATIONS = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement", "LayoutConstraint")
+_ANNOTATIONS = (
+    "Sharding",
+    "SPMDFullToShardShape",
+    "SPMDShardToFullShape",
+    "annotate_device_placement",
+    "LayoutConstraint",
+)
 _PIECES = {"dynamic_slice", "gather", "dynamic_gather", "torch_index_select"}
 _UPDATES = {"dynamic_update_slice": 1, "scatter": 2}
 
@@ -120,7 +132,9 @@ def _product(walk: Walk, statement: Statement, word: str) -> None:
         else:
             kernel = contraction_kernel(left, right, result, _dims(statement, left.shape, right.shape, word))
     if kernel is None:
-        walk.builder.note(f"the sizes of {statement.name} in line {statement.line} are not understood: no flops counted")
+        walk.builder.note(
+            f"the sizes of {statement.name} in line {statement.line} are not understood: no flops counted"
+        )
     walk.builder.op(statement.name, "product", inputs, outputs, OpFigures(kernel=kernel))
 
 
@@ -146,18 +160,20 @@ def _dims(statement: Statement, left: tuple[int, ...], right: tuple[int, ...], w
 
 def _collective(walk: Walk, statement: Statement, word: str) -> None:
     inputs, outputs = walk.operands(statement), walk.results(statement)
-    collective = OpCollective(kind=COLLECTIVE_WORDS[word], **_ranks(statement.text))
+    ranks, groups = _ranks(statement.text)
+    collective = OpCollective(kind=COLLECTIVE_WORDS[word], ranks=ranks, groups=groups)
     walk.builder.op(statement.name, "collective", inputs, outputs, OpFigures(collective=collective))
 
 
-def _ranks(text: str) -> dict[str, object]:
+def _ranks(text: str) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    """Ranks of a group, and the groups where the text lists them."""
     match = _GROUPS.search(text)
     if match is None:
         pairs = re.search(r"source_target_pairs\s*=\s*dense<[^>]*>\s*:\s*tensor<(\d{1,9})x2xi64>", text)
-        return {"ranks": int(pairs.group(1))} if pairs else {}
+        return (int(pairs.group(1)) if pairs else 0), ()
     rows = re.findall(r"\[([\d, ]+)\]", match.group(1))
     groups = tuple(tuple(int(rank) for rank in re.findall(r"\d{1,9}", row)) for row in rows[:4096])
-    return {"ranks": int(match.group(3)), "groups": groups}
+    return int(match.group(3)), groups
 
 
 def _constraint(walk: Walk, statement: Statement) -> None:
@@ -200,20 +216,14 @@ def _manual(walk: Walk, statement: Statement) -> None:
     """A body that every rank runs on its own part: shapes inside are those of one rank."""
     if not statement.regions:
         return
-    names = re.findall(r"(%[\w.$-]+)\s*:\s*tensor", statement.text)
-    for name, types in zip(names, _block_types(statement.text), strict=False):
-        walk.values[name] = walk.tensor(types, role="input", name=name.lstrip("%"))
+    for name, text in re.findall(r"(%[\w.$-]+)\s*:\s*(tensor<[^%]*)", statement.text):
+        for type_ in shaped_types(text)[:1]:
+            walk.values[name] = walk.tensor(type_, role="input", name=name.lstrip("%"))
     walk.inside(statement.regions[0], statement.line)
     outputs = walk.results(statement)
     walk.builder.note("shapes inside a manual computation are those of one rank")
     for tensor in outputs:
         walk.builder.generated.add(tensor)
-
-
-def _block_types(text: str) -> list[object]:
-    from ridgeline.compilers.mlir_text import shaped_types
-
-    return [shaped_types(piece)[0] for piece in re.findall(r"%[\w.$-]+\s*:\s*(tensor<[^%]*)", text) if shaped_types(piece)]
 
 
 def _while(walk: Walk, statement: Statement) -> None:

@@ -15,7 +15,13 @@ from ridgeline.compilers.build_graph import NO_FIGURES, GraphBuilder, OpFigures
 from ridgeline.compilers.contractions import product_of_sizes
 from ridgeline.compilers.mlir_text import ShapedType
 from ridgeline.compilers.script_syntax import (
-    DEEPEST_BLOCK, dotted, keyword_of, sizes_of, tensor_types, text_of, whole_number,
+    DEEPEST_BLOCK,
+    dotted,
+    keyword_of,
+    sizes_of,
+    tensor_types,
+    text_of,
+    whole_number,
 )  # fmt: skip
 from ridgeline.ir.op_graph import OpKind
 
@@ -39,49 +45,57 @@ class TirBlock:
 
 @dataclass(slots=True)
 class TirFunction:
-    """A function: buffers by name, the parameters among them in order, and its blocks."""
+    """A function: buffers by name, the parameters among them in order, and its blocks.
+
+    handles   the buffer of each parameter that is a bare pointer
+    """
 
     name: str
     parameters: list[str] = field(default_factory=list)
     buffers: dict[str, ShapedType] = field(default_factory=dict)
     blocks: list[TirBlock] = field(default_factory=list)
+    handles: dict[str, str] = field(default_factory=dict)
 
 
 def read_function(function: ast.FunctionDef) -> TirFunction:
     """The buffers and blocks of a function of TIR."""
     result = TirFunction(name=function.name)
-    handles: dict[str, str] = {}
     for argument in function.args.args:
         types = tensor_types(argument.annotation)
         result.parameters.append(argument.arg)
         if types:
             result.buffers[argument.arg] = types[0]
-    _scan(function.body, {}, result, handles, 0)
-    result.parameters = [handles.get(name, name) for name in result.parameters]
+    _scan(result, function.body, {}, 0)
+    result.parameters = [result.handles.get(name, name) for name in result.parameters]
     return result
 
 
-def _scan(body: list[ast.stmt], loops: dict[str, int], result: TirFunction, handles: dict[str, str], depth: int) -> None:
+def _scan(result: TirFunction, body: list[ast.stmt], loops: Mapping[str, int], depth: int) -> None:
     """Walk statements with the loops around them."""
     if depth > DEEPEST_BLOCK:
         return
     for statement in body:
         if isinstance(statement, ast.For):
-            _scan(statement.body, loops | _extents(statement), result, handles, depth + 1)
+            _scan(result, statement.body, {**loops, **_extents(statement)}, depth + 1)
         elif isinstance(statement, ast.With):
-            call = statement.items[0].context_expr
-            word = dotted(call.func).rsplit(".", 1)[-1] if isinstance(call, ast.Call) else ""
-            if word in BLOCKS and isinstance(call, ast.Call):
-                block = TirBlock(text_of(call.args[0]) if call.args else "block")
-                _scan_block(statement.body, loops, block, result, handles, depth + 1)
-                if block.stores:
-                    result.blocks.append(block)
-            elif word != "init":
-                _scan(statement.body, loops, result, handles, depth + 1)
+            _scan_with(result, statement, loops, depth)
         elif isinstance(statement, ast.If):
-            _scan([*statement.body, *statement.orelse], loops, result, handles, depth + 1)
+            _scan(result, [*statement.body, *statement.orelse], loops, depth + 1)
         elif isinstance(statement, ast.Assign):
-            _allocation(statement, result, handles)
+            _note_allocation(result, statement)
+
+
+def _scan_with(result: TirFunction, statement: ast.With, loops: Mapping[str, int], depth: int) -> None:
+    """A block, or what stands around some; an initialisation is none."""
+    call = statement.items[0].context_expr
+    word = dotted(call.func).rsplit(".", 1)[-1] if isinstance(call, ast.Call) else ""
+    if word in BLOCKS and isinstance(call, ast.Call):
+        block = TirBlock(text_of(call.args[0]) if call.args else "block")
+        _scan_block(result, block, statement.body, loops, depth + 1)
+        if block.stores:
+            result.blocks.append(block)
+    elif word != "init":
+        _scan(result, statement.body, loops, depth + 1)
 
 
 def _extents(loop: ast.For) -> dict[str, int]:
@@ -97,29 +111,30 @@ def _extents(loop: ast.For) -> dict[str, int]:
 
 
 def _scan_block(
-    body: list[ast.stmt], loops: Mapping[str, int], block: TirBlock, result: TirFunction, handles: dict[str, str], depth: int
-) -> None:  # fmt: skip
+    result: TirFunction, block: TirBlock, body: list[ast.stmt], loops: Mapping[str, int], depth: int
+) -> None:
     """The axes and stores of a block; blocks inside it are blocks of their own."""
     if depth > DEEPEST_BLOCK:
         return
     for statement in body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call) and _axes(statement, loops, block):
-            continue
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Subscript):
-            block.stores.append((statement.targets[0], statement.value))
-        elif isinstance(statement, ast.Assign):
-            _allocation(statement, result, handles)
-        elif isinstance(statement, (ast.For, ast.If)):
-            inner = dict(loops) | (_extents(statement) if isinstance(statement, ast.For) else {})
-            if any(isinstance(part, ast.With) for part in statement.body):
-                _scan([statement], inner, result, handles, depth + 1)
+        if isinstance(statement, ast.Assign):
+            if _note_axes(block, statement, loops):
+                continue
+            if isinstance(statement.targets[0], ast.Subscript):
+                block.stores.append((statement.targets[0], statement.value))
             else:
-                _scan_block(statement.body, inner, block, result, handles, depth + 1)
+                _note_allocation(result, statement)
+        elif isinstance(statement, (ast.For, ast.If)):
+            inner = {**loops, **(_extents(statement) if isinstance(statement, ast.For) else {})}
+            if any(isinstance(part, ast.With) for part in statement.body):
+                _scan(result, [statement], inner, depth + 1)
+            else:
+                _scan_block(result, block, statement.body, inner, depth + 1)
         elif isinstance(statement, ast.With):
-            _scan([statement], dict(loops), result, handles, depth + 1)
+            _scan(result, [statement], loops, depth + 1)
 
 
-def _axes(statement: ast.Assign, loops: Mapping[str, int], block: TirBlock) -> bool:
+def _note_axes(block: TirBlock, statement: ast.Assign, loops: Mapping[str, int]) -> bool:
     """Whether a statement declares axes of the block, which are then noted."""
     call = statement.value
     if not isinstance(call, ast.Call):
@@ -143,18 +158,20 @@ def _axes(statement: ast.Assign, loops: Mapping[str, int], block: TirBlock) -> b
     return False
 
 
-def _allocation(statement: ast.Assign, result: TirFunction, handles: dict[str, str]) -> None:
+def _note_allocation(result: TirFunction, statement: ast.Assign) -> None:
     """A buffer that a function makes, or a parameter's by its handle."""
     call, target = statement.value, statement.targets[0]
     if not isinstance(call, ast.Call) or not isinstance(target, ast.Name):
         return
     word = dotted(call.func).rsplit(".", 1)[-1]
     if word == "match_buffer" and call.args and isinstance(call.args[0], ast.Name):
-        handles[call.args[0].id] = target.id
+        result.handles[call.args[0].id] = target.id
     elif word not in ALLOCATIONS:
         return
     shape = next((sizes for part in call.args if (sizes := sizes_of(part)) is not None), ())
-    dtype = text_of(keyword_of(call, "dtype")) or next((text for part in call.args if (text := text_of(part))), "float32")
+    dtype = text_of(keyword_of(call, "dtype")) or next(
+        (text for part in call.args if (text := text_of(part))), "float32"
+    )
     result.buffers[target.id] = ShapedType(shape=shape, element=dtype)
 
 

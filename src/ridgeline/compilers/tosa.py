@@ -7,7 +7,11 @@ import re
 from ridgeline.compilers.aten_ops import AtenCall, emit_aten
 from ridgeline.compilers.build_graph import NO_FIGURES, OpFigures
 from ridgeline.compilers.contractions import (
-    ContractedDims, contraction_kernel, convolution_kernel, matmul_dims, product_of_sizes,
+    ContractedDims,
+    contraction_kernel,
+    convolution_kernel,
+    matmul_dims,
+    product_of_sizes,
 )  # fmt: skip
 from ridgeline.compilers.mlir_functions import Walk
 from ridgeline.compilers.mlir_text import Statement
@@ -58,7 +62,12 @@ def emit_torch(walk: Walk, statement: Statement) -> None:
     if statement.name == "torch.vtensor.literal":
         emit_constant(walk, statement)
         return
-    if statement.name in ("torch.copy.to_vtensor", "torch.copy.to_tensor", "torch_c.to_builtin_tensor", "torch_c.from_builtin_tensor"):
+    if statement.name in (
+        "torch.copy.to_vtensor",
+        "torch.copy.to_tensor",
+        "torch_c.to_builtin_tensor",
+        "torch_c.from_builtin_tensor",
+    ):
         inputs = walk.operands(statement)
         walk.builder.op(statement.name, "view", inputs, walk.results(statement, alias_of=inputs[0] if inputs else -1))
         return

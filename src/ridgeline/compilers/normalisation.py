@@ -79,8 +79,8 @@ class _Normalisation:
         for op in self.graph.ops:
             self._place(op)
         members: dict[int, list[int]] = defaultdict(list)
-        for op in self.memory:
-            members[self._root(op)].append(op)
+        for place in self.memory:
+            members[self._root(place)].append(place)
         units: list[NormalOp] = []
         used: set[int] = set()
         for root, ops in members.items():
@@ -138,7 +138,10 @@ class _Normalisation:
     def producers(self) -> dict[int, int]:
         """The op that wrote a tensor, layouts left out; the last one of a tensor written in place."""
         return {
-            self.graph.storage(tensor): op.id for op in self.graph.ops if not self._is_layout(op) for tensor in op.outputs
+            self.graph.storage(tensor): op.id
+            for op in self.graph.ops
+            if not self._is_layout(op)
+            for tensor in op.outputs
         }
 
     @cached_property
