@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "ridgeline"
 FLOORS = (
     ("core",),
     ("ir", "hardware"),
-    ("models", "trace", "comm"),
+    ("models", "trace", "comm", "compilers"),
     ("plan",),
     ("lowering", "cost"),
     ("graph",),
@@ -154,6 +154,7 @@ DOORS = {
     "cost": {"sim", "serving", "rl", "search", "targets", "report", "cli", "calibrate"},
     "serving": {"rl", "search", "calibrate", "targets", "report", "cli", "api.py", "run_api.py"},
     "rl": {"search", "calibrate", "targets", "report", "cli", "api.py", "run_api.py"},
+    "compilers": {"graph", "search", "report", "cli", "api.py", "run_api.py"},
     "graph": {"sim", "calibrate", "search", "report", "cli", "api.py", "run_api.py"},
     "report": {"cli"},
 }
