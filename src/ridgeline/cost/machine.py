@@ -71,6 +71,11 @@ class Machines:
         columns = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in names}
         return cls(topology=topology_columns(systems), **columns)
 
+    @property
+    def floor_s(self) -> float:
+        """Seconds of a kernel that does next to nothing, of the first row."""
+        return FLOOR if self.floor is None else float(self.floor[0])
+
     def at(self, rows: Index) -> Machines:
         """The machines of these rows, in this order."""
         columns = {
