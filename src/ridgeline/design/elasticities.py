@@ -14,9 +14,11 @@ import numpy as np
 
 from ridgeline.core.arrays import Array
 from ridgeline.core.records import dataclass
+from ridgeline.cost.step_part import StepPart
 from ridgeline.design.machine_parameters import MachineParameter, factor_rows
 from ridgeline.design.sensitivity import ParameterPoint, RegimeChange, SaturationCurve
 from ridgeline.sim.batches import MachineRows, RowTimes
+from ridgeline.sim.forward_work import PHASE_PARTS
 
 STEP, FINE = 1e-3, 1e-5  # of the logarithm of a parameter
 WEIGHTS = np.array([-25 / 12, 4.0, -3.0, 4 / 3, -1 / 4])
@@ -55,8 +57,8 @@ def _sides(rows: MachineRows, parameters: Sequence[MachineParameter], step: floa
         values[place, :, place] = np.exp(offsets)
     seconds = _times(rows, parameters, values.reshape(-1, many)).seconds.reshape(many, 2, 5)
     logs = np.log(seconds / seconds[:, :, :1])  # relative to today, so that digits go into the difference
-    found = logs @ WEIGHTS / step
-    return Slopes(below=-found[:, 1], above=found[:, 0])
+    found = logs @ WEIGHTS / step + 0.0  # no negative zeros
+    return Slopes(below=0.0 - found[:, 1], above=found[:, 0])
 
 
 def _times(rows: MachineRows, parameters: Sequence[MachineParameter], values: Array) -> RowTimes:
@@ -64,10 +66,26 @@ def _times(rows: MachineRows, parameters: Sequence[MachineParameter], values: Ar
 
 
 def limiters(times: RowTimes) -> tuple[Array, list[str]]:
-    """The largest part of each row as its place among the parts, and their names."""
-    names = list(times.parts)
-    table = np.stack([times.parts[name] for name in names])
-    return table.argmax(0), names
+    """The largest part of each row as its place in a list of names: products count by what bounds most of them."""
+    parts = {f"{name} ({part_bound(name)})": column for name, column in times.parts.items() if name not in PRODUCTS}
+    for name in PRODUCTS:
+        column = times.parts.get(name)
+        if column is not None:
+            of_memory = times.memory_bound > 0.5
+            parts[f"{name} (memory)"] = np.where(of_memory, column, 0.0)
+            parts[f"{name} (compute)"] = np.where(of_memory, 0.0, column)
+    table = np.stack([np.broadcast_to(column, times.seconds.shape) for column in parts.values()])
+    return table.argmax(0), list(parts)
+
+
+PRODUCTS = ("matmul", "experts")
+
+
+def part_bound(name: str) -> str:
+    """What bounds a part of a step, training or serving."""
+    if name in PHASE_PARTS:
+        return PHASE_PARTS[name][0]
+    return StepPart(name).bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import numpy as np
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.units import HOUR, MILLION
 from ridgeline.cost import Calibration, ServingCalibration
+from ridgeline.cost.pricing import ParameterColumns
 from ridgeline.design.capacity import capacity_elasticity
 from ridgeline.design.elasticities import limiters, regime_changes, saturation_curve, slopes
 from ridgeline.design.machine_parameters import MachineParameter, machine_parameters
@@ -19,9 +20,9 @@ from ridgeline.design.sensitivity import Elasticity, MoneyBasis, RegimeChange, S
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario, is_serving, is_training
 from ridgeline.plan.workload import Decode, Prefill
-from ridgeline.serving import predict_serving, refuse_impossible, running_batch
+from ridgeline.serving import average_batch, predict_serving, refuse_impossible
 from ridgeline.sim import Impossible, predict
-from ridgeline.sim.batches import MachineRows
+from ridgeline.sim.batches import MachineRows, RowTimes, StepBatch
 from ridgeline.sim.forward_work import predict_phase
 
 METRICS = {"train": "step_time_s", "prefill": "ttft_s", "decode": "tpot_s", "serve": "tpot_s", "rl": "step_time_s"}
@@ -48,14 +49,15 @@ def sense(
     parameters = machine_parameters(rows)
     today = slopes(rows, parameters)
     changes = regime_changes(rows, parameters, today)
-    basis = money_basis(own, float(rows.times({}).seconds[0]))
+    today_times = rows.times({}, 1)
+    basis = money_basis(own, float(today_times.seconds[0]))
     entries = [
         _machine_elasticity(parameter, float(today.below[place]), float(today.above[place]), changes[place], basis)
         for place, parameter in enumerate(parameters)
     ]
     value, low, high = _value(scenario, own, rows, calibration)
     capacity = capacity_elasticity(own, rows)
-    model = [_size_elasticity(size, rows, basis) for size in model_parameters(own)]
+    model = _size_elasticities(own, rows, float(today_times.seconds[0]), basis)
     scale = (basis.usd_per_unit or 0.0) / value if named == "cost_usd" else 1.0
     return SensitivityAnswer(
         scenario=scenario,
@@ -64,10 +66,10 @@ def sense(
         value=value * scale,
         low=None if low is None else low * scale,
         high=None if high is None else high * scale,
-        limiter=_limiter(rows),
+        limiter=limiter_words(today_times),
         rate_sum=rate_sum(entries),
         machine=(*_strongest_first(entries), *([capacity] if capacity else [])),
-        model=tuple(entry for pair in sorted(model, key=_strength) for entry in pair),
+        model=tuple(_strongest_first(model)),
         money=tuple(_money_elasticities(own, named, basis)),
         basis=basis,
         curve=_curve(rows, parameters, curve, (named, scale)) if curve else None,
@@ -86,7 +88,7 @@ def _priced_scenario(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
     if not is_serving(scenario):
         return scenario, ()
     prediction = refuse_impossible(predict_serving(scenario, sample=True))
-    batch = running_batch(prediction)
+    batch = average_batch(prediction)
     if batch.step is None:
         expected = "requests that decode"
         raise InputError(Problem(path="workload", given="no request decodes", expected=expected))
@@ -118,11 +120,11 @@ def _value(
     return prediction.step_time_s, prediction.interval.low, prediction.interval.high
 
 
-def _limiter(rows: MachineRows) -> str:
-    times = rows.times({}, 1)
+def limiter_words(times: RowTimes) -> str:
+    """The largest part of the first row, what bounds it, and its share."""
     places, names = limiters(times)
-    name = names[int(places[0])]
-    return f"{name}: {float(times.parts[name][0] / times.seconds[0]):.0%}"
+    word = names[int(places[0])]
+    return f"{word}: {float(times.parts[word.split(' ')[0]][0] / times.seconds[0]):.0%}"
 
 
 def money_basis(own: Scenario, seconds: float) -> MoneyBasis:
@@ -167,43 +169,50 @@ def _percent(worth: float, dollars: float | None) -> float | None:
     return None if dollars is None else worth * dollars / 100
 
 
-def _size_elasticity(size: SizeParameter, rows: MachineRows, basis: MoneyBasis) -> tuple[Elasticity, ...]:
-    """The elasticity of one size: from the next smaller and the next larger one that can be priced."""
-    here = log(float(rows.times({}, 1).seconds[0]))
-    sides = []
-    for sign in (-1, 1):
-        changed = size.value + sign * size.step
-        seconds = _changed_seconds(size, changed, rows) if changed > 0 else None
-        sides.append(None if seconds is None else (log(seconds) - here) / log(changed / size.value))
-    known = [side for side in sides if side is not None]
-    if not known:
-        return ()
-    below, above = sides[0] if sides[0] is not None else known[0], sides[1] if sides[1] is not None else known[-1]
-    worth = -(below + above) / 2
-    return (
-        Elasticity(
-            parameter=size.parameter, title=size.title, kind="size", group="model", unit="", value=float(size.value),
-            below=below, above=above, step=size.step / size.value,
-            usd_per_hour_per_percent=_percent(worth, basis.usd_per_hour),
-            usd_per_unit_per_percent=_percent(worth, basis.usd_per_unit),
-            evidence="analytic", source="the scenario's model and workload",
-        ),
-    )  # fmt: skip
+def _size_elasticities(scenario: Scenario, rows: MachineRows, seconds: float, basis: MoneyBasis) -> list[Elasticity]:
+    """Elasticities of sizes: of each from the next smaller and the next larger one that can be priced."""
+    sizes = model_parameters(scenario)
+    values = [size.value + sign * size.step for size in sizes for sign in (-1, 1)]
+    changed = [_possible(size, value) for size, value in zip((s for s in sizes for _ in (-1, 1)), values, strict=True)]
+    priced = iter(_seconds_of([other for other in changed if other is not None], rows))
+    slopes_of = [
+        None if other is None else log(next(priced) / seconds) / log(value / size.value)
+        for other, value, size in zip(changed, values, (s for s in sizes for _ in (-1, 1)), strict=True)
+    ]
+    pairs = zip(sizes, slopes_of[::2], slopes_of[1::2], strict=True)
+    return [_size_elasticity(size, sides, basis) for size, *sides in pairs if sides != [None, None]]
 
 
-def _changed_seconds(size: SizeParameter, value: int, rows: MachineRows) -> float | None:
-    """Seconds of the scenario with another size; None where nothing can run so."""
+def _possible(size: SizeParameter, value: int) -> Scenario | None:
+    """The scenario with another size; None where nothing can run so."""
     try:
-        changed = size.change(value)
-        if tuple(check(changed)):
-            return None
-        return float(MachineRows(changed, rows.calibration, rows.serving).times({}, 1).seconds[0])
-    except (InputError, ValueError, ZeroDivisionError):
+        changed = size.change(value) if value > 0 else None
+        return None if changed is None or tuple(check(changed)) else changed
+    except InputError:
         return None
 
 
-def _strength(entries: tuple[Elasticity, ...]) -> float:
-    return -max((abs(entry.elasticity) for entry in entries), default=0.0)
+def _seconds_of(scenarios: Sequence[Scenario], rows: MachineRows) -> list[float]:
+    """Seconds of several scenarios: of training steps priced together."""
+    if not all(map(is_training, scenarios)):
+        return [float(MachineRows(other, rows.calibration, rows.serving).times({}, 1).seconds[0]) for other in scenarios]
+    if not scenarios:
+        return []
+    batch = StepBatch.of(scenarios, rows.calibration.profiles)
+    return [float(value) for value in batch.steps(ParameterColumns.of(rows.calibration, scenarios)).step_s]
+
+
+def _size_elasticity(size: SizeParameter, sides: Sequence[float | None], basis: MoneyBasis) -> Elasticity:
+    known = [side for side in sides if side is not None]
+    below, above = (known[0] if side is None else side for side in sides)
+    worth = -(below + above) / 2
+    return Elasticity(
+        parameter=size.parameter, title=size.title, kind="size", group="model", unit="", value=float(size.value),
+        below=below, above=above, step=size.step / size.value,
+        usd_per_hour_per_percent=_percent(-worth, basis.usd_per_hour),
+        usd_per_unit_per_percent=_percent(-worth, basis.usd_per_unit),
+        evidence="analytic", source="the scenario's model and workload",
+    )  # fmt: skip
 
 
 def _strongest_first(entries: Sequence[Elasticity]) -> list[Elasticity]:
@@ -231,5 +240,5 @@ def _curve(rows: MachineRows, parameters: Sequence[MachineParameter], name: str,
 
 
 def _notes(scenario: Scenario, own: Scenario) -> Iterator[str]:
-    yield "one per cent of a rate: one per cent more; of a time: one per cent less; of a size: one per cent less"
+    yield "worth of one per cent: of a rate more, of a time less; of a size, what one per cent more of it costs"
     yield "the plan stays as it is: another plan may be better on another machine, which `ridgeline design` asks"

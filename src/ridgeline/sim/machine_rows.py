@@ -22,7 +22,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.cost import Calibration, ServingCalibration, default_calibration, shipped_serving
 from ridgeline.cost.pricing import Machines, MeasuredOps, OpTable, ParameterColumns, SustainedRates
-from ridgeline.ir.program import Program
+from ridgeline.ir.program import PHASES, Program
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import lower
 from ridgeline.plan.check import check
@@ -40,10 +40,14 @@ SERVING_TIMES = ("kernel", "all_reduce", "step", "request", "issue")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTimes:
-    """Seconds by row, and by part of them."""
+    """Seconds by row, and by part of them.
+
+    memory_bound   share of the products' time in which memory limits them
+    """
 
     seconds: Array
     parts: Mapping[str, Array]
+    memory_bound: Array
 
 
 class MachineRows:
@@ -109,10 +113,18 @@ class MachineRows:
         rates = SustainedRates.of(machines, ParameterColumns(values=values, pace=pace), plans=plans)
         measured = MeasuredOps.of(table, machines, [self.scenario], self.calibration.profiles)
         rows = np.repeat(padded, count) if "cores" not in factors else None
-        sections = rates.price_sections(table, rows, measured)
+        prices = rates.price_ops(table, rows, measured)
+        sections = rates.sum_sections(table, prices)
         steps = step_seconds(sections, [scenario_mix(self.scenario, program, count)], plans, rates)
         parts = {part.value: np.broadcast_to(column, count) for part, column in steps.parts.items()}
-        return RowTimes(seconds=np.broadcast_to(steps.step_s, count), parts=MappingProxyType(parts))
+        often = np.array(program.stages, dtype=np.float64).sum(0)[table.matmul_slot // (PHASES * count)]
+        spent = (prices.matmul_s * often).reshape(-1, count)
+        of_memory = np.where(prices.matmul_memory_bound.reshape(-1, count), spent, 0.0).sum(0)
+        return RowTimes(
+            seconds=np.broadcast_to(steps.step_s, count),
+            parts=MappingProxyType(parts),
+            memory_bound=of_memory / np.maximum(spent.sum(0), 1e-30),
+        )
 
     def _forward_times(self, machines: Machines, factors: Factors, count: int) -> RowTimes:
         """Engine steps of every machine side by side: machine m's step s stands at m steps + s."""
@@ -134,4 +146,6 @@ class MachineRows:
         sums = {name: (column.reshape(count, many) * times).sum(1) for name, column in priced.parts.items()}
         whole = np.sum(list(sums.values()), axis=0)
         parts = {name: column * total / whole for name, column in sums.items()}
-        return RowTimes(seconds=total, parts=MappingProxyType(parts))
+        spent = np.maximum(priced.parts["matmul"].reshape(count, many) * times, 1e-30)
+        share = (priced.memory_bound.reshape(count, many) * spent).sum(1) / spent.sum(1)
+        return RowTimes(seconds=total, parts=MappingProxyType(parts), memory_bound=share)
