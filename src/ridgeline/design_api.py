@@ -47,10 +47,36 @@ def design(
     study: Path | str, *, settings: Sequence[str] = (), meet: str = "", versus: str = "", of: str = "",
     processes: int = 1, ray: bool = False, progress: ProgressCallback = ignore_progress,
 ) -> DesignAnswer | ArchitectureAnswer:  # fmt: skip
-    """The machines of a study that no other beats, or its models of equal quality."""
-    raise NotImplementedError
+    """The machines of a study that no other beats in time and cost, or its models of equal predicted quality.
+
+    meet        limits whose smallest machine is wanted: "tpot<=20ms,usd_per_mtok<=0.4"
+    versus      two machines, "A,B", of which the better is wanted: points of the frontier, today, chips of the catalog
+    of          machines or models, where a study has both
+    processes   that price boxes of the space; with `ray` the workers of a Ray cluster do, with the same answer
+
+    >>> answer = design("examples/design-next-chip.toml", settings=["space.compute=['1 PFLOP/s', '2 PFLOP/s']"])
+    >>> answer.certificate.complete, answer.best.relative_cost < 1
+    (True, True)
+    """
+    from ridgeline.core.errors import InputError, not_among
+    from ridgeline.design import design_machines, design_workers, read_study, search_architectures
+
+    if of not in ("", "machines", "models"):
+        raise InputError(not_among("--of", of, ("machines", "models")))
+    read = read_study(study, settings)
+    if of == "models" or (not of and not read.axes and read.architectures is not None):
+        return search_architectures(read, progress=progress)
+    price_round = design_workers(read, processes, ray)
+    return design_machines(read, meet=meet, versus=versus, price_round=price_round, progress=progress)
 
 
 def report(study: Path | str, *, settings: Sequence[str] = (), team: str = "") -> RequirementReport:
-    """What a study asks of each team."""
-    raise NotImplementedError
+    """What a study asks of the chip, network, framework and model teams, and of who pays.
+
+    >>> found = report("examples/design-next-chip.toml", team="network")
+    >>> found.teams[0].asks[0].gain > 1
+    True
+    """
+    from ridgeline.design import read_study, requirement_report
+
+    return requirement_report(read_study(study, settings), team=team)

@@ -7,7 +7,7 @@ fast links, so every domain of the study has machines of its own; all other numb
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
@@ -70,8 +70,9 @@ class DesignSpace:
         self.workloads = self._with_study_chip(study.workloads)
         self.chip = self._one_chip()
         self.base_cost: ChipCost = chip_cost(sizes_of(self.chip), self.tech)
-        price = self.chip.price
-        self.tariff: Tariff = tariff_of(self.base_cost, price.value if price else None, self.tech)
+        price, power = self.chip.price, rated_power(self.chip)
+        rated = replace(self.base_cost, power_w=np.asarray(power.value)) if power else self.base_cost
+        self.tariff: Tariff = tariff_of(rated, price.value if price else None, self.tech)
         self.weights = np.array([entry.weight for entry in self.workloads])
 
     def _with_study_chip(self, workloads: Sequence[StudyWorkload]) -> tuple[StudyWorkload, ...]:
@@ -177,12 +178,22 @@ class DesignSpace:
         if key not in self._cache:
             scenario = self.workloads[place].scenarios[plan]
             scenario = scenario if domain is None else replace(scenario, system=with_domain(scenario.system, domain))
-            if any(problem.path not in ("memory", "plan.memory") for problem in check(scenario)):
+            if any(_not_memory(scenario)):
                 self._cache[key] = None
             else:
                 need = needed_bytes(scenario) / capacity_of(scenario)
                 self._cache[key] = (MachineRows(scenario), need)
         return self._cache[key]
+
+    def rows_that_fit(self, place: int, plan: int, domain: float | None, values: Values) -> MachineRows | None:
+        """Rows of a plan of a workload, where it fits the memory of one design."""
+        priced = self._priced(place, plan, domain)
+        capacity = float(self._ratio(values, "memory.capacity", 1)[0])
+        return priced[0] if priced is not None and capacity >= priced[1] else None
+
+    def fits(self, scenario: Scenario) -> bool:
+        """Whether a scenario can run, and its memory suffices."""
+        return not any(_not_memory(scenario)) and needed_bytes(scenario) <= capacity_of(scenario)
 
     def _rows(self, place: int, plan: int, domain: float | None) -> MachineRows:
         priced = self._priced(place, plan, domain)
@@ -259,6 +270,11 @@ COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )  # fmt: skip
 """Columns of `MachineRows` that an axis moves in proportion; `compute` moves all formats, `cache.capacity` none."""
 LARGER_IS_SLOWER = frozenset(("start", "hop", "scale_out_step"))
+
+
+def _not_memory(scenario: Scenario) -> Iterator[Problem]:
+    """Reasons why a scenario cannot run at all, whatever its memory holds."""
+    return (problem for problem in check(scenario) if problem.path not in ("memory", "plan.memory"))
 
 
 def _value(number: Quoted | None) -> float:
