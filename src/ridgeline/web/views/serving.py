@@ -1,0 +1,189 @@
+"""The page of requests under load: what users wait for, and how that changes with the rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ridgeline.core.errors import InputError
+from ridgeline.core.units import format_duration
+from ridgeline.report.pieces import Chart, ChartAxis, ChartDot, Curve, chart_svg, prediction_evidence, seconds_axis
+from ridgeline.rl import RlPrediction
+from ridgeline.serving import ServingPrediction
+from ridgeline.web.blocks import (
+    CodeText,
+    FigureItem,
+    FigureRow,
+    GridTable,
+    LinkCell,
+    PageBlock,
+    PageView,
+    SvgPicture,
+    TableCell,
+    TaskButton,
+    TextLines,
+)
+from ridgeline.web.controls import state_controls
+from ridgeline.web.figures import ExplainedNumber, FormulaInput, explain_number, given_input, quoted_input
+from ridgeline.web.jobs import Tell
+from ridgeline.web.scenarios import MOST_REQUESTS, Shelf, file_command, scenario_file, state_scenario
+from ridgeline.web.state import PageState
+
+LOADS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
+"""Rates of a sweep, as multiples of the one that was chosen."""
+METRICS = {
+    "ttft": ("TTFT", "sent until the first token"),
+    "tpot": ("TPOT", "(E2E − TTFT) / (output tokens − 1) of a request"),
+    "e2e": ("E2E", "sent until the last token"),
+}
+
+
+def serving_view(state: PageState, shelf: Shelf) -> PageView:
+    """Requests under load at the chosen rate, and the button that tries others."""
+    import ridgeline
+
+    asked = asked_load(state)
+    found = ridgeline.predict(state_scenario(asked, shelf))
+    if isinstance(found, ridgeline.Impossible):
+        raise InputError(found.reasons)
+    view = serving_result(asked, found)
+    return replace(view, blocks=(*view.blocks, scenario_file(asked, shelf)))
+
+
+def asked_load(state: PageState) -> PageState:
+    """The state as requests under load: one that asks for something else gets a usual load."""
+    if state["kind"] == "serve" or state["file"]:
+        return state
+    usual = {"kind": "serve", "seq": "1024", "chips": "8", "tp": "8", "pp": "1"}
+    return state.choose(**usual)
+
+
+def serving_result(state: PageState, found: object) -> PageView:
+    """The page of a simulated deployment, or of a step of post-training."""
+    if not isinstance(found, ServingPrediction):
+        return _other_result(state, found)
+    metrics = found.metrics
+    rate = f"{metrics.requests_per_s:.3g} requests/s"
+    return PageView(
+        page=state.page, title=f"What do users of {found.scenario.model.id} on {found.run.chips} chip(s) wait for?",
+        answer=f"Half get a first token within {format_duration(metrics.ttft.figures['p50'])}, 99 % within "
+        f"{format_duration(metrics.ttft.figures['p99'])}; {rate} are answered.",
+        certainty=f"{metrics.requests:,} simulated requests; `ridgeline predict` simulates more and tells intervals.",
+        controls=state_controls(state), blocks=tuple(_blocks(found)),
+        command=file_command("predict"),
+        evidence=prediction_evidence(), url=state.url,
+    )  # fmt: skip
+
+
+def _other_result(state: PageState, found: object) -> PageView:
+    from ridgeline.report.pieces import terminal_text
+
+    kind = "a step of post-training" if isinstance(found, RlPrediction) else "this workload"
+    text = CodeText(name="report", title="What it says", text=terminal_text(found), file="report.txt")
+    return PageView(page=state.page, title=f"How long does {kind} take?", answer="The prediction in full is below.",
+                    controls=state_controls(state), blocks=(text,), url=state.url)  # fmt: skip
+
+
+def _figure(found: ServingPrediction, metric: str, percentile: str) -> ExplainedNumber:
+    name, formula = METRICS[metric]
+    value = getattr(found.metrics, metric).figures[percentile]
+    return explain_number(
+        value, "s", f"{name}: {formula}; {percentile} over requests, linear", _asked(found), _source(found)
+    )
+
+
+def _asked(found: ServingPrediction) -> tuple[FormulaInput, ...]:
+    metrics, served = found.metrics, found.run.served
+    return (
+        given_input("requests", f"{metrics.requests:,}"),
+        given_input("answered a second", f"{metrics.requests_per_s:.3g}", "simulated"),
+        given_input("mean prompt", f"{served.prompt_tokens.mean():,.0f} tokens"),
+        given_input("mean answer", f"{served.output_tokens.mean():,.0f} tokens"),
+    )
+
+
+def _source(found: ServingPrediction) -> str:
+    return f"{found.metrics.requests:,} requests simulated step by step; {'; '.join(found.assumptions[:3])}"
+
+
+def _blocks(found: ServingPrediction) -> Iterator[PageBlock]:
+    yield FigureRow(items=(
+        FigureItem(name="TTFT p50", number=_figure(found, "ttft", "p50")),
+        FigureItem(name="TTFT p99", number=_figure(found, "ttft", "p99")),
+        FigureItem(name="TPOT p50", number=_figure(found, "tpot", "p50")),
+        FigureItem(name="TPOT p99", number=_figure(found, "tpot", "p99")),
+        FigureItem(name="output tokens/s a chip", number=_rate(found)),
+        *([FigureItem(name="a million tokens", number=_money(found))] if _money(found) else []),
+    ))  # fmt: skip
+    yield TaskButton(
+        task="sweep", label="Try other rates", note=f"{MOST_REQUESTS} requests at each of {len(LOADS)} rates"
+    )
+    rows: list[tuple[TableCell, ...]] = []
+    for metric, (name, meaning) in METRICS.items():
+        rows.append((name, *(_figure(found, metric, share) for share in ("p50", "p90", "p99")), meaning))
+    yield GridTable(name="metrics", title="What users wait for", head=("", "p50", "p90", "p99", "meaning"),
+                    rows=tuple(rows), text=("", "meaning"))  # fmt: skip
+    yield TextLines(title="Assumed", lines=found.assumptions, folded=True)
+
+
+def _rate(found: ServingPrediction) -> ExplainedNumber:
+    value = found.metrics.output_tokens_per_s / found.run.chips
+    inputs = [given_input("chips", f"{found.run.chips}", "the deployment"),
+              given_input("until the last answer", format_duration(found.metrics.duration_s), "simulated")]  # fmt: skip
+    return explain_number(value, "", "output tokens / (time until the last answer × chips)", inputs, _source(found),
+                          text=f"{value:,.0f}")  # fmt: skip
+
+
+def _money(found: ServingPrediction) -> ExplainedNumber | None:
+    if found.cost_per_million_tokens_usd is None:
+        return None
+    price = found.scenario.system.chip.price
+    return explain_number(found.cost_per_million_tokens_usd, "USD", "chips × price × time / output tokens × 10⁶",
+                          [quoted_input("price", price, "USD/h")], _source(found))  # fmt: skip
+
+
+# -- other rates ------------------------------------------------------------------------------------------------------
+
+
+def sweep_task(state: PageState, shelf: Shelf, tell: Tell) -> tuple[PageBlock, ...]:
+    """The same deployment at other rates: curves of waits, and what each chip gives."""
+    import ridgeline
+
+    rate, points = state.amount("rate"), []
+    for share in LOADS:
+        if not tell(f"{rate * share:g} requests a second") and points:
+            break
+        at = asked_load(state).choose(rate=f"{rate * share:g}")
+        found = ridgeline.predict(state_scenario(at, shelf))
+        if isinstance(found, ridgeline.Impossible):
+            raise InputError(found.reasons)
+        if isinstance(found, ServingPrediction):
+            points.append((at, rate * share, found))
+    return tuple(_sweep_blocks(points))
+
+
+def _sweep_blocks(points: list[tuple[PageState, float, ServingPrediction]]) -> Iterator[PageBlock]:
+    for metric, (name, meaning) in list(METRICS.items())[:2]:
+        curves = [
+            [(rate, getattr(found.metrics, metric).figures[share]) for _, rate, found in points]
+            for share in ("p50", "p99")
+        ]
+        dots = [
+            ChartDot(x=rate, y=seconds, note=f"{rate:g} requests/s: {name} {share} {format_duration(seconds)}",
+                     kind="best" if share == "p99" else "dot")
+            for share, curve in zip(("p50", "p99"), curves, strict=True) for rate, seconds in curve
+        ]  # fmt: skip
+        drawn = Chart(
+            across=ChartAxis(name="requests a second", form="{:g}".format),
+            up=seconds_axis(name, max(dot.y for dot in dots)), dots=dots,
+            curves=[Curve(points=curves[0]), Curve(points=curves[1], kind="limit")],
+            legend=(("dot", "p50"), ("best", "p99")),
+        )  # fmt: skip
+        yield SvgPicture(name=metric, title=f"{name} against the rate", svg=chart_svg(drawn, meaning), caption=meaning)
+    rows: list[tuple[TableCell, ...]] = [
+        (LinkCell(text=f"{rate:g}/s", href=at.url), _figure(found, "ttft", "p50"), _figure(found, "ttft", "p99"),
+         _figure(found, "tpot", "p50"), _figure(found, "tpot", "p99"), _rate(found))
+        for at, rate, found in points
+    ]  # fmt: skip
+    head = ("rate", "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99", "tokens/s a chip")
+    yield GridTable(name="rates", title="Rate by rate", head=head, rows=tuple(rows), text=("rate",))
