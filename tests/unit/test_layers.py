@@ -24,10 +24,11 @@ FLOORS = (
     ("rl",),
     ("calibrate", "search", "runtime"),
     ("targets", "report"),
+    ("web",),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
-ONLY_IN_APP = {"typer": {"cli"}, "rich": {"cli", "report"}}
+ONLY_IN_APP = {"typer": {"cli"}, "rich": {"cli", "report"}, "starlette": {"web"}, "uvicorn": {"web"}}
 ONLY_WHERE_ARRAYS_ARE = {
     "numpy": {
         *("core.arrays", "ir", "trace", "comm", "lowering", "cost", "sim", "serving", "rl", "calibrate"),
@@ -126,6 +127,17 @@ INTERIOR = {
         ("request", "recommendation", "goodput", "stage_layout"),
         ("training", "deployment", "rl"),
     ),
+    "web": (
+        ("figures",),
+        ("blocks",),
+        ("state", "guard"),
+        ("controls", "scenarios", "uploads"),
+        ("explained_step", "frames", "jobs"),
+        ("views",),
+        ("tasks",),
+        ("routes",),
+        ("server",),
+    ),
     "calibrate": (
         ("truth",),
         ("gap_verdict",),
@@ -149,7 +161,8 @@ DOORS = {
     "cost": {"sim", "serving", "rl", "search", "targets", "report", "cli", "calibrate"},
     "serving": {"rl", "search", "calibrate", "targets", "report", "cli", "api.py", "run_api.py"},
     "rl": {"search", "calibrate", "targets", "report", "cli", "api.py", "run_api.py"},
-    "report": {"cli"},
+    "report": {"web", "cli", "run_api.py"},
+    "web": {"cli", "run_api.py"},
 }
 """Rooms that others enter through their `__init__` alone, and who does."""
 SIDE_DOORS = {
@@ -158,6 +171,7 @@ SIDE_DOORS = {
     "sim": ("batches", "forward_work"),
     "serving": ("measured", "simulation"),
     "search": ("rl",),
+    "report": ("pieces",),
     "runtime": ("rl", "bringup", "capture", "train"),
 }
 """What a room offers for one purpose each, beside its door."""

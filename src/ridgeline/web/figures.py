@@ -76,7 +76,9 @@ def quantity_words(value: float, unit: str) -> str:
     ('3.35 TB/s', '132', '38.1 %')
     """
     if unit == "":
-        return f"{value:,.4g}" if value < DECIMAL["M"] else format_quantity(value, "", 4)
+        if value >= DECIMAL["M"]:
+            return format_quantity(value, "", 4)
+        return f"{value:,.0f}" if value == round(value) or value >= DECIMAL["k"] else f"{value:,.4g}"
     if unit == "share":
         return f"{value * 100:.1f} %"
     if unit == "times":

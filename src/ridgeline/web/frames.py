@@ -9,7 +9,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import quote
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -24,11 +23,6 @@ from ridgeline.web.state import PageState, read_state
 
 BIGGEST_TRACE = 512 * 1024 * 1024  # bytes handed to the page
 ABSENT, REFUSED = 404, 400
-
-
-def frame_url(state: PageState, origin: str = "") -> str:
-    """Where the page shows the trace of a state; without an origin relative to that of the page of traces."""
-    return f"{origin}/#!/?url={quote(f'{origin}/trace/{state.page}?{state.query}', safe='')}"
 
 
 def frame_routes(policy: AccessPolicy, shelf: Shelf) -> list[BaseRoute]:

@@ -135,7 +135,9 @@ class _Routes:
         """What the bar at the top shows: pages, version, whether jobs may be started."""
         pages = [{"page": page, "name": name} for page, name in PAGES.items()]
         cards = list(question_cards())
-        facts = {"pages": pages, "cards": cards, "version": __version__, "launch": self.bench.allow_launch}
+        policy = self.bench.policy
+        facts = {"pages": pages, "cards": cards, "version": __version__, "launch": self.bench.allow_launch,
+                 "frames": policy.frame_origin}  # fmt: skip
         return self._answer(encode_json(facts))
 
     async def view(self, request: Request) -> Response:

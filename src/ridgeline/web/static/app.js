@@ -1,6 +1,6 @@
 // Ask for the view of the URL and draw it; drawn again whenever the URL changes.
 import { h, say } from "./dom.js";
-import { copyButton, drawBlocks } from "./blocks.js";
+import { copyButton, drawBlocks, frames } from "./blocks.js";
 import { close } from "./explain.js";
 import { drawControls, mark } from "./controls.js";
 import { current, listeners, query } from "./state.js";
@@ -71,6 +71,7 @@ place("share").addEventListener("click", async () => {
 });
 
 facts = await (await fetch("/api/facts")).json();
+frames.origin = facts.frames;
 listen();
 listeners.add(show);
 await show();

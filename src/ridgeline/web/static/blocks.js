@@ -9,7 +9,7 @@ import { task } from "./task.js";
 
 const DRAWN = {
   figures: (block) => h("section", { className: "block figures" }, block.items.map((item) =>
-    h("div", { className: `figure ${item.tone || ""}` }, h("b", {}, cell(item.number)), h("span", {}, item.name)))),
+    h("div", { className: `figure ${item.tone || ""}` }, h("b", { className: (item.number.text || item.number).length > 9 ? "long" : null }, cell(item.number)), h("span", {}, item.name)))),
   bars, stacks, tornado, task, drop, form,
   picture: (block) => {
     const svg = drawing(block.svg);
@@ -34,7 +34,7 @@ const DRAWN = {
   },
   cards: (block) => h("section", { className: "block cards" }, block.title ? h("h2", {}, block.title) : null,
     h("div", { className: "grid" }, block.items.map((item) => h("a", { className: "card", href: item.href },
-      h("b", {}, item.title), h("span", {}, item.text), item.verb ? h("i", {}, item.verb) : null)))),
+      h("b", {}, item.title), item.verb ? h("i", {}, item.verb) : null, h("span", {}, item.text))))),
   problems: (block) => h("section", { className: "block problems", role: "alert" }, h("h2", {}, block.title),
     h("ul", {}, block.items.map((item) => h("li", {}, item.path ? h("b", {}, item.path, ": ") : null,
       `got ${item.given}`, item.expected ? `, expected ${item.expected}` : "", ".",
@@ -51,9 +51,16 @@ const DRAWN = {
     h("pre", { tabindex: "0" }, block.text)),
   tree: (block) => titled(block, null, h("div", { className: "tree" }, node(block.root))),
   frame: (block) => h("section", { className: "block" }, h("div", { className: "title" }, h("h2", {}, block.title),
-    h("span", { className: "saves" }, h("a", { href: block.src, target: "_blank", rel: "noreferrer" }, "Open alone"))),
-    h("iframe", { className: "perfetto", src: block.src, title: block.title }), block.note ? h("p", { className: "caption" }, block.note) : null),
+    h("span", { className: "saves" }, h("a", { href: frameOf(block), target: "_blank", rel: "noreferrer" }, "Open alone"))),
+    h("iframe", { className: "perfetto", src: frameOf(block), title: block.title }), block.note ? h("p", { className: "caption" }, block.note) : null),
 };
+
+// The Perfetto page has an address of its own; it is told which trace of that address to show.
+export const frames = { origin: "" };
+
+function frameOf(block) {
+  return `${frames.origin}/#!/?url=${encodeURIComponent(frames.origin + block.src)}`;
+}
 
 export function copyButton(text) {
   return h("button", { type: "button", onclick: async (event) => {

@@ -41,7 +41,7 @@ export function stacks(block) {
   const most = Math.max(block.limit ? block.limit.value : 0, ...block.rows.map((row) => row.total.value)) * 1.02 || 1;
   const limit = block.limit && block.limit.value / most;
   const kinds = new Map();
-  for (const row of block.rows) for (const part of row.parts) kinds.set(part.name, part.colour);
+  for (const row of block.rows) for (const part of row.parts) kinds.set(LEGEND[part.colour] || part.name, part.colour);
   const legend = h("p", { className: "key" }, [...kinds].map(([name, colour]) =>
     h("span", {}, s("svg", { className: "swatch", width: "11", height: "11" }, s("rect", { width: "11", height: "11", className: colour })), name)));
   const rows = block.rows.map((row) => {
