@@ -128,7 +128,7 @@ INTERIOR = {
         ("training", "deployment", "rl"),
     ),
     "web": (
-        ("figures",),
+        ("figures", "static"),
         ("blocks",),
         ("state", "guard"),
         ("controls", "scenarios", "uploads"),

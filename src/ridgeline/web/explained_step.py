@@ -100,17 +100,19 @@ def mfu_number(step: Prediction, *, executed: bool = False) -> ExplainedNumber:
     )  # fmt: skip
 
 
-def speed_number(step: Step, *, user: bool = False, chip: bool = True) -> ExplainedNumber:
-    """Tokens a second: of a chip, of one user, or of the system."""
-    if isinstance(step, Prediction):
-        value, tokens = step.tokens_per_s_per_chip, step.scenario.workload.useful_tokens
-    else:
-        value = step.tokens_per_s_per_user if user else step.tokens_per_s_per_chip
-        value, tokens = (value if chip or user else step.tokens_per_s), step.tokens
-    over = f"{step.scenario.workload.sequences:,} sequences" if user else f"{step.scenario.system.chips:,} chips"
-    share = "" if not (user or chip) else f" / {over}"
-    inputs = [given_input("tokens of a step", f"{tokens:,.0f}"), number_input("step time", step_number(step))]
-    return explain_number(value, "", f"tokens / step time{share}", inputs, step_source(step), text=f"{value:,.0f}")
+def speed_number(step: Step, *, user: bool = False) -> ExplainedNumber:
+    """Tokens a second of a chip, or of one user."""
+    tokens = float(step.scenario.workload.useful_tokens) if isinstance(step, Prediction) else step.tokens
+    is_user = user and isinstance(step, PhasePrediction)
+    over = step.scenario.workload.sequences if is_user else step.scenario.system.chips
+    inputs = [
+        given_input("tokens of a step", f"{tokens:,.0f}"),
+        number_input("step time", step_number(step)),
+        given_input("sequences" if is_user else "chips", f"{over:,}", "the workload" if is_user else "the system"),
+    ]
+    value = tokens / step.step_time_s / over
+    formula = f"tokens / step time / {'sequences' if is_user else 'chips'}"
+    return explain_number(value, "", formula, inputs, step_source(step), text=f"{value:,.0f}")
 
 
 def cost_number(step: Step) -> ExplainedNumber | None:
@@ -143,8 +145,8 @@ def energy_number(step: Step) -> ExplainedNumber | None:
 
 def capacity_number(step: Step) -> ExplainedNumber:
     """Bytes of a chip that a plan may fill."""
-    memory, chip = step.memory, step.scenario.system.chip
-    capacity = memory.capacity_bytes if isinstance(step, Prediction) else memory.capacity
+    chip = step.scenario.system.chip
+    capacity = step.memory.capacity_bytes if isinstance(step, Prediction) else step.memory.capacity
     return explain_number(
         capacity, "GiB", "usable memory of a chip: what the driver reports, else the data sheet's capacity",
         [quoted_input("capacity", chip.hbm.capacity, "B"), quoted_input("usable", chip.hbm.usable, "B")],

@@ -11,15 +11,15 @@ There is no other way in: what the gate does not know is refused, WebSockets amo
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from http.cookies import CookieError, SimpleCookie
-from typing import Any
 from urllib.parse import parse_qs, urlencode
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.records import dataclass
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
+Scope = JsonObject
+Message = JsonObject
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -106,7 +106,8 @@ class AccessPolicy:
 
 def token_of(scope: Scope) -> str:
     """The token in a URL."""
-    return parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
+    query: bytes = scope.get("query_string", b"")
+    return parse_qs(query.decode("latin-1")).get("token", [""])[0]
 
 
 def host_of(scope: Scope) -> str:

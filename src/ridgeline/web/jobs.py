@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from ridgeline.core.errors import InputError, Problem, RidgelineError
 from ridgeline.web.blocks import PageBlock, ProblemList, TextLines
@@ -18,6 +19,8 @@ from ridgeline.web.scenarios import Shelf
 from ridgeline.web.state import PageState
 
 AT_ONCE, REMEMBERED = 2, 16
+CONFIRMED: Mapping[str, str] = MappingProxyType({"launch": "run"})
+"""Tasks that start only with a word that was typed."""
 Tell = Callable[[str], bool]
 TaskFunction = Callable[[PageState, Shelf, Tell], tuple[PageBlock, ...]]
 

@@ -25,11 +25,11 @@ from ridgeline.core.errors import InputError, Problem, Refusal
 from ridgeline.core.files import spreadsheet_cell
 from ridgeline.report.pieces import STYLE, page_style, picture_style
 from ridgeline.version import __version__
-from ridgeline.web.blocks import GridTable, TableCell
+from ridgeline.web.blocks import GridTable, PageBlock, TableCell
 from ridgeline.web.figures import ExplainedNumber
 from ridgeline.web.frames import frame_routes
 from ridgeline.web.guard import LOCKED, AccessPolicy, AsgiApp, Receive, Scope, Send, guard_app, host_of
-from ridgeline.web.jobs import TaskBoard, TaskRun
+from ridgeline.web.jobs import CONFIRMED, TaskBoard, TaskRun, Tell
 from ridgeline.web.state import PageState, read_state
 from ridgeline.web.uploads import FileShelf, safe_name
 from ridgeline.web.views.home import question_cards
@@ -60,7 +60,7 @@ class Workbench:
     def _make_view(self, page: str, query: str) -> bytes:
         return encode_json(page_view(read_state(page, query), self.shelf.paths))
 
-    def task_blocks(self, name: str, state: PageState) -> Callable[[Callable[[str], bool]], tuple]:  # type: ignore[type-arg]
+    def task_blocks(self, name: str, state: PageState) -> Callable[[Tell], tuple[PageBlock, ...]]:
         """The work of a task of a state."""
         from ridgeline.web.tasks import task_function
 
@@ -178,8 +178,6 @@ class _Routes:
         return self._answer(encode_json(run_facts(run)))
 
     def _confirm(self, name: str, body: object) -> None:
-        from ridgeline.web.tasks import CONFIRMED
-
         word = CONFIRMED.get(name, "")
         if word and (not isinstance(body, dict) or body.get("confirm") != word):
             problem = Problem(path="confirm", given="another word", expected=repr(word), todo=f"type {word}")

@@ -7,7 +7,7 @@ from importlib import import_module
 from types import MappingProxyType
 
 from ridgeline.core.errors import InputError, Problem, not_among
-from ridgeline.web.jobs import TaskFunction
+from ridgeline.web.jobs import CONFIRMED, TaskFunction
 
 TASKS: Mapping[str, tuple[str, str]] = MappingProxyType({
     "search": ("plan", "search_task"),
@@ -18,8 +18,6 @@ TASKS: Mapping[str, tuple[str, str]] = MappingProxyType({
     "launch": ("run", "launch_task"),
 })  # fmt: skip
 """Name -> the module of `views` and the function that does it."""
-CONFIRMED: Mapping[str, str] = MappingProxyType({"launch": "run"})
-"""Tasks that start only with a word that was typed."""
 LAUNCH_HINT = "start the workbench with `ridgeline open --allow-launch`"
 
 

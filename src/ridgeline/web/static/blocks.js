@@ -59,7 +59,7 @@ const DRAWN = {
 export const frames = { origin: "" };
 
 function frameOf(block) {
-  return `${frames.origin}/#!/?url=${encodeURIComponent(frames.origin + block.src)}`;
+  return `${frames.origin}/#!/?mode=embedded&url=${encodeURIComponent(frames.origin + block.src)}`;
 }
 
 export function copyButton(text) {

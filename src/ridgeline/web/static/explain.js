@@ -17,7 +17,7 @@ export function open(number, from) {
   const rows = (number.inputs || []).map((input) =>
     h("tr", {}, h("td", { className: "text" }, input.name), h("td", {}, input.text), h("td", { className: "text faint" }, input.source)));
   const place = panel();
-  place.replaceChildren(
+  place.replaceChildren(...[
     h("button", { type: "button", className: "close", "aria-label": "Close", onclick: close }, "×"),
     h("p", { className: "verb" }, "Where this number comes from"),
     h("p", { className: "big" }, number.text),
@@ -27,7 +27,7 @@ export function open(number, from) {
     rows.length ? h("div", { className: "wide", tabindex: "0" }, h("table", {}, h("tbody", {}, rows))) : null,
     h("h3", {}, "Source"), h("p", {}, number.source),
     number.href ? h("p", {}, h("a", { href: number.href }, "What would change it")) : null,
-  );
+  ].filter(Boolean));
   place.hidden = false;
   place.querySelector(".close").focus();
 }

@@ -146,7 +146,7 @@ def _machine_tree(machine: System) -> TreeNode:
         if tier.bandwidth is not None:
             rate = quoted_number("bandwidth of a chip, one way", tier.bandwidth, "B/s")
             items.append(FigureItem(name="a chip, one way", number=rate))
-        inner = TreeNode(title=tier.name, note=tier.link, figures=tuple(items), children=(inner,))
+        inner = TreeNode(title=tier.name, note=tier.link.note if tier.link is not None else "", figures=tuple(items), children=(inner,))
     return inner
 
 

@@ -14,10 +14,9 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.targets import SERVE, TARGETS, check_lines
 from ridgeline.web.blocks import CodeText, PageBlock, PageView, ProblemList, TaskButton, TextLines
 from ridgeline.web.controls import SCENARIO, state_controls
-from ridgeline.web.jobs import Tell
+from ridgeline.web.jobs import CONFIRMED, Tell
 from ridgeline.web.scenarios import Shelf, file_command, scenario_file, scenario_table, state_scenario
 from ridgeline.web.state import PageState
-from ridgeline.web.tasks import CONFIRMED
 
 MOST_LINES = 400  # of a file that is shown, and of a log
 STEPS = "20"

@@ -65,10 +65,10 @@ def serving_result(state: PageState, found: object) -> PageView:
     metrics = found.metrics
     rate = f"{metrics.requests_per_s:.3g} requests/s"
     return PageView(
-        page=state.page, title=f"What do users of {found.scenario.model.id} on {found.run.chips} chip(s) wait for?",
+        page=state.page, title=f"What do users of {found.scenario.model.id} on {found.run.chips} x {found.scenario.system.chip.id} wait for?",
         answer=f"Half get a first token within {format_duration(metrics.ttft.figures['p50'])}, 99 % within "
         f"{format_duration(metrics.ttft.figures['p99'])}; {rate} are answered.",
-        certainty=f"{metrics.requests:,} simulated requests; `ridgeline predict` simulates more and tells intervals.",
+        certainty=f"{metrics.requests:,} simulated requests. The scenario file below, with more of them, predicts the same in a terminal.",
         controls=state_controls(state), blocks=tuple(_blocks(found)),
         command=file_command("predict"),
         evidence=prediction_evidence(), url=state.url,
@@ -113,7 +113,7 @@ def _blocks(found: ServingPrediction) -> Iterator[PageBlock]:
         FigureItem(name="TPOT p50", number=_figure(found, "tpot", "p50")),
         FigureItem(name="TPOT p99", number=_figure(found, "tpot", "p99")),
         FigureItem(name="output tokens/s a chip", number=_rate(found)),
-        *([FigureItem(name="a million tokens", number=_money(found))] if _money(found) else []),
+        *(FigureItem(name="a million tokens", number=number) for number in _money(found)),
     ))  # fmt: skip
     yield TaskButton(
         task="sweep", label="Try other rates", note=f"{MOST_REQUESTS} requests at each of {len(LOADS)} rates"
@@ -134,11 +134,11 @@ def _rate(found: ServingPrediction) -> ExplainedNumber:
                           text=f"{value:,.0f}")  # fmt: skip
 
 
-def _money(found: ServingPrediction) -> ExplainedNumber | None:
+def _money(found: ServingPrediction) -> Iterator[ExplainedNumber]:
     if found.cost_per_million_tokens_usd is None:
-        return None
+        return
     price = found.scenario.system.chip.price
-    return explain_number(found.cost_per_million_tokens_usd, "USD", "chips × price × time / output tokens × 10⁶",
+    yield explain_number(found.cost_per_million_tokens_usd, "USD", "chips × price × time / output tokens × 10⁶",
                           [quoted_input("price", price, "USD/h")], _source(found))  # fmt: skip
 
 
@@ -149,7 +149,8 @@ def sweep_task(state: PageState, shelf: Shelf, tell: Tell) -> tuple[PageBlock, .
     """The same deployment at other rates: curves of waits, and what each chip gives."""
     import ridgeline
 
-    rate, points = state.amount("rate"), []
+    rate = state.amount("rate")
+    points: list[tuple[PageState, float, ServingPrediction]] = []
     for share in LOADS:
         if not tell(f"{rate * share:g} requests a second") and points:
             break
