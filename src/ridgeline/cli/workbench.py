@@ -46,5 +46,5 @@ def open(
 
 def _has_screen() -> bool:
     """Whether a browser would have a window of its own, and not take over the terminal."""
-    shown = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    return sys.platform in ("darwin", "win32") or bool(shown)
+    display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return sys.platform in ("darwin", "win32") or bool(display)

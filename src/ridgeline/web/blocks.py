@@ -55,18 +55,18 @@ class BarLine:
 class BarChart:
     """Parts below each other on one scale: as a waterfall each begins where the last one ended.
 
-    whole   what the scale ends at; limit   a line across, where there is one
+    total   what the scale ends at; limit   a line across, where there is one
     """
 
     name: str
     title: str
     rows: tuple[BarLine, ...]
-    whole: ExplainedNumber
+    total: ExplainedNumber
     limit: ExplainedNumber | None = None
     caption: str = ""
     style: str = "waterfall"
 
-    JSON = "kind='bars' name title rows whole limit? caption? style"
+    JSON = "kind='bars' name title rows total limit? caption? style"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,9 +178,9 @@ class TextLines:
 
     title: str
     lines: tuple[str, ...]
-    folded: bool = False
+    is_folded: bool = False
 
-    JSON = "kind='lines' title lines folded"
+    JSON = "kind='lines' title lines is_folded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,7 +297,7 @@ class ControlGroup:
 
     title: str
     controls: tuple[ChoiceControl, ...]
-    folded: bool = False
+    is_folded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,12 +17,12 @@ FOLDED = ("More",)
 def state_controls(state: PageState, keys: Iterable[str] = SCENARIO) -> tuple[ControlGroup, ...]:
     """The controls of some choices: those that the kind of work has, with what is chosen among what is offered."""
     groups: dict[str, list[ChoiceControl]] = {}
-    known = page_choices()
+    choices = page_choices()
     for key in keys:
-        if _applies(known[key], key, state):
-            groups.setdefault(known[key].group, []).append(choice_control(key, state))
+        if _applies(choices[key], key, state):
+            groups.setdefault(choices[key].group, []).append(choice_control(key, state))
     return tuple(
-        ControlGroup(title=title, controls=tuple(controls), folded=title in FOLDED)
+        ControlGroup(title=title, controls=tuple(controls), is_folded=title in FOLDED)
         for title, controls in groups.items()
     )
 

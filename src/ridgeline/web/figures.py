@@ -50,8 +50,8 @@ def quoted_source(number: Quoted) -> str:
     """
     text = sources().get(number.source, number.source)
     note = f"; {number.note}" if number.note else ""
-    others = "".join(f"; {other.source} says {other.value:g}" for other in number.conflicts)
-    return f"{number.evidence.label}: {text}{note}{others}"
+    dissents = "".join(f"; {dissent.source} says {dissent.value:g}" for dissent in number.conflicts)
+    return f"{number.evidence.label}: {text}{note}{dissents}"
 
 
 def quoted_input(name: str, number: Quoted | None, unit: str) -> FormulaInput:

@@ -29,9 +29,9 @@ def frame_routes(policy: AccessPolicy, shelf: Shelf) -> list[BaseRoute]:
     """Everything that the address of traces serves: the page's files, and traces of states."""
 
     def answer(body: bytes, suffix: str) -> Response:
-        allowed = POLICY.replace("frame-ancestors 'none'", f"frame-ancestors {policy.origin}")
+        page_policy = POLICY.replace("frame-ancestors 'none'", f"frame-ancestors {policy.origin}")
         kind = KINDS.get(suffix, "application/octet-stream")
-        return Response(body, headers={**LOCKED, "content-security-policy": allowed}, media_type=kind)
+        return Response(body, headers={**LOCKED, "content-security-policy": page_policy}, media_type=kind)
 
     async def trace(request: Request) -> Response:
         try:
@@ -42,10 +42,10 @@ def frame_routes(policy: AccessPolicy, shelf: Shelf) -> list[BaseRoute]:
 
     async def file(request: Request) -> Response:
         files: Mapping[str, Path] = page_files()
-        found = files.get("/" + request.path_params["path"])
-        if found is None:
+        page_file = files.get("/" + request.path_params["path"])
+        if page_file is None:
             return Response("nothing here\n", ABSENT, headers=LOCKED, media_type="text/plain")
-        return answer(await run_in_threadpool(found.read_bytes), found.suffix)
+        return answer(await run_in_threadpool(page_file.read_bytes), page_file.suffix)
 
     return [Route("/trace/{page}", trace), Route("/{path:path}", file)]
 

@@ -76,10 +76,10 @@ class AccessPolicy:
         headers = _headers(scope)
         if scope["type"] != "http":
             return "no WebSocket is served"
-        own = {self.origin.removeprefix("http://"): self.origin}
+        origins = {self.origin.removeprefix("http://"): self.origin}
         if self.frame_port:
-            own[self.frame_host] = self.frame_origin
-        origin = own.get(headers.get("host", ""))
+            origins[self.frame_host] = self.frame_origin
+        origin = origins.get(headers.get("host", ""))
         if origin is None:
             return "another host: use the address that `ridgeline open` printed"
         return self._other_site(scope, headers, origin) or self._no_token(scope, headers)
@@ -135,7 +135,7 @@ def _cookie(headers: Mapping[str, str], name: str) -> str:
 def guard_app(app: AsgiApp, policy: AccessPolicy) -> AsgiApp:
     """An app behind the gate: refused requests never reach it; the token of a URL moves into a cookie."""
 
-    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer_guarded(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await app(scope, receive, send)
         elif reason := policy.refusal(scope):
@@ -145,7 +145,7 @@ def guard_app(app: AsgiApp, policy: AccessPolicy) -> AsgiApp:
         else:
             await app(scope, receive, send)
 
-    return guarded
+    return answer_guarded
 
 
 async def _refuse(scope: Scope, send: Send, reason: str) -> None:

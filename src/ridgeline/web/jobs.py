@@ -52,9 +52,9 @@ class TaskBoard:
     def start(self, key: str, work: Callable[[Tell], tuple[PageBlock, ...]]) -> TaskRun:
         """The run of a key: the one that is going on or has answered, or a new one."""
         with self.lock:
-            known = self.runs.get(key)
-            if known is not None and known.phase in ("running", "done"):
-                return known
+            earlier_run = self.runs.get(key)
+            if earlier_run is not None and earlier_run.phase in ("running", "done"):
+                return earlier_run
             if sum(run.phase == "running" for run in self.runs.values()) >= AT_ONCE:
                 problem = Problem(path="search", given=f"{AT_ONCE} that are running", expected="fewer at once",
                                   todo="cancel one, or wait until it has answered")  # fmt: skip
@@ -88,8 +88,8 @@ def _work(run: TaskRun, work: Callable[[Tell], tuple[PageBlock, ...]]) -> None:
         run.phase = "stopped" if run.asked_to_stop else "done"
     except RidgelineError as wrong:
         problems = wrong.problems if isinstance(wrong, InputError) else ()
-        shown = problems or (Problem(path="", given=str(wrong), expected="an answer"),)
-        run.blocks, run.phase = (ProblemList(title="No answer", items=tuple(shown)),), "failed"
+        reasons = problems or (Problem(path="", given=str(wrong), expected="an answer"),)
+        run.blocks, run.phase = (ProblemList(title="No answer", items=tuple(reasons)),), "failed"
     except Exception as wrong:
         words = f"{type(wrong).__name__}: {' '.join(str(wrong).split())[:300]}"
         run.blocks = (TextLines(title="A mistake of Ridgeline's own", lines=(words, "please report it")),)

@@ -157,11 +157,11 @@ class _Routes:
             return self._refuse(unknown_page(page))
         try:
             state = read_state(page, request.url.query)
-            made = await run_in_threadpool(page_view, state, self.bench.shelf.paths)
+            view_page = await run_in_threadpool(page_view, state, self.bench.shelf.paths)
         except InputError as wrong:
             return self._refuse(wrong)
-        found = next((block for block in made.blocks if isinstance(block, GridTable) and block.name == name), None)
-        return _nothing() if found is None else self._answer(table_csv(found).encode(), "text/csv; charset=utf-8")
+        table = next((block for block in view_page.blocks if isinstance(block, GridTable) and block.name == name), None)
+        return _nothing() if table is None else self._answer(table_csv(table).encode(), "text/csv; charset=utf-8")
 
     async def start(self, request: Request) -> Response:
         """Start a task of a state, or join the one that is going on."""
@@ -213,11 +213,11 @@ class _Routes:
 
     def _answer(self, body: bytes, kind: str = "application/json") -> Response:
         policy = self.bench.policy
-        allowed = (
+        page_policy = (
             "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
             f"frame-src {policy.frame_origin}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
-        return Response(body, headers={**LOCKED, "content-security-policy": allowed}, media_type=kind)
+        return Response(body, headers={**LOCKED, "content-security-policy": page_policy}, media_type=kind)
 
     def _refuse(self, wrong: InputError) -> Response:
         refusal = Refusal(problems=wrong.problems or (Problem(path="", given=str(wrong), expected="another input"),))

@@ -27,13 +27,13 @@ GRACE_S = 1.0  # that open requests may take when the server ends
 class OpenWorkbench:
     """A workbench that is being served: its address with the token, and that of what was opened.
 
-    opened         URLs of the files that were named, the first of which a browser is shown
+    urls           URLs of the files that were named, the first of which a browser is shown
     allow_launch   whether pages may start jobs on this machine
     """
 
     url: str
     port: int
-    opened: tuple[str, ...]
+    urls: tuple[str, ...]
     allow_launch: bool
     version: str = __version__
 
@@ -57,14 +57,16 @@ def serve_workbench(
 ) -> Iterator[tuple[OpenWorkbench, threading.Thread]]:
     """Serve while the context lasts: what is open, and the thread that ends with the server."""
     require_web()
-    with _listening(port) as own, _listening(0) as framed:
-        opened, server, close = _prepare(files, own, framed, allow_launch)
-        thread = threading.Thread(target=server.run, args=([own, framed],), daemon=True, name="ridgeline-workbench")
+    with _listening(port) as listener, _listening(0) as frame_listener:
+        workbench, server, close = _prepare(files, listener, frame_listener, allow_launch)
+        thread = threading.Thread(
+            target=server.run, args=([listener, frame_listener],), daemon=True, name="ridgeline-workbench"
+        )
         thread.start()
         try:
             while not server.started and thread.is_alive():
                 thread.join(0.01)
-            yield opened, thread
+            yield workbench, thread
         finally:
             server.should_exit = True
             thread.join(GRACE_S + 4)
@@ -72,7 +74,7 @@ def serve_workbench(
 
 
 def _prepare(
-    files: Sequence[Path | str], own: socket.socket, framed: socket.socket, allow_launch: bool
+    files: Sequence[Path | str], listener: socket.socket, frame_listener: socket.socket, allow_launch: bool
 ) -> tuple[OpenWorkbench, Server, Callable[[], None]]:
     import uvicorn
 
@@ -81,7 +83,7 @@ def _prepare(
     from ridgeline.web.state import PageState
     from ridgeline.web.views.files import page_of_file
 
-    ports = own.getsockname()[1], framed.getsockname()[1]
+    ports = listener.getsockname()[1], frame_listener.getsockname()[1]
     policy = AccessPolicy(token=secrets.token_urlsafe(32), port=ports[0], frame_port=ports[1])
     bench = Workbench(policy=policy, allow_launch=allow_launch)
     keys = [bench.shelf.add(Path(file)) for file in files]
@@ -93,8 +95,8 @@ def _prepare(
     )  # fmt: skip
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    opened = OpenWorkbench(url=addresses[0], port=ports[0], opened=tuple(addresses), allow_launch=allow_launch)
-    return opened, server, bench.shelf.close
+    workbench = OpenWorkbench(url=addresses[0], port=ports[0], urls=tuple(addresses), allow_launch=allow_launch)
+    return workbench, server, bench.shelf.close
 
 
 @contextmanager

@@ -55,9 +55,9 @@ class PageChoice:
 def page_choices() -> Mapping[str, PageChoice]:
     """Every choice by the key that it has in a URL, in the order of pages."""
     tables = tomllib.loads((Path(__file__).parent / "choices.toml").read_text(encoding="utf-8"))
-    listed = ("options", "names")
+    list_keys = ("options", "names")
     return MappingProxyType(
-        {key: PageChoice(**{**table, **{name: tuple(table.get(name, ())) for name in listed}})
+        {key: PageChoice(**{**table, **{name: tuple(table.get(name, ())) for name in list_keys}})
          for key, table in tables.items()}
     )  # fmt: skip
 
@@ -130,8 +130,10 @@ class PageState:
 
 
 def _without_defaults(values: Mapping[str, str]) -> Mapping[str, str]:
-    known = page_choices()
-    return MappingProxyType({key: values[key] for key in known if key in values and values[key] != known[key].default})
+    choices = page_choices()
+    return MappingProxyType(
+        {key: values[key] for key in choices if key in values and values[key] != choices[key].default}
+    )
 
 
 def read_state(page: str, query: str) -> PageState:
@@ -153,11 +155,11 @@ def read_state(page: str, query: str) -> PageState:
 
 
 def _problems(pairs: list[tuple[str, str]]) -> Iterator[Problem]:
-    known = page_choices()
+    choices = page_choices()
     for key, value in pairs:
-        if key not in known:
-            yield not_among("URL", key[:80], known)
+        if key not in choices:
+            yield not_among("URL", key[:80], choices)
         elif len(value) > LONGEST_VALUE:
             yield Problem(path=key, given=f"{len(value)} characters", expected=f"at most {LONGEST_VALUE}")
-        elif value and not known[key].free and value not in known[key].offers():
-            yield not_among(known[key].label, value[:80], known[key].offers())
+        elif value and not choices[key].free and value not in choices[key].offers():
+            yield not_among(choices[key].label, value[:80], choices[key].offers())

@@ -78,8 +78,8 @@ class FileShelf:
         return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
 
     def _make_room(self) -> None:
-        own = [key for key, path in self.paths.items() if path.is_relative_to(self.folder)]
-        for key in own[:-MOST_FILES]:
+        dropped_keys = [key for key, path in self.paths.items() if path.is_relative_to(self.folder)]
+        for key in dropped_keys[:-MOST_FILES]:
             shutil.rmtree(self.folder / key, ignore_errors=True)
             del self.paths[key]
 
@@ -90,5 +90,5 @@ class FileShelf:
 
 def _too_much(name: str, room: int) -> InputError:
     todo = "open it by name: `ridgeline open FILE` reads it where it is"
-    given, expected = f"more than {room:,} bytes", f"at most {MOST_BYTES:,} a file, {ALL_BYTES:,} together"
-    return InputError(Problem(path=safe_name(name), given=given, expected=expected, todo=todo))
+    given_text, expectation = f"more than {room:,} bytes", f"at most {MOST_BYTES:,} a file, {ALL_BYTES:,} together"
+    return InputError(Problem(path=safe_name(name), given=given_text, expected=expectation, todo=todo))

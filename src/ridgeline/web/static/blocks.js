@@ -42,7 +42,7 @@ const DRAWN = {
   lines: (block) => {
     if (!block.lines.length) return null;
     const list = h("ul", { className: "lines" }, block.lines.map((text) => h("li", {}, text)));
-    if (!block.folded) return h("section", { className: "block" }, h("h2", {}, block.title), list);
+    if (!block.is_folded) return h("section", { className: "block" }, h("h2", {}, block.title), list);
     return h("section", { className: "block" }, h("details", {}, h("summary", {}, `${block.title} (${block.lines.length})`), list));
   },
   code: (block) => h("section", { className: "block code" }, h("div", { className: "title" }, h("h2", {}, block.title),

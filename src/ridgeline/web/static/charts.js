@@ -20,7 +20,7 @@ function bar(pieces, limit) {
 }
 
 export function bars(block) {
-  const whole = Math.max(block.whole.value, ...block.rows.map((row) => row.number.value)) || 1;
+  const whole = Math.max(block.total.value, ...block.rows.map((row) => row.number.value)) || 1;
   let from = 0;
   const rows = block.rows.map((row) => {
     const share = row.number.value / whole;

@@ -20,7 +20,7 @@ export function drawControls(place, groups) {
 function drawGroup(group) {
   const title = h("h2", {}, group.title);
   const fields = group.controls.map((control) => h("div", { className: `choice ${control.style}`, "data-key": control.key }));
-  if (group.folded) return h("details", { className: "group" }, h("summary", {}, title), fields);
+  if (group.is_folded) return h("details", { className: "group" }, h("summary", {}, title), fields);
   return h("section", { className: "group" }, title, fields);
 }
 

@@ -56,22 +56,29 @@ class ComparedState:
 def compare_view(state: PageState, shelf: Shelf) -> PageView:
     """The state and those it is compared with, a column each."""
     states = (state.choose(versus=""), *state.versus)[:MOST]
-    columns = tuple(_predicted(chr(ord("A") + place), each, shelf) for place, each in enumerate(states))
-    known = [column for column in columns if column.step is not None]
+    columns = tuple(
+        compared_state(chr(ord("A") + place), state_of_column, shelf) for place, state_of_column in enumerate(states)
+    )
+    predicted_columns = [column for column in columns if column.step is not None]
     blocks: list[PageBlock] = [_scenario_table(state, columns)]
-    if known:
-        blocks += [_figure_table(columns), _time_chart(known)]
+    if predicted_columns:
+        blocks += [_figure_table(columns), _time_chart(predicted_columns)]
     for column in columns:
         if column.problems:
             blocks.append(ProblemList(title=f"{column.name} cannot be predicted", items=column.problems))
     return PageView(
-        page="compare", title="Which of these is better, and where does the difference come from?",
-        answer=_answer(known), controls=state_controls(state), blocks=tuple(blocks), command=state_command(state),
-        evidence=prediction_evidence(), url=state.url,
-    )  # fmt: skip
+        page="compare",
+        title="Which of these is better, and where does the difference come from?",
+        answer=_answer(predicted_columns),
+        controls=state_controls(state),
+        blocks=tuple(blocks),
+        command=state_command(state),
+        evidence=prediction_evidence(),
+        url=state.url,
+    )
 
 
-def _predicted(name: str, state: PageState, shelf: Shelf) -> ComparedState:
+def compared_state(name: str, state: PageState, shelf: Shelf) -> ComparedState:
     import ridgeline
 
     try:
@@ -91,9 +98,11 @@ def _answer(columns: list[ComparedState]) -> str:
     if len(fitting) < 2:
         return "Change the choices at the side and press “keep as a column”; two scenarios that fit can be compared."
     fastest, best = min(fitting, key=lambda pair: pair[1].step_time_s)
-    others = sorted(step.step_time_s for column, step in fitting if column is not fastest)
-    gain = others[0] / best.step_time_s
-    sure = "their intervals overlap" if best.interval.high > others[0] else "beyond what its interval leaves open"
+    other_seconds = sorted(step.step_time_s for column, step in fitting if column is not fastest)
+    gain = other_seconds[0] / best.step_time_s
+    sure = (
+        "their intervals overlap" if best.interval.high > other_seconds[0] else "beyond what its interval leaves open"
+    )
     return f"{fastest.name} is the fastest that fits, × {gain:.2f} ahead of the next; {sure}."
 
 
@@ -101,7 +110,7 @@ def _scenario_table(state: PageState, columns: tuple[ComparedState, ...]) -> Gri
     """What is compared, and the links that drop, swap and keep a column."""
     rows: list[tuple[TableCell, ...]] = []
     first = columns[0].state
-    kept = state["versus"]
+    versus_query = state["versus"]
     for place, column in enumerate(columns):
         scenario = column.step.scenario if column.step is not None else None
         words = (
@@ -111,10 +120,10 @@ def _scenario_table(state: PageState, columns: tuple[ComparedState, ...]) -> Gri
         )
         drop: TableCell = ""
         if place:
-            rest = "|".join(other.state.query for other in columns[1:] if other is not column)
-            drop = LinkCell(text="drop", href=first.choose(versus=rest).on_page("compare").url)
+            other_queries = "|".join(other.state.query for other in columns[1:] if other is not column)
+            drop = LinkCell(text="drop", href=first.choose(versus=other_queries).on_page("compare").url)
         elif len(columns) < MOST:
-            more = "|".join(filter(None, (kept, first.query or "tp=8")))
+            more = "|".join(filter(None, (versus_query, first.query or "tp=8")))
             drop = LinkCell(text="keep as a column", href=first.choose(versus=more).on_page("compare").url)
         rows.append((LinkCell(text=column.name, href=column.state.on_page("predict").url), *words, drop))
     return GridTable(

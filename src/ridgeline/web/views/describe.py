@@ -74,7 +74,7 @@ def describe_view(state: PageState, shelf: Shelf) -> PageView:
 # -- model ------------------------------------------------------------------------------------------------------------
 
 
-def _counted(value: float, unit: str, formula: str, spec: ModelSpec, *, text: str = "") -> ExplainedNumber:
+def model_number(value: float, unit: str, formula: str, spec: ModelSpec, *, text: str = "") -> ExplainedNumber:
     inputs = (
         given_input("layers", spec.layers, spec.source or "the model's configuration"),
         given_input("hidden", f"{spec.hidden:,}", spec.source or "the model's configuration"),
@@ -87,25 +87,33 @@ def _model_blocks(spec: ModelSpec, state: PageState) -> Iterator[PageBlock]:
     params, seq = count(spec), int(state.amount("seq"))
     forward = facts.forward_flops_per_token(spec, seq)
     cache = facts.kv_cache_bytes_per_token(spec, dtype(DTYPE))
-    yield FigureRow(items=(
-        FigureItem(name="parameters", number=_counted(params.total, "", "sum over all weights", spec)),
-        FigureItem(name="active for a token",
-                   number=_counted(params.active, "", "all weights but those of experts that a token skips", spec)),
-        FigureItem(name=f"forward flops a token at {seq:,}",
-                   number=_counted(forward.total, "FLOP", "2 × active weights + scores, causal at half", spec)),
-        FigureItem(name="cache a token", number=_counted(cache, "B", "layers × what attention keeps × bytes", spec)),
-    ))  # fmt: skip
+    yield FigureRow(
+        items=(
+            FigureItem(name="parameters", number=model_number(params.total, "", "sum over all weights", spec)),
+            FigureItem(
+                name="active for a token",
+                number=model_number(params.active, "", "all weights but those of experts that a token skips", spec),
+            ),
+            FigureItem(
+                name=f"forward flops a token at {seq:,}",
+                number=model_number(forward.total, "FLOP", "2 × active weights + scores, causal at half", spec),
+            ),
+            FigureItem(
+                name="cache a token", number=model_number(cache, "B", "layers × what attention keeps × bytes", spec)
+            ),
+        )
+    )
     yield TreeChart(name="layers", title=f"{spec.id}, a stack of {spec.layers} layers", root=_model_tree(spec))
 
 
 def _model_tree(spec: ModelSpec) -> TreeNode:
     def width(value: float, name: str) -> FigureItem:
-        return FigureItem(name=name, number=_counted(value, "", "as configured", spec))
+        return FigureItem(name=name, number=model_number(value, "", "as configured", spec))
 
     order = spec.order
     blocks = []
     for place, block in enumerate(spec.blocks):
-        often = order.count(place)
+        layers = order.count(place)
         mixers = ", ".join(mixer_parts(mixer, spec.hidden).title for mixer in block.mixers) or "captured ops"
         ffn = block.ffn
         if isinstance(ffn, Moe):
@@ -115,7 +123,7 @@ def _model_tree(spec: ModelSpec) -> TreeNode:
             figures = (width(ffn.hidden, "wide"),) if ffn is not None and hasattr(ffn, "hidden") else ()
             network = TreeNode(title="feed-forward", figures=figures)
         blocks.append(
-            TreeNode(title=f"{often} ×", note="layer", children=(TreeNode(title=mixers, note="mixer"), network))
+            TreeNode(title=f"{layers} ×", note="layer", children=(TreeNode(title=mixers, note="mixer"), network))
         )
     ends = (width(spec.vocab, "vocabulary"), width(spec.hidden, "hidden"))
     return TreeNode(title="embedding and head", figures=ends, children=tuple(blocks))
@@ -146,7 +154,12 @@ def _machine_tree(machine: System) -> TreeNode:
         if tier.bandwidth is not None:
             rate = quoted_number("bandwidth of a chip, one way", tier.bandwidth, "B/s")
             items.append(FigureItem(name="a chip, one way", number=rate))
-        inner = TreeNode(title=tier.name, note=tier.link.note if tier.link is not None else "", figures=tuple(items), children=(inner,))
+        inner = TreeNode(
+            title=tier.name,
+            note="",
+            figures=tuple(items),
+            children=(inner,),
+        )
     return inner
 
 
@@ -172,7 +185,7 @@ def chip_table(chip: Chip) -> GridTable:
 # -- a chip of eight fields -------------------------------------------------------------------------------------------
 
 
-def _chip_blocks(state: PageState, known: Chip) -> Iterator[PageBlock]:
+def _chip_blocks(state: PageState, catalog_chip: Chip) -> Iterator[PageBlock]:
     texts = state["spec"].split(";") if state["spec"] else [example for *_, example in FIELDS]
     texts = [*texts, *[""] * len(FIELDS)][: len(FIELDS)]
     yield FormFields(
@@ -185,7 +198,7 @@ def _chip_blocks(state: PageState, known: Chip) -> Iterator[PageBlock]:
     )  # fmt: skip
     if state["spec"]:
         table = chip_table_of(texts)
-        yield chip_difference(load_chip(table), known)
+        yield chip_difference(load_chip(table), catalog_chip)
         yield derived_table(texts)
         yield _chip_file(table)
 
@@ -193,7 +206,7 @@ def _chip_blocks(state: PageState, known: Chip) -> Iterator[PageBlock]:
 def chip_table_of(texts: list[str]) -> dict[str, object]:
     """The chip file that eight fields mean, or an `InputError` with every field that is wrong."""
     problems, table = [], {"id": "mine", "name": "A chip of eight fields", "vendor": "mine", "system": "dgx-h100"}
-    nested: dict[str, object] = dict(table)
+    chip_table: dict[str, object] = dict(table)
     for (name, path, unit, example), text in zip(FIELDS, texts, strict=True):
         if not text.strip():
             continue
@@ -204,38 +217,41 @@ def chip_table_of(texts: list[str]) -> dict[str, object]:
         except (InputError, ValueError):
             problems.append(Problem(path=name, given=repr(text[:40]), expected=f"a quantity such as {example}"))
             continue
-        quoted = {"value": value, "evidence": "assumed", "source": "user"}
+        number_table = {"value": value, "evidence": "assumed", "source": "user"}
         head, _, tail = path.partition(".")
         if tail:
-            part = nested.setdefault(head, {})
+            part = chip_table.setdefault(head, {})
             assert isinstance(part, dict)
-            part[tail] = quoted
+            part[tail] = number_table
         else:
-            nested[head] = quoted
+            chip_table[head] = number_table
     if problems:
         raise InputError(problems)
-    nested.setdefault("peak", {})
-    return nested
+    chip_table.setdefault("peak", {})
+    return chip_table
 
 
-def chip_difference(made: Chip, known: Chip) -> GridTable:
+def chip_difference(own_chip: Chip, catalog_chip: Chip) -> GridTable:
     """The chip beside one of the catalog, number by number."""
-    other = {path: number for path, _, number in chip_numbers(known)}
+    catalog_numbers = {path: number for path, _, number in chip_numbers(catalog_chip)}
     rows: list[tuple[TableCell, ...]] = []
-    for path, unit, number in chip_numbers(made):
-        against = other.get(path)
+    for path, unit, number in chip_numbers(own_chip):
+        against = catalog_numbers.get(path)
         if number is None:
             continue
         ratio: TableCell = "–"
         if against is not None and against.value:
-            inputs = [quoted_input("mine", number, unit), quoted_input(known.id, against, unit)]
+            inputs = [quoted_input("mine", number, unit), quoted_input(catalog_chip.id, against, unit)]
             ratio = explain_number(number.value / against.value, "times", "mine / the other's", inputs, "computed")
         rows.append((path, quoted_number(path, number, unit),
                      quoted_number(path, against, unit) if against else "not published", ratio))  # fmt: skip
     return GridTable(
-        name="difference", title=f"Beside {known.name}", head=("number", "mine", known.id, "ratio"), rows=tuple(rows),
+        name="difference",
+        title=f"Beside {catalog_chip.name}",
+        head=("number", "mine", catalog_chip.id, "ratio"),
+        rows=tuple(rows),
         text=("number",),
-    )  # fmt: skip
+    )
 
 
 def derived_table(texts: list[str]) -> GridTable:

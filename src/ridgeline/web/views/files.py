@@ -116,7 +116,7 @@ def analyze_task(state: PageState, shelf: Shelf, tell: Tell) -> tuple[PageBlock,
     if path is None:
         raise InputError(Problem(path="file", given="none", expected="a file", todo="drop one"))
     if path.suffix.lower() in SCRIPTS:
-        return tuple(_imported(path, tell))
+        return tuple(script_blocks(path, tell))
     until = time.monotonic() + SECONDS
 
     def progress(done: int, total: int, what: str = "", best: str = "") -> bool:
@@ -125,8 +125,8 @@ def analyze_task(state: PageState, shelf: Shelf, tell: Tell) -> tuple[PageBlock,
 
     import ridgeline
 
-    found = ridgeline.analyze(path, progress=progress)
-    return tuple(_analysis_blocks(state, found) if isinstance(found, Analysis) else _other_blocks(found))
+    result = ridgeline.analyze(path, progress=progress)
+    return tuple(_analysis_blocks(state, result) if isinstance(result, Analysis) else _other_blocks(result))
 
 
 def _in_time(until: float) -> bool:
@@ -136,17 +136,17 @@ def _in_time(until: float) -> bool:
     raise InputError(Problem(path="file", given=f"more than {SECONDS} s", expected="less to read", todo=todo))
 
 
-def _other_blocks(found: object) -> Iterator[PageBlock]:
-    yield CodeText(name="report", title="What it says", text=terminal_text(found), file="report.txt")
+def _other_blocks(result: object) -> Iterator[PageBlock]:
+    yield CodeText(name="report", title="What it says", text=terminal_text(result), file="report.txt")
 
 
-def _analysis_blocks(state: PageState, found: Analysis) -> Iterator[PageBlock]:
-    total, policy = found.breakdown.total, found.breakdown.policy
-    source = f"measured: {', '.join(Path(name).name for name in found.timeline.about.sources)}; {policy.statement}"
+def _analysis_blocks(state: PageState, result: Analysis) -> Iterator[PageBlock]:
+    total, policy = result.breakdown.total, result.breakdown.policy
+    source = f"measured: {', '.join(Path(name).name for name in result.timeline.about.sources)}; {policy.statement}"
 
     def seconds(nanoseconds: float, formula: str) -> ExplainedNumber:
         inputs = [given_input("spans counted", f"{policy.counted:,}", "the trace"),
-                  given_input("chips", f"{len(found.breakdown.chips):,}", "the trace")]  # fmt: skip
+                  given_input("chips", f"{len(result.breakdown.chips):,}", "the trace")]  # fmt: skip
         return explain_number(nanoseconds * NANO, "s", formula, inputs, source)
 
     span = seconds(total.span_ns, "last end − first begin of what counts, the mean of chips")
@@ -155,21 +155,25 @@ def _analysis_blocks(state: PageState, found: Analysis) -> Iterator[PageBlock]:
         FigureItem(name="busy", number=seconds(total.busy_ns, "union of all spans of a chip")),
         FigureItem(name="idle", number=seconds(total.idle_ns, "span − busy")),
     ))  # fmt: skip
-    classes = [entry for entry in found.breakdown.classes if entry.union_ns]
+    classes = [entry for entry in result.breakdown.classes if entry.union_ns]
     yield GridTable(
-        name="findings", title="What limits it, the most gain first", head=("finding", "gains", "do"),
-        rows=tuple((finding.what, _gain(finding.predicted_gain, source), finding.action) for finding in found.findings),
+        name="findings",
+        title="What limits it, the most gain first",
+        head=("finding", "gains", "do"),
+        rows=tuple(
+            (finding.what, _gain(finding.predicted_gain, source), finding.action) for finding in result.findings
+        ),
         text=("finding", "do"),
-    )  # fmt: skip
+    )
     rows = tuple(
         BarLine(name=entry.id, number=seconds(entry.union_ns, "union of its spans, the sum over chips"),
                 colour=GROUPS.get(entry.group, "host"), meaning=entry.what)
         for entry in classes
     )  # fmt: skip
     if rows:
-        most = max(rows, key=lambda row: row.number.value).number
-        yield BarChart(name="classes", title="Where the time went", rows=rows, whole=most, style="plain")
-    yield CodeText(name="report", title="In full", text=terminal_text(found), file="report.txt")
+        longest = max(rows, key=lambda row: row.number.value).number
+        yield BarChart(name="classes", title="Where the time went", rows=rows, total=longest, style="plain")
+    yield CodeText(name="report", title="In full", text=terminal_text(result), file="report.txt")
     link = PageState(page="timeline").choose(file=state["file"]).url
     yield GridTable(name="next", title="Next", head=("look",), rows=((LinkCell(text="at its timeline", href=link),),),
                     text=("look",))  # fmt: skip
@@ -181,17 +185,17 @@ def _gain(share: float, source: str) -> ExplainedNumber:
     )
 
 
-def _imported(path: Path, tell: Tell) -> Iterator[PageBlock]:
+def script_blocks(path: Path, tell: Tell) -> Iterator[PageBlock]:
     import ridgeline
     from ridgeline.core.encode import toml_text
     from ridgeline.run_api import unread_lines
 
     tell(f"reading {path.name}")
-    found = ridgeline.import_run(path)
-    yield CodeText(name="scenario", title=f"As a scenario, read as {found.target}", text=toml_text(found.settings),
+    result = ridgeline.import_run(path)
+    yield CodeText(name="scenario", title=f"As a scenario, read as {result.target}", text=toml_text(result.settings),
                    file=f"{path.stem}.toml")  # fmt: skip
-    yield TextLines(title="Assumed", lines=found.assumptions)
-    yield TextLines(title="Not read", lines=tuple(unread_lines(found)))
-    chips = f"{found.chips} chips" if found.chips else "its chips"
+    yield TextLines(title="Assumed", lines=result.assumptions)
+    yield TextLines(title="Not read", lines=tuple(unread_lines(result)))
+    chips = f"{result.chips} chips" if result.chips else "its chips"
     todo = "save the scenario, add the system where it names none, and drop it here: it opens on Predict"
     yield TextLines(title="Next", lines=(f"{todo} ({chips})",))

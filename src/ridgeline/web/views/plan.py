@@ -80,18 +80,18 @@ def search_task(state: PageState, shelf: Shelf, tell: Tell) -> tuple[PageBlock, 
         return tell(what + best)
 
     if path is not None and is_scenario_file(path):
-        found = ridgeline.plan(str(path), watch=watch, objective=state["goal"], settings=state.settings)
+        answer = ridgeline.plan(str(path), watch=watch, objective=state["goal"], settings=state.settings)
     else:
-        found = ridgeline.plan(
+        answer = ridgeline.plan(
             state["model"], on=machine_name(state), seq=int(state.amount("seq")), objective=state["goal"],
             global_batch=int(state.amount("batch")), settings=_options(state), watch=watch,
         )  # fmt: skip
     took = SearchTime(
         seconds=time.perf_counter() - began[0], cpu_seconds=time.process_time() - began[1], explain_seconds=0.0
     )
-    report = found.report(took)
+    report = answer.report(took)
     if isinstance(report, NoPlan):
-        lines = TextLines(title="Searched", lines=found.skipped)
+        lines = TextLines(title="Searched", lines=answer.skipped)
         return (ProblemList(title="No plan fits", items=report.problems), lines)
     return tuple(plan_blocks(state, report))
 
@@ -100,7 +100,7 @@ def plan_blocks(state: PageState, report: PlanReport) -> Iterator[PageBlock]:
     """A found plan: its figures, the best of each kind, the front, and why not otherwise."""
     best = report.winner
     link = plan_state(state, best.scenario.plan)
-    yield FigureRow(items=(FigureItem(name="plans priced", number=_considered(report)), *headline(best)))
+    yield FigureRow(items=(FigureItem(name="plans priced", number=considered_number(report)), *headline(best)))
     yield GridTable(
         name="plans", title="The best plan of each kind", head=("plan", "step", "loses", "memory", "MFU", "$ a Mtoken"),
         rows=tuple(_plan_row(state, row.words, row.prediction, best) for row in report.kinds), text=("plan",),
@@ -122,12 +122,12 @@ def plan_blocks(state: PageState, report: PlanReport) -> Iterator[PageBlock]:
     yield TextLines(title="Assumed", lines=tuple(report.reasons.assumptions), folded=True)
 
 
-def _considered(report: PlanReport) -> ExplainedNumber:
-    found = report.found
-    inputs = [given_input("that fit", f"{found.feasible:,}", "the memory model"),
-              given_input("complete", "yes" if found.complete else "no, it was stopped", "the search")]  # fmt: skip
-    return explain_number(found.considered, "", "plans of the whole space that were priced", inputs,
-                          f"search in {report.search.time.seconds:.2g} s", text=f"{found.considered:,}")  # fmt: skip
+def considered_number(report: PlanReport) -> ExplainedNumber:
+    answer = report.found
+    inputs = [given_input("that fit", f"{answer.feasible:,}", "the memory model"),
+              given_input("complete", "yes" if answer.complete else "no, it was stopped", "the search")]  # fmt: skip
+    return explain_number(answer.considered, "", "plans of the whole space that were priced", inputs,
+                          f"search in {report.search.time.seconds:.2g} s", text=f"{answer.considered:,}")  # fmt: skip
 
 
 def _plan_row(state: PageState, words: str, plan: Prediction, best: Prediction) -> tuple[TableCell, ...]:
@@ -156,18 +156,20 @@ def plan_state(state: PageState, plan: Plan) -> PageState:
     >>> plan_state(PageState(page="plan"), Plan()).values["tp"]
     '1'
     """
-    known = {choice.setting.removeprefix("plan."): key for key, choice in page_choices().items() if choice.setting}
+    choice_keys = {
+        choice.setting.removeprefix("plan."): key for key, choice in page_choices().items() if choice.setting
+    }
     plain = {"tp": "1", "pp": "1", "cp": "1", "ep": "1", "microbatch": "1", "shard": "none", "recompute": "none"}
-    table, rest = plan_table(plan), []
+    table, further_settings = plan_table(plan), []
     for key, value in table.items():
-        if key in known and not isinstance(value, Mapping):
-            plain[known[key]] = str(value)
+        if key in choice_keys and not isinstance(value, Mapping):
+            plain[choice_keys[key]] = str(value)
         elif key == "recompute" and isinstance(value, Mapping) and set(value) == {"kind"}:
             plain["recompute"] = str(value["kind"])
         elif key != "dp":
-            rest.append(f"plan.{key}={_inline(value)}")
-    own = [setting for setting in state.settings if not setting.startswith("plan.")]
-    settings = ";".join([*own, *rest])
+            further_settings.append(f"plan.{key}={_inline(value)}")
+    other_settings = [setting for setting in state.settings if not setting.startswith("plan.")]
+    settings = ";".join([*other_settings, *further_settings])
     return state.choose(**{**plain, "set": settings}).on_page("predict")
 
 

@@ -124,7 +124,7 @@ def _blocks(state: PageState, shelf: Shelf, step: Step) -> Iterator[PageBlock]:
     if isinstance(step, PhasePrediction) and step.curve:
         yield _curve(state, step)
     yield scenario_file(state, shelf)
-    yield TextLines(title="Assumed", lines=step.assumptions, folded=True)
+    yield TextLines(title="Assumed", lines=step.assumptions, is_folded=True)
 
 
 def headline(step: Step) -> Iterator[FigureItem]:
@@ -150,15 +150,15 @@ def headroom_number(step: Step) -> ExplainedNumber:
     """Bytes that are free on the fullest chip; what is missing where it does not fit."""
     capacity = capacity_number(step)
     if isinstance(step, Prediction):
-        used, left = step.memory.peak_bytes, step.memory.headroom_bytes
-        taken = memory_number("peak", used, f"fullest rank, at its {step.memory.fullest.moment}")
+        used, free_bytes = step.memory.peak_bytes, step.memory.headroom_bytes
+        used_memory = memory_number("peak", used, f"fullest rank, at its {step.memory.fullest.moment}")
     else:
         need = step.cached_tokens * step.memory.kv_bytes_per_token
-        left = step.memory.kv_bytes - need
-        taken = memory_number("cache", need, f"{step.cached_tokens:,} cached tokens")
+        free_bytes = step.memory.kv_bytes - need
+        used_memory = memory_number("cache", need, f"{step.cached_tokens:,} cached tokens")
     return explain_number(
-        abs(left), "GiB", "usable memory of a chip less the peak of the fullest one",
-        [number_input("capacity", capacity), number_input("used", taken)], "computed from the plan",
+        abs(free_bytes), "GiB", "usable memory of a chip less the peak of the fullest one",
+        [number_input("capacity", capacity), number_input("used", used_memory)], "computed from the plan",
     )  # fmt: skip
 
 
@@ -170,7 +170,7 @@ def breakdown_chart(step: Step, state: PageState) -> BarChart:
         for part in step.breakdown if part.seconds > 0
     )  # fmt: skip
     return BarChart(
-        name="breakdown", title="Where the time goes", rows=rows, whole=step_number(step),
+        name="breakdown", title="Where the time goes", rows=rows, total=step_number(step),
         caption="Each part begins where the last one ended; colours say what limits it. Click a number to open it.",
     )  # fmt: skip
 
@@ -194,10 +194,10 @@ def memory_chart(step: Step) -> StackChart:
                  "runtime": memory.runtime, "cache asked": cache}  # fmt: skip
         parts = tuple(_memory_part(kind, size, where) for kind, size in sizes.items() if size > 0)
         rows.append(_stack("a chip", parts, sum(sizes.values()), where))
-    most = 16
-    note = f" The first {most} of {len(rows)} stages." if len(rows) > most else ""
+    most_stages = 16
+    note = f" The first {most_stages} of {len(rows)} stages." if len(rows) > most_stages else ""
     return StackChart(
-        name="memory", title="Memory of a chip", rows=tuple(rows[:most]), limit=capacity_number(step),
+        name="memory", title="Memory of a chip", rows=tuple(rows[:most_stages]), limit=capacity_number(step),
         caption=f"What each stage holds at its peak. The line is the memory of a chip.{note}",
     )  # fmt: skip
 
@@ -266,10 +266,10 @@ def _curve(state: PageState, step: PhasePrediction) -> GridTable:
     rows: list[tuple[str | ExplainedNumber | LinkCell, ...]] = []
     for point in step.curve:
         batch = str(point.batch)
-        asked = [given_input("sequences", batch, "the curve"), given_input("context", f"{state['seq']} tokens")]
-        seconds = explain_number(point.step_time_s, "s", "the same step with another batch", asked, source)
-        user = explain_number(point.tokens_per_s_per_user, "", "1 / step time", asked, source)
-        chip = explain_number(point.tokens_per_s_per_chip, "", "sequences / step time / chips", asked, source)
+        batch_inputs = [given_input("sequences", batch, "the curve"), given_input("context", f"{state['seq']} tokens")]
+        seconds = explain_number(point.step_time_s, "s", "the same step with another batch", batch_inputs, source)
+        user = explain_number(point.tokens_per_s_per_user, "", "1 / step time", batch_inputs, source)
+        chip = explain_number(point.tokens_per_s_per_chip, "", "sequences / step time / chips", batch_inputs, source)
         rows.append((LinkCell(text=batch, href=state.choose(batch=batch).url), seconds, user, chip))
     return GridTable(
         name="curve", title="Other batches", head=("batch", "step", "tokens/s a user", "tokens/s a chip"),

@@ -86,13 +86,13 @@ def launch_task(state: PageState, shelf: Shelf, tell: Tell) -> tuple[PageBlock, 
         file = Path(folder) / "run.toml"
         file.write_text(toml_text(self_contained(scenario_table(state, shelf))), encoding="utf-8")
         words = [sys.executable, "-m", "ridgeline", "run", str(file), "--steps", STEPS]
-        shown = shlex.join(["ridgeline", "run", "run.toml", "--steps", STEPS])
-        lines, code = _followed(words, tell)
-    log = CodeText(name="log", title=f"{shown} ended with {code}", text="\n".join(lines), file="run.log")
+        command = shlex.join(["ridgeline", "run", "run.toml", "--steps", STEPS])
+        lines, code = follow_process(words, tell)
+    log = CodeText(name="log", title=f"{command} ended with {code}", text="\n".join(lines), file="run.log")
     return (log,)
 
 
-def _followed(words: list[str], tell: Tell) -> tuple[list[str], int]:
+def follow_process(words: list[str], tell: Tell) -> tuple[list[str], int]:
     """The last lines of a process and its exit code; it is ended when whoever is told says so."""
     lines: list[str] = []
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:

@@ -42,12 +42,12 @@ def serving_view(state: PageState, shelf: Shelf) -> PageView:
     """Requests under load at the chosen rate, and the button that tries others."""
     import ridgeline
 
-    asked = asked_load(state)
-    found = ridgeline.predict(state_scenario(asked, shelf))
-    if isinstance(found, ridgeline.Impossible):
-        raise InputError(found.reasons)
-    view = serving_result(asked, found)
-    return replace(view, blocks=(*view.blocks, scenario_file(asked, shelf)))
+    load_state = asked_load(state)
+    prediction = ridgeline.predict(state_scenario(load_state, shelf))
+    if isinstance(prediction, ridgeline.Impossible):
+        raise InputError(prediction.reasons)
+    view = serving_result(load_state, prediction)
+    return replace(view, blocks=(*view.blocks, scenario_file(load_state, shelf)))
 
 
 def asked_load(state: PageState) -> PageState:
@@ -58,88 +58,101 @@ def asked_load(state: PageState) -> PageState:
     return state.choose(**usual)
 
 
-def serving_result(state: PageState, found: object) -> PageView:
+def serving_result(state: PageState, prediction: object) -> PageView:
     """The page of a simulated deployment, or of a step of post-training."""
-    if not isinstance(found, ServingPrediction):
-        return _other_result(state, found)
-    metrics = found.metrics
+    if not isinstance(prediction, ServingPrediction):
+        return _other_result(state, prediction)
+    metrics = prediction.metrics
     rate = f"{metrics.requests_per_s:.3g} requests/s"
     return PageView(
-        page=state.page, title=f"What do users of {found.scenario.model.id} on {found.run.chips} x {found.scenario.system.chip.id} wait for?",
+        page=state.page,
+        title=f"What do users of {prediction.scenario.model.id} on {prediction.run.chips} x {prediction.scenario.system.chip.id} wait for?",
         answer=f"Half get a first token within {format_duration(metrics.ttft.figures['p50'])}, 99 % within "
         f"{format_duration(metrics.ttft.figures['p99'])}; {rate} are answered.",
         certainty=f"{metrics.requests:,} simulated requests. The scenario file below, with more of them, predicts the same in a terminal.",
-        controls=state_controls(state), blocks=tuple(_blocks(found)),
+        controls=state_controls(state),
+        blocks=tuple(_blocks(prediction)),
         command=file_command("predict"),
-        evidence=prediction_evidence(), url=state.url,
-    )  # fmt: skip
-
-
-def _other_result(state: PageState, found: object) -> PageView:
-    from ridgeline.report.pieces import terminal_text
-
-    kind = "a step of post-training" if isinstance(found, RlPrediction) else "this workload"
-    text = CodeText(name="report", title="What it says", text=terminal_text(found), file="report.txt")
-    return PageView(page=state.page, title=f"How long does {kind} take?", answer="The prediction in full is below.",
-                    controls=state_controls(state), blocks=(text,), url=state.url)  # fmt: skip
-
-
-def _figure(found: ServingPrediction, metric: str, percentile: str) -> ExplainedNumber:
-    name, formula = METRICS[metric]
-    value = getattr(found.metrics, metric).figures[percentile]
-    return explain_number(
-        value, "s", f"{name}: {formula}; {percentile} over requests, linear", _asked(found), _source(found)
+        evidence=prediction_evidence(),
+        url=state.url,
     )
 
 
-def _asked(found: ServingPrediction) -> tuple[FormulaInput, ...]:
-    metrics, served = found.metrics, found.run.served
+def _other_result(state: PageState, prediction: object) -> PageView:
+    from ridgeline.report.pieces import terminal_text
+
+    kind = "a step of post-training" if isinstance(prediction, RlPrediction) else "this workload"
+    text = CodeText(name="report", title="What it says", text=terminal_text(prediction), file="report.txt")
+    return PageView(
+        page=state.page,
+        title=f"How long does {kind} take?",
+        answer="The prediction in full is below.",
+        controls=state_controls(state),
+        blocks=(text,),
+        url=state.url,
+    )
+
+
+def _figure(prediction: ServingPrediction, metric: str, percentile: str) -> ExplainedNumber:
+    name, formula = METRICS[metric]
+    value = getattr(prediction.metrics, metric).figures[percentile]
+    return explain_number(
+        value,
+        "s",
+        f"{name}: {formula}; {percentile} over requests, linear",
+        load_inputs(prediction),
+        _source(prediction),
+    )
+
+
+def load_inputs(prediction: ServingPrediction) -> tuple[FormulaInput, ...]:
+    metrics, requests = prediction.metrics, prediction.run.served
     return (
         given_input("requests", f"{metrics.requests:,}"),
         given_input("answered a second", f"{metrics.requests_per_s:.3g}", "simulated"),
-        given_input("mean prompt", f"{served.prompt_tokens.mean():,.0f} tokens"),
-        given_input("mean answer", f"{served.output_tokens.mean():,.0f} tokens"),
+        given_input("mean prompt", f"{requests.prompt_tokens.mean():,.0f} tokens"),
+        given_input("mean answer", f"{requests.output_tokens.mean():,.0f} tokens"),
     )
 
 
-def _source(found: ServingPrediction) -> str:
-    return f"{found.metrics.requests:,} requests simulated step by step; {'; '.join(found.assumptions[:3])}"
+def _source(prediction: ServingPrediction) -> str:
+    return f"{prediction.metrics.requests:,} requests simulated step by step; {'; '.join(prediction.assumptions[:3])}"
 
 
-def _blocks(found: ServingPrediction) -> Iterator[PageBlock]:
+def _blocks(prediction: ServingPrediction) -> Iterator[PageBlock]:
     yield FigureRow(items=(
-        FigureItem(name="TTFT p50", number=_figure(found, "ttft", "p50")),
-        FigureItem(name="TTFT p99", number=_figure(found, "ttft", "p99")),
-        FigureItem(name="TPOT p50", number=_figure(found, "tpot", "p50")),
-        FigureItem(name="TPOT p99", number=_figure(found, "tpot", "p99")),
-        FigureItem(name="output tokens/s a chip", number=_rate(found)),
-        *(FigureItem(name="a million tokens", number=number) for number in _money(found)),
+        FigureItem(name="TTFT p50", number=_figure(prediction, "ttft", "p50")),
+        FigureItem(name="TTFT p99", number=_figure(prediction, "ttft", "p99")),
+        FigureItem(name="TPOT p50", number=_figure(prediction, "tpot", "p50")),
+        FigureItem(name="TPOT p99", number=_figure(prediction, "tpot", "p99")),
+        FigureItem(name="output tokens/s a chip", number=_rate(prediction)),
+        *(FigureItem(name="a million tokens", number=number) for number in _money(prediction)),
     ))  # fmt: skip
     yield TaskButton(
         task="sweep", label="Try other rates", note=f"{MOST_REQUESTS} requests at each of {len(LOADS)} rates"
     )
     rows: list[tuple[TableCell, ...]] = []
     for metric, (name, meaning) in METRICS.items():
-        rows.append((name, *(_figure(found, metric, share) for share in ("p50", "p90", "p99")), meaning))
+        rows.append((name, *(_figure(prediction, metric, share) for share in ("p50", "p90", "p99")), meaning))
     yield GridTable(name="metrics", title="What users wait for", head=("", "p50", "p90", "p99", "meaning"),
                     rows=tuple(rows), text=("", "meaning"))  # fmt: skip
-    yield TextLines(title="Assumed", lines=found.assumptions, folded=True)
+    yield TextLines(title="Assumed", lines=prediction.assumptions, is_folded=True)
 
 
-def _rate(found: ServingPrediction) -> ExplainedNumber:
-    value = found.metrics.output_tokens_per_s / found.run.chips
-    inputs = [given_input("chips", f"{found.run.chips}", "the deployment"),
-              given_input("until the last answer", format_duration(found.metrics.duration_s), "simulated")]  # fmt: skip
-    return explain_number(value, "", "output tokens / (time until the last answer × chips)", inputs, _source(found),
+def _rate(prediction: ServingPrediction) -> ExplainedNumber:
+    value = prediction.metrics.output_tokens_per_s / prediction.run.chips
+    inputs = [given_input("chips", f"{prediction.run.chips}", "the deployment"),
+              given_input("until the last answer", format_duration(prediction.metrics.duration_s), "simulated")]  # fmt: skip
+    return explain_number(value, "", "output tokens / (time until the last answer × chips)", inputs, _source(prediction),
                           text=f"{value:,.0f}")  # fmt: skip
 
 
-def _money(found: ServingPrediction) -> Iterator[ExplainedNumber]:
-    if found.cost_per_million_tokens_usd is None:
+def _money(prediction: ServingPrediction) -> Iterator[ExplainedNumber]:
+    if prediction.cost_per_million_tokens_usd is None:
         return
-    price = found.scenario.system.chip.price
-    yield explain_number(found.cost_per_million_tokens_usd, "USD", "chips × price × time / output tokens × 10⁶",
-                          [quoted_input("price", price, "USD/h")], _source(found))  # fmt: skip
+    price = prediction.scenario.system.chip.price
+    yield explain_number(prediction.cost_per_million_tokens_usd, "USD", "chips × price × time / output tokens × 10⁶",
+                          [quoted_input("price", price, "USD/h")], _source(prediction))  # fmt: skip
 
 
 # -- other rates ------------------------------------------------------------------------------------------------------
@@ -155,18 +168,18 @@ def sweep_task(state: PageState, shelf: Shelf, tell: Tell) -> tuple[PageBlock, .
         if not tell(f"{rate * share:g} requests a second") and points:
             break
         at = asked_load(state).choose(rate=f"{rate * share:g}")
-        found = ridgeline.predict(state_scenario(at, shelf))
-        if isinstance(found, ridgeline.Impossible):
-            raise InputError(found.reasons)
-        if isinstance(found, ServingPrediction):
-            points.append((at, rate * share, found))
+        prediction = ridgeline.predict(state_scenario(at, shelf))
+        if isinstance(prediction, ridgeline.Impossible):
+            raise InputError(prediction.reasons)
+        if isinstance(prediction, ServingPrediction):
+            points.append((at, rate * share, prediction))
     return tuple(_sweep_blocks(points))
 
 
 def _sweep_blocks(points: list[tuple[PageState, float, ServingPrediction]]) -> Iterator[PageBlock]:
     for metric, (name, meaning) in list(METRICS.items())[:2]:
         curves = [
-            [(rate, getattr(found.metrics, metric).figures[share]) for _, rate, found in points]
+            [(rate, getattr(prediction.metrics, metric).figures[share]) for _, rate, prediction in points]
             for share in ("p50", "p99")
         ]
         dots = [
@@ -182,9 +195,9 @@ def _sweep_blocks(points: list[tuple[PageState, float, ServingPrediction]]) -> I
         )  # fmt: skip
         yield SvgPicture(name=metric, title=f"{name} against the rate", svg=chart_svg(drawn, meaning), caption=meaning)
     rows: list[tuple[TableCell, ...]] = [
-        (LinkCell(text=f"{rate:g}/s", href=at.url), _figure(found, "ttft", "p50"), _figure(found, "ttft", "p99"),
-         _figure(found, "tpot", "p50"), _figure(found, "tpot", "p99"), _rate(found))
-        for at, rate, found in points
+        (LinkCell(text=f"{rate:g}/s", href=at.url), _figure(prediction, "ttft", "p50"), _figure(prediction, "ttft", "p99"),
+         _figure(prediction, "tpot", "p50"), _figure(prediction, "tpot", "p99"), _rate(prediction))
+        for at, rate, prediction in points
     ]  # fmt: skip
     head = ("rate", "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99", "tokens/s a chip")
     yield GridTable(name="rates", title="Rate by rate", head=head, rows=tuple(rows), text=("rate",))
