@@ -62,14 +62,15 @@ def serving_result(state: PageState, prediction: object) -> PageView:
     """The page of a simulated deployment, or of a step of post-training."""
     if not isinstance(prediction, ServingPrediction):
         return _other_result(state, prediction)
-    metrics = prediction.metrics
+    metrics, scenario = prediction.metrics, prediction.scenario
     rate = f"{metrics.requests_per_s:.3g} requests/s"
+    chips = f"{prediction.run.chips} x {scenario.system.chip.id}"
     return PageView(
         page=state.page,
-        title=f"What do users of {prediction.scenario.model.id} on {prediction.run.chips} x {prediction.scenario.system.chip.id} wait for?",
+        title=f"What do users of {scenario.model.id} on {chips} wait for?",
         answer=f"Half get a first token within {format_duration(metrics.ttft.figures['p50'])}, 99 % within "
         f"{format_duration(metrics.ttft.figures['p99'])}; {rate} are answered.",
-        certainty=f"{metrics.requests:,} simulated requests. The scenario file below, with more of them, predicts the same in a terminal.",
+        certainty=f"{metrics.requests:,} simulated requests; a terminal simulates more of the file below.",
         controls=state_controls(state),
         blocks=tuple(_blocks(prediction)),
         command=file_command("predict"),
