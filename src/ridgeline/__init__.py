@@ -16,6 +16,10 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     why_slow                                   ServingPrediction -> WhySlow: why its slow requests are slow, what helps
     estimate                                   Scenario -> every op of a rank with seconds, bound and evidence
     roofline                                   model, chip -> Roofline: every op under the chip's roofs
+    sense                                      Scenario -> SensitivityAnswer: what limits it, and what 1 % is worth
+    design                                     study file -> DesignAnswer, the machines that no other beats; or
+                                               ArchitectureAnswer, the models of equal quality
+    report                                     study file -> RequirementReport: what is asked of which team
     profile                                    files of measured kernels -> Profile, several nodes as one
     read_profile                               a file of `ridgeline characterize` -> Profile
     profile_report                             Profile -> ProfileReport: its ceilings, and which chips are slow

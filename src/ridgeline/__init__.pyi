@@ -19,6 +19,9 @@ from ridgeline.comm import collective_verify as collective_verify
 from ridgeline.cost import profile_report as profile_report
 from ridgeline.cost.profile import Profile as Profile
 from ridgeline.cost.profile import read_profile as read_profile
+from ridgeline.design_api import design as design
+from ridgeline.design_api import report as report
+from ridgeline.design_api import sense as sense
 from ridgeline.hardware.load import CHIPS as CHIPS
 from ridgeline.hardware.load import SYSTEMS as SYSTEMS
 from ridgeline.hardware.load import chip as chip

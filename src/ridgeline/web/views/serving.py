@@ -142,10 +142,12 @@ def _blocks(prediction: ServingPrediction) -> Iterator[PageBlock]:
 
 def _rate(prediction: ServingPrediction) -> ExplainedNumber:
     value = prediction.metrics.output_tokens_per_s / prediction.run.chips
-    inputs = [given_input("chips", f"{prediction.run.chips}", "the deployment"),
-              given_input("until the last answer", format_duration(prediction.metrics.duration_s), "simulated")]  # fmt: skip
-    return explain_number(value, "", "output tokens / (time until the last answer × chips)", inputs, _source(prediction),
-                          text=f"{value:,.0f}")  # fmt: skip
+    inputs = [
+        given_input("chips", f"{prediction.run.chips}", "the deployment"),
+        given_input("until the last answer", format_duration(prediction.metrics.duration_s), "simulated"),
+    ]
+    formula = "output tokens / (time until the last answer × chips)"
+    return explain_number(value, "", formula, inputs, _source(prediction), text=f"{value:,.0f}")
 
 
 def _money(prediction: ServingPrediction) -> Iterator[ExplainedNumber]:
@@ -196,9 +198,12 @@ def _sweep_blocks(points: list[tuple[PageState, float, ServingPrediction]]) -> I
         )  # fmt: skip
         yield SvgPicture(name=metric, title=f"{name} against the rate", svg=chart_svg(drawn, meaning), caption=meaning)
     rows: list[tuple[TableCell, ...]] = [
-        (LinkCell(text=f"{rate:g}/s", href=at.url), _figure(prediction, "ttft", "p50"), _figure(prediction, "ttft", "p99"),
-         _figure(prediction, "tpot", "p50"), _figure(prediction, "tpot", "p99"), _rate(prediction))
+        (
+            LinkCell(text=f"{rate:g}/s", href=at.url),
+            *(_figure(prediction, metric, share) for metric in ("ttft", "tpot") for share in ("p50", "p99")),
+            _rate(prediction),
+        )
         for at, rate, prediction in points
-    ]  # fmt: skip
+    ]
     head = ("rate", "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99", "tokens/s a chip")
     yield GridTable(name="rates", title="Rate by rate", head=head, rows=tuple(rows), text=("rate",))
