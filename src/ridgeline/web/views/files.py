@@ -31,6 +31,7 @@ from ridgeline.web.figures import ExplainedNumber, explain_number, given_input
 from ridgeline.web.jobs import Tell
 from ridgeline.web.scenarios import Shelf, file_of, is_scenario_file
 from ridgeline.web.state import PageState
+from ridgeline.web.studies import is_study_file
 
 SECONDS = 120  # that a file may take to read
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml", ".py", ".args", ".txt")
@@ -47,6 +48,8 @@ READS = (
 
 def page_of_file(path: Path) -> str:
     """The page that shows a file: scenarios on Predict, configurations of models on Describe, all others here."""
+    if is_study_file(path):
+        return "design"
     if is_scenario_file(path):
         return "predict"
     return "describe" if is_model_file(path) else "files"
