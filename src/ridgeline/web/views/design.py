@@ -58,7 +58,8 @@ def design_view(state: PageState, shelf: Shelf) -> PageView:
     return PageView(
         page="design", title=title, controls=() if is_file else state_controls(state, ASKED), blocks=tuple(blocks),
         answer="A design is dropped only by a bound that a priced one beats; what is left is certified.",
-        command=f"ridgeline design {path.name if path is not None and is_file else 'study.json'}{target}", url=state.url,
+        command=f"ridgeline design {path.name if path is not None and is_file else 'study.json'}{target}",
+        url=state.url,
         evidence="Area, power and price of a chip follow from its numbers by rules with dated sources.",
     )  # fmt: skip
 
@@ -106,9 +107,11 @@ def design_blocks(answer: DesignAnswer) -> Iterator[PageBlock]:
 
 def _figures(answer: DesignAnswer, best: DesignPoint) -> Iterator[FigureItem]:
     counts = answer.certificate
-    inputs = [given_input(name, f"{value:,}", "the search") for name, value in (
-        ("priced one by one", counts.priced), ("over a budget", counts.over_budget), ("dropped by a bound", counts.bounded),
-        ("without a plan that fits", counts.infeasible))]  # fmt: skip
+    fates = {
+        "priced one by one": counts.priced, "over a budget": counts.over_budget, "dropped by a bound": counts.bounded,
+        "without a plan that fits": counts.infeasible,
+    }  # fmt: skip
+    inputs = [given_input(name, f"{value:,}", "the search") for name, value in fates.items()]
     points = explain_number(counts.points, "", "designs of the space", inputs, "the study's ranges",
                             text=f"{counts.points:,}")  # fmt: skip
     yield FigureItem(name="designs", number=points)
