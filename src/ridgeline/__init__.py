@@ -54,6 +54,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     dry_run                                    Scenario -> DryRun: its step traced without its ranks, op by op
     anchored                                   your measured runs -> Calibration: yours, that `predict` takes
     next_measurements                          Scenario -> what to measure to be surer of it, the best first
+    open                                       files -> the workbench in a browser of this machine, until Ctrl-C
     collective                                 name, system or topology -> CollectiveTime: algorithm, bound, four prices
     collective_list                            system or topology -> AlgorithmList: what its algorithms take there
     collective_verify                          file -> CollectiveFile; with a network CollectiveTime

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from ridgeline.sim.prediction import Prediction
     from ridgeline.targets import Export, Imported, Unread
+    from ridgeline.web import OpenWorkbench
 
 OWN_ENGINE = "ridgeline"
 MOST = 8  # decisions named for one reason
@@ -422,6 +423,26 @@ def export(
         for name, text in exported.files.items():
             write_text(output / name, text)
     return exported
+
+
+def open_workbench(
+    *files: Path | str, port: int = 0, allow_launch: bool = False, seconds: float | None = None,
+    ready: Callable[[OpenWorkbench], None] | None = None,
+) -> OpenWorkbench:  # fmt: skip
+    """Serve the workbench to this machine's browser until Ctrl-C, or for so many seconds; what was open.
+
+    files          traces, scenarios, configurations and scripts, each opened on its page
+    port           0: one that is free
+    allow_launch   whether pages may start runs on this machine
+    ready          hears of the address as soon as it answers
+    """
+    from ridgeline.web import serve_workbench
+
+    with serve_workbench(files, port=port, allow_launch=allow_launch) as (opened, server):
+        if ready is not None:
+            ready(opened)
+        server.join(seconds)
+    return opened
 
 
 def scenario_text(imported: Imported) -> str:

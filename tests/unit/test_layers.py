@@ -26,10 +26,11 @@ FLOORS = (
     ("calibrate", "search", "runtime"),
     ("design",),
     ("targets", "report"),
+    ("web",),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
-ONLY_IN_APP = {"typer": {"cli"}, "rich": {"cli", "report"}}
+ONLY_IN_APP = {"typer": {"cli"}, "rich": {"cli", "report"}, "starlette": {"web"}, "uvicorn": {"web"}}
 ONLY_WHERE_ARRAYS_ARE = {
     "numpy": {
         *("core.arrays", "ir", "trace", "comm", "lowering", "cost", "graph", "sim", "serving", "rl", "calibrate"),
@@ -132,6 +133,17 @@ INTERIOR = {
         ("request", "recommendation", "goodput", "stage_layout"),
         ("training", "deployment", "rl"),
     ),
+    "web": (
+        ("figures", "static"),
+        ("blocks",),
+        ("state", "guard"),
+        ("controls", "scenarios", "uploads"),
+        ("explained_step", "frames", "jobs", "studies"),
+        ("views",),
+        ("tasks",),
+        ("routes",),
+        ("server",),
+    ),
     "calibrate": (
         ("truth",),
         ("gap_verdict",),
@@ -157,8 +169,9 @@ DOORS = {
     "cost": {"sim", "serving", "rl", "search", "design", "targets", "report", "cli", "calibrate"},
     "serving": {"rl", "search", "design", "calibrate", "targets", "report", "cli", "api.py", "run_api.py"},
     "rl": {"search", "design", "calibrate", "targets", "report", "cli", "api.py", "run_api.py"},
-    "design": {"report", "cli", "api.py", "run_api.py", "design_api.py"},
-    "report": {"cli"},
+    "design": {"report", "web", "cli", "api.py", "run_api.py", "design_api.py"},
+    "report": {"web", "cli", "run_api.py"},
+    "web": {"cli", "run_api.py"},
 }
 """Rooms that others enter through their `__init__` alone, and who does."""
 SIDE_DOORS = {
@@ -167,6 +180,7 @@ SIDE_DOORS = {
     "sim": ("batches", "forward_work"),
     "serving": ("measured", "simulation"),
     "search": ("rl",),
+    "report": ("pieces",),
     "runtime": ("rl", "bringup", "capture", "train"),
 }
 """What a room offers for one purpose each, beside its door."""
@@ -270,11 +284,7 @@ def test_a_door_opens_to_what_it_names() -> None:
     doors = [import_module(f"ridgeline.{room}") for room in rooms]
 
     sides = [import_module(f"ridgeline.{room}.{side}") for room, names in SIDE_DOORS.items() for side in names]
-    assert all(
-        getattr(room, name) is not None
-        for room in (*doors, *sides)
-        for name in room.__all__
-    )
+    assert all(getattr(room, name) is not None for room in (*doors, *sides) for name in room.__all__)
     assert all(len(door.__all__) <= 24 for door in (*doors, *sides))
     assert all(
         len(side.__all__) <= 12
