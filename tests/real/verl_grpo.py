@@ -19,10 +19,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 HERE = Path(__file__).parent
-LAYERS, HIDDEN, HEADS, WORDS = 4, 256, 4, 2048
+LAYERS, HIDDEN, HEADS, WORDS = 6, 384, 6, 2048
 PROMPTS, SAMPLES, PROMPT, ANSWER = 8, 4, 24, 96
 SEQS = 64
 BUCKET_MB = 64
+PHASES = ("gen", "reward", "old_log_prob", "adv", "update_actor", "update_weights", "step")
 REWARD = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return float(len(set(solution_str.split())) % 7) / 7\n"
 
 
@@ -101,7 +102,7 @@ def environment(folder: Path) -> dict[str, str]:
         "PYTHONPATH": str(HERE), "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"), "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16", "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1", "RAY_USAGE_STATS_ENABLED": "0",
-        "GLOO_SOCKET_IFNAME": "lo", "RAY_DEDUP_LOGS": "0", "VLLM_USE_V1": "1", "RAY_memory_monitor_refresh_ms": "0",
+        "GLOO_SOCKET_IFNAME": "lo", "RAY_worker_niceness": "0", "RAY_DEDUP_LOGS": "0", "RAY_memory_monitor_refresh_ms": "0",
         "TORCHDYNAMO_DISABLE": "1",
     }  # fmt: skip
 
@@ -114,10 +115,15 @@ def main(folder: Path, steps: int) -> int:
     command = [sys.executable, "-m", "verl.trainer.main_ppo", *options(folder, steps)]
     with (folder / "verl.out").open("w") as out:
         done = subprocess.run(command, env=environment(folder), stdout=out, stderr=subprocess.STDOUT, check=False)
-    for line in (folder / "metrics.jsonl").read_text().splitlines() if done.returncode == 0 else []:
-        row = json.loads(line)
-        print(row["step"], {key: round(value, 4) for key, value in row["data"].items() if key.startswith("timing_s/")})
+    for row in steps_of(folder / "metrics.jsonl") if done.returncode == 0 else []:
+        print({name: round(seconds, 5) for name, seconds in row.items()})
     return done.returncode
+
+
+def steps_of(path: Path) -> list[dict[str, float]]:
+    """Seconds of the phases of every step that verl's file logger wrote."""
+    rows = [json.loads(line)["data"] for line in path.read_text().splitlines()]
+    return [{name: float(row[f"timing_s/{name}"]) for name in PHASES} for row in rows]
 
 
 if __name__ == "__main__":
