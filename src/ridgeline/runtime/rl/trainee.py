@@ -42,8 +42,13 @@ def train_request(request: RlRunRequest) -> RunRequest:
 
 
 def role_blueprint(request: RlRunRequest, role: str) -> Blueprint:
-    """What every rank builds of a role: its own model, or the actor's; of a critic with a head of one value."""
+    """What every rank builds of a role: its own model, or the actor's; of a critic with a head of one value.
+
+    Layers are compiled where the plan says so alone: every length of a step's longest sample would be compiled anew.
+    """
     blueprint = blueprint_of(train_request(request))
+    is_compiled = blueprint.compiled and blueprint.plan.switches.compiled is True  # lengths differ from step to step
+    blueprint = replace(blueprint, compiled=is_compiled)
     models = request.work.roles.models
     if role in models and models[role].model:
         model = role_model(request.scenario, role)
