@@ -76,14 +76,14 @@ class _Attended:
     """Sequences that one call of attention takes together.
 
     rows      of the new tokens, [sequences, queries]; where a sequence has fewer its first row stands in
-    own       places among those, in their order, that are a sequence's own; own_rows: the rows they are
+    own_cells among those, in their order, the ones that are a sequence's own; own_rows: the rows they are
     written   slots that those write to
     slots     of every token that may be read, [sequences, keys]
     visible   which of those a query sees, [sequences, 1, queries, keys]
     """
 
     rows: Tensor
-    own: Tensor
+    own_cells: Tensor
     own_rows: Tensor
     written: Tensor
     slots: Tensor
@@ -143,7 +143,7 @@ class PagedCache:
         self._write(index, slots, k[0], v[0])
         context = q.new_empty((*q.shape[:-1], v.shape[-1]))
         for group in groups:
-            context[0, group.own_rows] = self._attend(index, q[0], group, mixer.rule).flatten(0, 1)[group.own]
+            context[0, group.own_rows] = self._attend(index, q[0], group, mixer.rule).flatten(0, 1)[group.own_cells]
         return mixer.merge_heads(context)
 
     def _angles(self, rotary: Rotary | None, places: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -195,7 +195,7 @@ class PagedCache:
         firsts = torch.tensor([new.first for new in news], device=device)
         steps = torch.arange(queries, device=device)
         present = steps < counts[:, None]
-        own = present.flatten().nonzero().squeeze(-1)
+        own_cells = present.flatten().nonzero().squeeze(-1)
         rows = torch.tensor(begins, device=device)[:, None] + torch.where(present, steps, 0)
         size = self.shape.block_tokens
         tables = [list(new.blocks[: self.shape.blocks_of(keys)]) for new in news]
@@ -206,6 +206,7 @@ class PagedCache:
         own_places = firsts[:, None] + torch.where(present, steps, 0)
         visible = places <= own_places[:, :, None]
         return _Attended(
-            rows=rows, own=own, own_rows=rows.flatten()[own], written=slots.gather(1, own_places).flatten()[own],
+            rows=rows, own_cells=own_cells, own_rows=rows.flatten()[own_cells],
+            written=slots.gather(1, own_places).flatten()[own_cells],
             slots=slots, visible=visible.unsqueeze(1),
         )  # fmt: skip
