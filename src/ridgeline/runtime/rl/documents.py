@@ -138,6 +138,6 @@ def _document(
         tokens, prompt = [*prompt[1:], *tokens], prompt[:1]
         own_flags = [True] * len(tokens)
     return Sample(
-        prompt=Prompt(number=number, tokens=prompt, samples=count), index=index, tokens=tuple(tokens), own=tuple(own_flags),
-        log_probs=(0.0,) * len(tokens), versions=(0,) * len(tokens), complete=True,
+        prompt=Prompt(number=number, tokens=prompt, samples=count), index=index, tokens=tuple(tokens),
+        own=tuple(own_flags), log_probs=(0.0,) * len(tokens), versions=(0,) * len(tokens), complete=True,
     )  # fmt: skip

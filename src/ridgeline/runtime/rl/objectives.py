@@ -47,10 +47,8 @@ class Passes:
 
     def rows(self, chosen: Tensor, device: str) -> Passes:
         """The same of some samples, where they are trained on."""
-        passes_by_name = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return Passes(
-            **{name: None if part is None else part[chosen].to(device) for name, part in passes_by_name.items()}
-        )
+        tensors = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return Passes(**{name: None if part is None else part[chosen].to(device) for name, part in tensors.items()})
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
