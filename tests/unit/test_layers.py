@@ -118,7 +118,7 @@ INTERIOR = {
     ),
     "rl": (
         ("lengths", "parameters"),
-        ("rollout_batch",),
+        ("mixture", "rollout_batch"),
         ("rollout", "training", "sync_time"),
         ("memory",),
         ("prediction",),
