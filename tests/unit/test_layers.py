@@ -114,7 +114,8 @@ INTERIOR = {
         ("measured", "simulation"),
     ),
     "rl": (
-        ("lengths", "parameters"),
+        ("lengths",),
+        ("parameters",),
         ("rollout_batch",),
         ("rollout", "training", "sync_time"),
         ("memory",),
