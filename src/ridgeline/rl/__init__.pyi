@@ -1,3 +1,5 @@
+from ridgeline.rl.lengths import longest_tokens as longest_tokens
+from ridgeline.rl.mixture import ReplayCost as ReplayCost
 from ridgeline.rl.parameters import RlParameters as RlParameters
 from ridgeline.rl.parameters import shipped_parameters as shipped_parameters
 from ridgeline.rl.prediction import RlPrediction as RlPrediction

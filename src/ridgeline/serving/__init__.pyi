@@ -9,6 +9,7 @@ from ridgeline.serving.load import load_of as load_of
 from ridgeline.serving.replica import Sample as Sample
 from ridgeline.serving.replica import SloMissed as SloMissed
 from ridgeline.serving.request import Request as Request
+from ridgeline.serving.running_batch import running_batch as average_batch
 from ridgeline.serving.served import Served as Served
 from ridgeline.serving.served import ServingMetrics as ServingMetrics
 from ridgeline.serving.serving_prediction import FRONT_END_S as FRONT_END_S

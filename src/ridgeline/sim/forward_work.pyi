@@ -1,3 +1,4 @@
+from ridgeline.sim.forward_price import PARTS as PHASE_PARTS
 from ridgeline.sim.forward_price import PRODUCTS as PRODUCTS
 from ridgeline.sim.forward_price import SIDE_BY_SIDE as SIDE_BY_SIDE
 from ridgeline.sim.forward_price import ForwardWorkload as ForwardWorkload

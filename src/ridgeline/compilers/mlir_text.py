@@ -1,0 +1,273 @@
+"""Turn MLIR text into statements with their regions: StableHLO, linalg, TOSA, torch, IREE's and Triton's dialects.
+
+Printers write one operation a line; a line that leaves a brace open begins a region, and the line that closes it may
+go on with types or with another region. Statements nest by an explicit stack, so that depth costs memory and no
+recursion. Attributes stay text: each reader takes what it knows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ridgeline.compilers.program_source import ProgramSource, refuse_program
+
+DEEPEST = 200  # nested regions
+MOST_STATEMENTS = 2_000_000
+LONGEST_HEAD = 200_000  # characters of a statement that are looked at: constants written out are longer
+_RESULTS = re.compile(r"\s*((?:%[\w.$#-]+(?::\d+)?)(?:\s*,\s*%[\w.$#-]+(?::\d+)?)*)\s*=\s*")
+_NAME = re.compile(r'"?([A-Za-z_][\w.$-]*)"?')
+_BLOCK = re.compile(r"\s*\^[\w.$-]+\s*(?:\((.*)\))?\s*:")
+_CONTINUES = re.compile(
+    r"\s*(?:cond|do|reducer|attributes|else|ins|outs|dimensions|permutation|->|:|,|\(|\)|<|>|\{|combiner)"
+)
+_LOCATION = re.compile(r'\s*loc\((?:[^()"]|"[^"]*"|\((?:[^()"]|"[^"]*"|\([^()]*\))*\))*\)')
+_VALUE = re.compile(r"%[\w.$-]+(?:#\d+)?")
+_LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"')
+_SHAPED = re.compile(
+    r"(tensor|vector|memref|memdesc|tensordesc)<((?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*)>|!torch\.v?tensor<\[([^\]]*)\],\s*([\w!.<>]+)>"
+)
+_SCALAR = re.compile(r"!?[A-Za-z_][\w.]*(?:<[^<>]*(?:<[^<>]*>[^<>]*)*>)?")
+_ALIAS = re.compile(r"^\s*(#[\w.$-]+)\s*=\s*(.*)$")
+
+
+@dataclass(slots=True)
+class Statement:
+    """One operation.
+
+    text      after its name, up to a region or the line's end, and what follows the regions, joined by a space
+    regions   one list of statements for each, with the block arguments' text before them
+    """
+
+    name: str
+    results: tuple[str, ...]
+    text: str
+    line: int
+    regions: list[list[Statement]] = field(default_factory=list)
+    block_arguments: list[str] = field(default_factory=list)
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Values it names outside its types, in order, each place once."""
+        return tuple(_VALUE.findall(_LITERAL.sub("", self.text)))
+
+    def walk(self) -> Iterator[Statement]:
+        """It and all statements below it, without recursion."""
+        stack = [self]
+        while stack:
+            statement = stack.pop()
+            yield statement
+            for region in reversed(statement.regions):
+                stack.extend(reversed(region))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapedType:
+    """A tensor type: its dims (-1 where the text leaves one open) and its element type."""
+
+    shape: tuple[int, ...]
+    element: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlirModule:
+    """Statements of the top level, and texts of `#alias = ...`."""
+
+    statements: list[Statement]
+    aliases: dict[str, str]
+
+    def walk(self) -> Iterator[Statement]:
+        for statement in self.statements:
+            yield from statement.walk()
+
+
+def parse_mlir(source: ProgramSource) -> MlirModule:
+    """The statements of a text; one whose braces do not match, or that nests too deep, is refused."""
+    top: list[Statement] = []
+    stack: list[tuple[Statement, list[Statement]]] = []
+    aliases: dict[str, str] = {}
+    count = 0
+    for number, raw in enumerate(source.text.splitlines(), 1):
+        line = _without_comment(raw)
+        if not line:
+            continue
+        if line[0] == "#" or line.startswith("!"):
+            alias = _ALIAS.match(line[:LONGEST_HEAD])
+            if alias:
+                aliases[alias.group(1)] = alias.group(2)
+            continue
+        if line.startswith("{-#"):  # resources: bytes of constants
+            break
+        scope = stack[-1][1] if stack else top
+        if line[0] == "^":
+            block = _BLOCK.match(line[:LONGEST_HEAD])
+            if stack and block:
+                stack[-1][0].block_arguments.append(block.group(1) or "")
+            continue
+        if line[0] == "}":
+            line = _close_regions(source, stack, line, number)
+            if not line or not _opens(line):
+                continue
+            owner = _owner_of_next(stack, top)
+            _open_region(source, stack, owner, number)
+            continue
+        statement = _begin(line, number, scope)
+        if statement is not None:
+            count += 1
+            if count > MOST_STATEMENTS:
+                raise refuse_program(source.path, f"more than {MOST_STATEMENTS:,} operations", "a program of a model")
+            scope.append(statement)
+        if _opens(line) and scope:
+            _open_region(source, stack, scope[-1], number)
+    if stack:
+        given = f"{len(stack)} regions that nothing closes"
+        raise refuse_program(source.path, given, "a whole module", "was it cut off?", stack[-1][0].line)
+    return MlirModule(statements=top, aliases=aliases)
+
+
+def _without_comment(raw: str) -> str:
+    """A line without its location and comment; a constant that is written out is cut."""
+    line = raw.strip()
+    if len(line) > LONGEST_HEAD:
+        line = line[: LONGEST_HEAD // 2] + " " + line[-LONGEST_HEAD // 2 :]
+    if "//" in line and '"' not in line.split("//", 1)[0]:
+        line = line.split("//", 1)[0].rstrip()
+    if "loc(" in line:
+        line = _LOCATION.sub("", line).rstrip()
+    return line
+
+
+def _opens(line: str) -> bool:
+    """Whether a line ends in a brace that begins a region."""
+    return line.endswith("{")
+
+
+def _begin(line: str, number: int, scope: list[Statement]) -> Statement | None:
+    """The statement that a line begins; None where it goes on with the one before."""
+    results = _RESULTS.match(line)
+    at = results.end() if results else 0
+    name = _NAME.match(line, at)
+    if name is None or (results is None and _CONTINUES.match(line) and scope):
+        if scope:
+            scope[-1].text += " " + line.rstrip("{").rstrip()
+        return None
+    text = line[name.end() :]
+    if _opens(line):
+        text = text[:-1].rstrip()
+    return Statement(name.group(1), _result_names(results.group(1)) if results else (), text, number)
+
+
+def _result_names(text: str) -> tuple[str, ...]:
+    """Names of results: `%3:2` is `%3#0` and `%3#1`, of which the first is also `%3`."""
+    names: list[str] = []
+    for part in text.split(","):
+        name, _, many = part.strip().partition(":")
+        count = min(int(many), 10_000) if many.isdigit() else 0
+        names += [f"{name}#{place}" for place in range(count)] if count else [name]
+    return tuple(names)
+
+
+def _open_region(
+    source: ProgramSource, stack: list[tuple[Statement, list[Statement]]], owner: Statement, line: int
+) -> None:
+    if len(stack) >= DEEPEST:
+        raise refuse_program(source.path, "deeper nesting", f"at most {DEEPEST} regions in each other", "", line)
+    region: list[Statement] = []
+    owner.regions.append(region)
+    stack.append((owner, region))
+
+
+def _close_regions(
+    source: ProgramSource, stack: list[tuple[Statement, list[Statement]]], line: str, number: int
+) -> str:
+    """Close as many regions as a line has braces at its beginning; its rest goes to the owner of the last one."""
+    owner = None
+    while line.startswith("}"):
+        if not stack:
+            raise refuse_program(source.path, "a closing brace", "a region that it closes", "was it cut off?", number)
+        owner, _ = stack.pop()
+        line = line[1:].lstrip()
+    if owner is not None and line:
+        owner.text += " " + (line[:-1].rstrip() if line.endswith("{") else line)
+    return line
+
+
+def _owner_of_next(stack: list[tuple[Statement, list[Statement]]], top: list[Statement]) -> Statement:
+    """The statement whose region was just closed: the last of the scope."""
+    scope = stack[-1][1] if stack else top
+    return scope[-1]
+
+
+def shaped_types(text: str) -> list[ShapedType]:
+    """Tensor types in a text, in order.
+
+    >>> shaped_types("(tensor<2x64xf32>, tensor<f32>) -> tensor<?x4xbf16, #layout>")[2]
+    ShapedType(shape=(-1, 4), element='bf16')
+    """
+    found: list[ShapedType] = []
+    for match in _SHAPED.finditer(text):
+        if match.group(1):
+            found.append(_shaped(match.group(2)))
+        else:
+            dims = tuple(int(dim) if dim.strip().isdigit() else -1 for dim in match.group(3).split(",") if dim.strip())
+            found.append(ShapedType(shape=dims, element=match.group(4)))
+    return found
+
+
+def _shaped(inner: str) -> ShapedType:
+    """The type inside the angle brackets: dims with an `x` behind each, then the element type."""
+    shape: list[int] = []
+    if (access := re.match(r"(?:readonly|writeonly|readwrite):(?:tensor|vector)<(.*)>$", inner)) is not None:
+        inner = access.group(1)
+    while match := re.match(r"\s*(\d{1,18}|\?)\s*x", inner):
+        shape.append(-1 if match.group(1) == "?" else int(match.group(1)))
+        inner = inner[match.end() :]
+    element = _SCALAR.match(inner.strip())
+    return ShapedType(shape=tuple(shape), element=element.group(0) if element else inner.strip()[:40])
+
+
+def split_types(text: str) -> tuple[str, str]:
+    """A statement's text before its types, and the types: what stands behind the last colon outside brackets.
+
+    >>> split_types(" %0, %1 {axis = 1 : i32} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>")[1]
+    '(tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>'
+    """
+    depth, place = 0, len(text)
+    for at in range(len(text) - 1, -1, -1):
+        character = text[at]
+        if character in ")]}" or (character == ">" and text[at - 1] != "-"):
+            depth += 1
+        elif character in "([{<":
+            depth -= 1
+        elif character == ":" and depth == 0 and text[at - 1 : at] != ":" and text[at + 1 : at + 2] != ":":
+            place = at
+            break
+    return text[:place], text[place + 1 :].strip()
+
+
+def result_types(statement: Statement) -> list[ShapedType]:
+    """Types of its results: behind the arrow, `into` or `to`; the last ones where the text states one list."""
+    _, types = split_types(statement.text)
+    for arrow in ("->", " into ", " to "):
+        if arrow in types:
+            return shaped_types(types.rsplit(arrow, 1)[1])
+    if not types and "->" in statement.text and (behind := shaped_types(statement.text.rpartition("->")[2])):
+        return behind
+    if not types and "outs(" in statement.text:
+        return shaped_types(statement.text.rpartition("outs(")[2])
+    found = shaped_types(types)
+    return found[-len(statement.results) :] if statement.results else found
+
+
+def bracketed_numbers(text: str, key: str) -> tuple[tuple[int, ...], ...]:
+    """The bracketed lists of numbers behind a key: `batching_dims = [0, 1] x [0, 2]` gives two.
+
+    >>> bracketed_numbers("%0, %1, contracting_dims = [2] x [0], precision = []", "contracting_dims")
+    ((2,), (0,))
+    """
+    match = re.search(rf"\b{re.escape(key)}\s*=\s*((?:(?:array<i64\s*:?)?\s*[\[<]?[\d\s,:]*[\]>]\s*x?\s*)+)", text)
+    if match is None:
+        return ()
+    lists = re.findall(r"[\[<:]\s*([\d\s,]*)[\]>]", match.group(1))
+    return tuple(tuple(int(number) for number in re.findall(r"\d{1,12}", part)) for part in lists)
