@@ -24,7 +24,9 @@ PROMPTS, SAMPLES, PROMPT, ANSWER = 8, 4, 24, 96
 SEQS = 64
 BUCKET_MB = 64
 PHASES = ("gen", "reward", "old_log_prob", "adv", "update_actor", "update_weights", "step")
-REWARD = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return float(len(set(solution_str.split())) % 7) / 7\n"
+REWARD = """def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return float(len(set(solution_str.split())) % 7) / 7
+"""
 
 
 def make_model(folder: Path) -> None:
@@ -64,16 +66,23 @@ def make_prompts(path: Path, rows: int) -> None:
 def options(folder: Path, steps: int) -> list[str]:
     """verl's configuration: one rank that trains, one vLLM engine, no memory to free."""
     actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-    tokens = 2 * (PROMPT + ANSWER)
     return [
         *(f"data.train_files={folder}/prompts.parquet", f"data.val_files={folder}/prompts.parquet"),
         *(f"data.train_batch_size={PROMPTS}", f"data.max_prompt_length={PROMPT + 8}"),
         *(f"data.max_response_length={ANSWER}", "data.dataloader_num_workers=0", "data.filter_overlong_prompts=False"),
         *("algorithm.adv_estimator=grpo", "algorithm.use_kl_in_reward=False"),
         *(f"actor_rollout_ref.model.path={folder}/model", "actor_rollout_ref.model.use_remove_padding=False"),
-        *("+actor_rollout_ref.model.override_config.attn_implementation=sdpa", "actor_rollout_ref.model.enable_gradient_checkpointing=False", f"{actor}.strategy=fsdp2"),
+        *(
+            "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+            "actor_rollout_ref.model.enable_gradient_checkpointing=False",
+            f"{actor}.strategy=fsdp2",
+        ),
         *(f"{actor}.use_kl_loss=False", f"{actor}.ppo_mini_batch_size={PROMPTS}", f"{actor}.optim.lr=1e-4"),
-        *(f"{actor}.use_dynamic_bsz=False", f"{actor}.ppo_micro_batch_size_per_gpu=8", f"{actor}.use_torch_compile=False"),
+        *(
+            f"{actor}.use_dynamic_bsz=False",
+            f"{actor}.ppo_micro_batch_size_per_gpu=8",
+            f"{actor}.use_torch_compile=False",
+        ),
         *(f"{actor}.fsdp_config.param_offload=False", f"{actor}.fsdp_config.optimizer_offload=False"),
         *(f"{actor}.fsdp_config.model_dtype=fp32", f"{actor}.fsdp_config.dtype=float32"),
         *(f"{rollout}.name=vllm", f"{rollout}.mode=async", f"{rollout}.n={SAMPLES}", f"{rollout}.dtype=float32"),
@@ -84,9 +93,18 @@ def options(folder: Path, steps: int) -> list[str]:
         *(f"{rollout}.agent.num_workers=1", f"{rollout}.checkpoint_engine.update_weights_bucket_megabytes={BUCKET_MB}"),
         *(f"+{rollout}.engine_kwargs.vllm.block_size=32", f"{rollout}.calculate_log_probs=True"),
         *("trainer.use_v1=False", "trainer.nnodes=1", "trainer.n_gpus_per_node=1", "trainer.val_before_train=False"),
-        *("trainer.test_freq=-1", "trainer.save_freq=-1", f"trainer.total_training_steps={steps}", "trainer.device=cpu"),
+        *(
+            "trainer.test_freq=-1",
+            "trainer.save_freq=-1",
+            f"trainer.total_training_steps={steps}",
+            "trainer.device=cpu",
+        ),
         *("trainer.logger=[file]", "trainer.total_epochs=1000", "trainer.balance_batch=False"),
-        *(f"trainer.default_local_dir={folder}/checkpoints", "trainer.project_name=phases", "trainer.experiment_name=cpu"),
+        *(
+            f"trainer.default_local_dir={folder}/checkpoints",
+            "trainer.project_name=phases",
+            "trainer.experiment_name=cpu",
+        ),
         *(f"reward.custom_reward_function.path={folder}/reward.py", "reward.custom_reward_function.name=compute_score"),
         *("reward.num_workers=1", "ray_kwargs.ray_init.num_cpus=4", "+ray_kwargs.ray_init.num_gpus=1"),
         *("+ray_kwargs.ray_init.include_dashboard=False", f"+ray_kwargs.ray_init._temp_dir={folder}/r"),
@@ -102,7 +120,8 @@ def environment(folder: Path) -> dict[str, str]:
         "PYTHONPATH": str(HERE), "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"), "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16", "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1", "RAY_USAGE_STATS_ENABLED": "0",
-        "GLOO_SOCKET_IFNAME": "lo", "RAY_worker_niceness": "0", "RAY_DEDUP_LOGS": "0", "RAY_memory_monitor_refresh_ms": "0",
+        "GLOO_SOCKET_IFNAME": "lo", "RAY_worker_niceness": "0", "RAY_DEDUP_LOGS": "0",
+        "RAY_memory_monitor_refresh_ms": "0",
         "TORCHDYNAMO_DISABLE": "1",
     }  # fmt: skip
 

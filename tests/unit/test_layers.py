@@ -117,7 +117,8 @@ INTERIOR = {
         ("measured", "simulation"),
     ),
     "rl": (
-        ("lengths", "parameters"),
+        ("lengths",),
+        ("parameters",),
         ("mixture", "rollout_batch"),
         ("rollout", "training", "sync_time"),
         ("memory",),

@@ -41,8 +41,7 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.documents import JsonObject
 from ridgeline.plan.rl_roles import rollout_scenario
 from ridgeline.plan.rl_workload import LognormalTokens
-from ridgeline.rl import RlParameters, RlPrediction, predict_rl
-from ridgeline.rl.sync_time import CONVERTED, weight_tensors
+from ridgeline.rl import CONVERTED, RlParameters, RlPrediction, predict_rl, weight_tensors
 
 NEUTRAL = RlParameters()
 FITTED = (
@@ -51,8 +50,15 @@ FITTED = (
     *("tensor_s", "bucket_s", "convert_s", "switch_s"),
 )
 START = RlParameters(
-    colocated_factor=1.2, decode_step_s=2e-3, token_s=2e-5, eager_layer_s=5e-4, other_share=0.06, tensor_s=1.0e-3,
-    bucket_s=0.02, convert_s=4e-4, switch_s=4.0,
+    colocated_factor=1.2,
+    decode_step_s=2e-3,
+    token_s=2e-5,
+    eager_layer_s=5e-4,
+    other_share=0.06,
+    tensor_s=1.0e-3,
+    bucket_s=0.02,
+    convert_s=4e-4,
+    switch_s=4.0,
 )
 PRIOR = 0.5  # standard deviation of the logarithm of a parameter about where it starts: assumed
 FACTORS, FACTOR_PRIOR = ("rollout_factor", "training_factor"), 0.2  # of phases that serving and training rows tell
@@ -74,7 +80,7 @@ class RowPhases:
     phases: Mapping[str, float]
     tensors: int
     buckets: int
-    converted: int
+    conversion_tensors: int
     wire_s: float
     sync_every: int
     overlapped: bool
@@ -83,7 +89,7 @@ class RowPhases:
     copies_s: float
     steps: float
     layers: int
-    sampled: float
+    sampled_tokens: float
     tokens_per_chip: float
 
 
@@ -101,7 +107,7 @@ def row_phases(read: RlRow) -> RowPhases | Skipped:
         phases=MappingProxyType(results.phase_seconds),
         tensors=sync.pieces if by_tensor else 0,
         buckets=0 if by_tensor else sync.pieces,
-        converted=weight_tensors(read.scenario.model) if sync.method in CONVERTED else 0,
+        conversion_tensors=weight_tensors(read.scenario.model) if sync.method in CONVERTED else 0,
         wire_s=sync.seconds,
         sync_every=rl.sync_every,
         overlapped=rl.placement in ("one-step-off", "async"),
@@ -110,7 +116,7 @@ def row_phases(read: RlRow) -> RowPhases | Skipped:
         copies_s=results.phase_seconds.get("switch", 0.0),
         steps=_steps(results),
         layers=read.scenario.model.layers if rl.rollout.eager else 0,
-        sampled=results.answer_tokens / max(rollout_scenario(read.scenario).plan.serving.replicas or 1, 1),
+        sampled_tokens=results.answer_tokens / max(rollout_scenario(read.scenario).plan.serving.replicas or 1, 1),
         tokens_per_chip=results.tokens / read.scenario.system.chips,
     )
 
@@ -125,14 +131,18 @@ def _steps(results: RlPrediction) -> float:
 
 def combine(row: RowPhases, parameters: RlParameters) -> dict[str, float]:
     """Seconds of a row's phases under parameters, the step and the weight sync among them."""
-    sync = max(row.wire_s, row.converted * parameters.convert_s) + row.tensors * parameters.tensor_s + row.buckets * parameters.bucket_s
+    sync = (
+        max(row.wire_s, row.conversion_tensors * parameters.convert_s)
+        + row.tensors * parameters.tensor_s
+        + row.buckets * parameters.bucket_s
+    )
     per_item = sync / row.sync_every
     shared = parameters.colocated_factor if row.colocated else 1.0
     forward = parameters.forward_factor * shared * sum(row.phases.get(name, 0.0) for name in FORWARD)
     update = parameters.training_factor * shared * sum(row.phases.get(name, 0.0) for name in UPDATES)
     rollout = parameters.rollout_factor * row.phases.get("generate", 0.0) + row.phases.get("verify", 0.0)
     rollout += row.steps * (parameters.decode_step_s + row.layers * parameters.eager_layer_s)
-    rollout += row.sampled * parameters.token_s
+    rollout += row.sampled_tokens * parameters.token_s
     switch = row.copies_s + (parameters.switch_s if row.frees else 0.0)
     training = forward + update + switch
     if row.overlapped:
@@ -236,7 +246,8 @@ def fit_rows(rows: Sequence[Row], *, rounds: int = 3) -> RlFit:
     for _ in range(rounds):
         parameters = fit_parameters(rows_at(trusted_rows, lengths))
         lengths = {key: best_length(_of_key(rows, key), parameters) for key in lengths}
-    return RlFit(parameters=replace(parameters, **usual_answers(trusted_rows, lengths)), lengths=lengths)
+    usual: JsonObject = {**usual_answers(trusted_rows, lengths)}
+    return RlFit(parameters=replace(parameters, **usual), lengths=lengths)
 
 
 def usual_answers(rows: Sequence[Row], lengths: Mapping[str, float]) -> dict[str, float]:
@@ -289,7 +300,7 @@ class LeftOut:
     """A row predicted by parameters that saw nothing of its family.
 
     cold         with lengths as strangers have them
-    calibrated   with one number for its model that was fitted on the model's other rows; None where it has no other
+    calibrated   with one number for its model, from the model's other rows; None where the table has no other
     """
 
     id: str
@@ -298,55 +309,46 @@ class LeftOut:
     metric: str
     measured: float
     cold: float
-    calibrated: float | None
+    calibrated: float | None = None
+    states_lengths: bool = True
+
+    @property
+    def log_error(self) -> float:
+        """log(predicted / measured) of seconds, cold: above 0 is too slow a prediction."""
+        return (-1.0 if self.metric == "tokens_per_s" else 1.0) * math.log(self.cold / self.measured)
 
 
 def left_out(rows: Sequence[Row]) -> list[LeftOut]:
-    """Every row under the parameters of the other families."""
+    """Every row under the parameters of the other families, then with one number for each model."""
     results: list[LeftOut] = []
     for family in dict.fromkeys(row["x_family"] for row in rows):
-        fit = fit_rows([row for row in rows if row["x_family"] != family])
-        results += _strangers([row for row in rows if row["x_family"] == family], fit.parameters)
-    return results
+        parameters = fit_rows([row for row in rows if row["x_family"] != family]).parameters
+        own = [_stranger(row, parameters) for row in rows if row["x_family"] == family]
+        results += [entry for entry in own if entry is not None]
+    return [replace(entry, calibrated=_calibrate_entry(entry, results)) for entry in results]
 
 
-def _strangers(rows: Sequence[Row], parameters: RlParameters) -> list[LeftOut]:
-    """Rows of a family under parameters that saw none of them; then with one number from the other rows of the model.
-
-    The number is the mean answer where nobody prints it, else what the model's other rows are off by together.
-    """
-    results: list[LeftOut] = []
-    for row in rows:
-        at_usual = phases_at(row, round(usual_answer(row, parameters)))
-        if isinstance(at_usual, RowPhases):
-            metric = at_usual.read.metric
-            results.append(
-                LeftOut(
-                    id=row.id, family=row["x_family"], model=length_key(row), metric=metric,
-                    measured=at_usual.read.measured, cold=combine(at_usual, parameters)[metric], calibrated=None,
-                )
-            )  # fmt: skip
-    by_id = {row.id: row for row in rows}
-    return [replace(entry, calibrated=_calibrated(entry, by_id, results, parameters)) for entry in results]
-
-
-def _calibrated(
-    entry: LeftOut, rows: Mapping[str, Row], cold: Sequence[LeftOut], parameters: RlParameters
-) -> float | None:
-    """A row with the one number that the other rows of its model ask for."""
-    others = [other for other in cold if other.model == entry.model and other.id != entry.id]
-    if not others:
+def _stranger(row: Row, parameters: RlParameters) -> LeftOut | None:
+    """A row under parameters that saw none of its family."""
+    at_usual = phases_at(row, round(usual_answer(row, parameters)))
+    if not isinstance(at_usual, RowPhases):
         return None
-    if not lacks_lengths(rows[entry.id]):
-        return entry.cold / paces(others)
-    tokens = best_length([rows[other.id] for other in others], parameters)
-    at_length = phases_at(rows[entry.id], tokens)
-    return combine(at_length, parameters)[entry.metric] if isinstance(at_length, RowPhases) else None
+    metric = at_usual.read.metric
+    return LeftOut(
+        id=row.id, family=row["x_family"], model=at_usual.read.scenario.model.id, metric=metric,
+        measured=at_usual.read.measured, cold=combine(at_usual, parameters)[metric],
+        states_lengths=not lacks_lengths(row),
+    )  # fmt: skip
 
 
-def paces(rows: Sequence[LeftOut]) -> float:
-    """Predicted over measured of rows together: the geometric mean."""
-    return math.exp(float(np.mean([math.log(entry.cold / entry.measured) for entry in rows]))) if rows else 1.0
+def _calibrate_entry(entry: LeftOut, rows: Sequence[LeftOut]) -> float | None:
+    """A row over what its model's other rows are off by together, drawn to 1 by one row.
+
+    log pace = sum of n log errors / (n + 1)
+    """
+    errors = [other.log_error for other in rows if other.model == entry.model and other.id != entry.id]
+    pace = math.exp(sum(errors) / (len(errors) + 1))
+    return (entry.cold * pace if entry.metric == "tokens_per_s" else entry.cold / pace) if errors else None
 
 
 def _of_key(rows: Sequence[Row], key: str) -> list[Row]:

@@ -108,9 +108,11 @@ def rollout_engine(
         instance=instance,
         replicas=instance.count,
         cost=LoopStepCost(
-            cost=instance.cost, factor=parameters.rollout_factor, more_s=step_seconds(scenario, parameters),
+            cost=instance.cost,
+            factor=parameters.rollout_factor,
+            more_s=step_seconds(scenario, parameters),
             token_s=parameters.token_s,
-        ),  # fmt: skip
+        ),
         limits=EngineLimits(
             tokens=max(instance.memory.tokens, 1) * ranks,
             seqs=_setting(settings, SEQS_FIELDS) * ranks,

@@ -46,7 +46,9 @@ HABITS: JsonMapping = MappingProxyType(tomllib.loads((TRUTH / "rl_habits.toml").
 FITTED_FILE = TRUTH / "rl_fitted.toml"
 DEFAULT_LONGEST = 8192  # tokens of an answer where nothing is stated
 USUAL_PROMPT = 192  # of a problem and what asks for its answer: assumed
-FITTED_SPREAD = 0.3  # standard deviation of the logarithm of a fitted mean answer: assumed, as answers drift in training
+FITTED_SPREAD = (
+    0.3  # standard deviation of the logarithm of a fitted mean answer: assumed, as answers drift in training
+)
 REASONS = re.compile(r"think|reason|qwq|gpt-oss|(^|\W)r1(\W|$)|qwen-?3|nemotron-?3|glm-?(4\.[5-9]|5)|minimax", re.I)
 AT_ONCE = re.compile(r"base|instruct|math|coder|(^|\W)pt(\W|$)", re.I)
 """Words of models that reason before they answer, and of those that do not whatever their name has beside."""
@@ -138,7 +140,7 @@ def _model(row: Row) -> str:
     """
     habit = HABITS.get(row["x_family"], HABITS["other"])
     names = (row["x_model"], TUNED.sub("", row["model"]).strip(), str(habit.get("names", {}).get(row["model"], "")))
-    return next((found for name in names if name and (found := MODELS.resolve(name.lower()))), "")
+    return next((catalog_id for name in names if name and (catalog_id := MODELS.resolve(name.lower()))), "")
 
 
 def _chip(row: Row) -> str:
@@ -192,7 +194,7 @@ def _chips(row: Row) -> int | None:
 def _fewest_ranks(row: Row) -> int:
     """Ranks that hold a trainer's states: sixteen, doubled until they fit. A rate of one rank hardly depends on it.
 
-        16 x 2^k >= parameters x 18 bytes (twice with a critic) / (3/4 of a rank's memory)
+    16 x 2^k >= parameters x 18 bytes (twice with a critic) / (3/4 of a rank's memory)
     """
     trained = 2 if "ppo" in row["algorithm"].lower() else 1
     need = count(MODELS[_model(row)]).total * STATE_BYTES * trained / (0.75 * RANK_MEMORY)
@@ -290,7 +292,9 @@ def _workload(
     work["roles"] = roles
     if algorithm == "dapo" and habit.get("oversampling") and "dynamic sampling off" not in row["notes"]:
         work["oversampling"] = habit["oversampling"]
-        notes.append(f"dynamic sampling: {habit['oversampling']:g} prompts sampled for each that is trained on, assumed")
+        notes.append(
+            f"dynamic sampling: {habit['oversampling']:g} prompts sampled for each that is trained on, assumed"
+        )
     if habit.get("old_log_probs"):
         work["old_log_probs"] = habit["old_log_probs"]
     if match := re.search(r"<=? ?(\d+) turns", row["algorithm"]):
@@ -315,7 +319,9 @@ def _lengths(row: Row, parameters: RlParameters, fitted: Mapping[str, float], no
         return usual, int(stated_length), max(longest, 2 * int(stated_length))
     known_length = fitted.get(length_key(row))
     mean = max(int(known_length or usual_answer(row, parameters)), 16)
-    kind = "agents" if turns_of(row) > 1 else "models that reason first" if reasons(row) else "models that do not reason"
+    kind = (
+        "agents" if turns_of(row) > 1 else "models that reason first" if reasons(row) else "models that do not reason"
+    )
     why = "fitted on runs of this model" if known_length else f"usual for {kind}, known to a factor of two"
     notes.append(f"answers: {mean:,} tokens on average, {why}; the row does not say")
     return usual, min(mean, longest * 3 // 4), longest
