@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from ridgeline.core.documents import JsonObject
     from ridgeline.cost import Profile
     from ridgeline.cost.library_times import LibraryParameters
+    from ridgeline.graph import GraphReport
+    from ridgeline.ir.op_graph import OpGraph
     from ridgeline.ir.rank_ops import DryRun
+    from ridgeline.models.spec import ModelSpec
     from ridgeline.plan.scenario import Scenario
     from ridgeline.runtime.bringup import BringUp, FaultsReport, ImportedDump, Rates
     from ridgeline.runtime.rl import RlOutcome, RlStepRow
@@ -511,6 +514,7 @@ def graph(model: str, *, on: str = "", seq: int = 4096, batch: int = 1) -> Graph
 
 def recorded_graph(model: str, *, seq: int, batch: int) -> tuple[OpGraph, ModelSpec | None]:
     """A graph that torch records, beside the description of the same model where there is one."""
+    from ridgeline.api import is_reference
     from ridgeline.models.load import model as model_of
     from ridgeline.runtime import need_torch
 

@@ -137,9 +137,9 @@ def _joined_regions(
         yield FusibleRegion(
             kind=kind, module=_common_module(ops), phase=ops[0].phase, numbers=kernel.ops,
             ops=tuple(dict.fromkeys(op.name for op in ops)), count=max(op.count for op in ops), launches=len(eager),
-            bytes=sum(single.bytes for single in eager), saved_bytes=_saved_apart(graph, ops), after_launches=kernel.launches,
-            after_bytes=kernel.bytes, after_saved_bytes=_saved_joined(graph, kernel, joined),
-            candidates=tuple(candidates),
+            bytes=sum(single.bytes for single in eager), saved_bytes=_saved_apart(graph, ops),
+            after_launches=kernel.launches, after_bytes=kernel.bytes,
+            after_saved_bytes=_saved_joined(graph, kernel, joined), candidates=tuple(candidates),
         )  # fmt: skip
 
 

@@ -288,12 +288,7 @@ def _outside_reads(reader: GraphReader, groups: Sequence[tuple[int, ...]]) -> li
     for group in groups:
         own_ops = set(group)
         tensors = [tensor for op in group for tensor in reader.graph.ops[op].inputs]
-        outside = [
-            tensor
-            for tensor in tensors
-            if not own_ops & set(reader.writers.get(reader.storages[tensor], ()))
-            or _comes_later(reader, tensor, own_ops)
-        ]
+        outside = [tensor for tensor in tensors if _is_outside(reader, tensor, own_ops)]
         direct = reader.touched_bytes(outside)
         first = reader.graph.ops[group[0]]
         may_redo = not stands_alone(reader, first) or reader.is_column(first)
@@ -309,10 +304,10 @@ def _must_store(reader: GraphReader, owner: int) -> bool:
     return bool(writers) and owner not in reader.results and not any(stands_alone(reader, op) for op in writers)
 
 
-def _comes_later(reader: GraphReader, tensor: int, own: set[int]) -> bool:
-    """Whether the group only writes the tensor's memory after others have: an accumulation."""
+def _is_outside(reader: GraphReader, tensor: int, own: set[int]) -> bool:
+    """Whether none of the group's ops wrote a tensor's memory first."""
     writers = reader.writers.get(reader.storages[tensor], ())
-    return bool(writers) and writers[0] not in own and any(writer in own for writer in writers)
+    return not writers or writers[0] not in own
 
 
 def _roots(reader: GraphReader, direct: Mapping[int, float], first: GraphOp) -> dict[int, float]:

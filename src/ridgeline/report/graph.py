@@ -20,11 +20,8 @@ def draw_graph(report: GraphReport, console: Console) -> None:
     graph = report.graph
     sizes = ", ".join(f"{name} {size}" for name, size in report.sizes.items())
     title = f"{graph.name}, {sizes or 'a graph of a file'}: {len(graph.ops)} ops by {graph.source}"
-    parts: list[list[Text | Table]] = [
-        [Text(clean(title).plain, style="bold"), _check_line(report)],
-        [_phases(report)],
-        [_modules(report)],
-    ]
+    title_line = Text(clean(title).plain, style="bold")
+    parts: list[list[Text | Table]] = [[title_line, _check_line(report)], [_phases(report)], [_modules(report)]]
     if report.chip is not None:
         parts += [[_gain_line(report)], [_regions(report)]]
     console.print(blocks(*parts, list_lines("notes", report.notes)))

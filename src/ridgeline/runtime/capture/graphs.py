@@ -27,6 +27,7 @@ from ridgeline.runtime.capture.op_recorder import GraphRecorder, record_step
 from ridgeline.runtime.capture.recording import Recorder, capture_problem
 
 MOMENTS = ("first moment", "second moment")
+UPDATE_NOTE = "the optimizer is one fused AdamW kernel for each parameter, by its rule: it was not recorded"
 MOMENT_FORMAT = "fp32"
 """Of AdamW's two moments."""
 
@@ -171,13 +172,11 @@ def finish_graph(recorder: GraphRecorder, name: str, counts: Mapping[str, int]) 
     for tensor in graph.tensors:
         if tensor.role == "weight" and tensor.alias_of < 0:
             ops.append(_update(tensors, tensor, len(ops), count_of(tensor.name)))
-    notes: tuple[str, ...] = (
-        "the optimizer is one fused AdamW kernel for each parameter, by its rule: it was not recorded",
-    )
+    notes = [UPDATE_NOTE]
     if counts:
-        notes = (*notes, "one layer of each kind was recorded; each stands for as many as its ops' count says")
+        notes.append("one layer of each kind was recorded; each stands for as many as its ops' count says")
     layers = tuple(GraphLayer(path=path, count=count) for path, count in counts.items())
-    return replace(graph, ops=tuple(ops), tensors=tuple(tensors), layers=layers, notes=notes)
+    return replace(graph, ops=tuple(ops), tensors=tuple(tensors), layers=layers, notes=tuple(notes))
 
 
 def _update(tensors: list[GraphTensor], weight: GraphTensor, number: int, count: int) -> GraphOp:

@@ -204,7 +204,8 @@ def _pairs(query: Tensor, key: Tensor, facts: Mapping[str, object]) -> int:
     """Query-key pairs of all heads that are worked out; 0 where half of all of them are (causal attention)."""
     tokens, keys = query.shape[-2], key.shape[-2]
     heads = int(query.numel() // max(1, tokens * query.shape[-1]))
-    mask, window = facts.get("mask"), int(facts.get("window") or 0)
+    mask, width = facts.get("mask"), facts.get("window")
+    window = width if isinstance(width, int) else 0
     if isinstance(mask, Tensor) and mask.dtype == torch.bool and not mask.is_meta:
         return int(int(mask.sum()) * heads * tokens * keys // max(1, mask.numel()))
     if window and window < keys:
