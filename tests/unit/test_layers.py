@@ -126,8 +126,10 @@ INTERIOR = {
         ("step", "timeline"),
     ),
     "graph": (
-        ("graph_file", "tape", "joined_kernels"),
+        ("graph_file", "tape", "joined_kernels", "implementations", "lowering_check", "dot"),
         ("region_table", "kernel_time"),
+        ("fusible_regions",),
+        ("graph_report",),
     ),
     "search": (
         ("progress", "target", "choices", "interruptions"),
@@ -193,7 +195,7 @@ EXCEPT = {
     ("runtime", "train"): {"plan", "models"},
     ("runtime", "rl"): {"plan", "models"},
     ("runtime", "bringup"): {"plan", "models"},
-    ("runtime", "capture"): {"models"},
+    ("runtime", "capture"): {"plan", "models"},
 }
 """The folders of such a room that may: `run` executes the values of a plan, and still knows no prediction."""
 ALONE = "probe"  # the part of `runtime` that runs where nothing else of Ridgeline is
