@@ -45,10 +45,10 @@ def archive_text(path: Path, member: str) -> str:
     try:
         with zipfile.ZipFile(path) as archive:
             info = archive.getinfo(member)
-            most = max(SMALL_MEMBER, info.compress_size * MOST_RATIO)
-            if info.file_size > min(MOST_TEXT, most):
+            limit = max(SMALL_MEMBER, info.compress_size * MOST_RATIO)
+            if info.file_size > min(MOST_TEXT, limit):
                 given = f"{member} of {info.file_size:,} bytes from {info.compress_size:,}"
-                raise refuse_program(path, given, f"at most {min(MOST_TEXT, most):,} bytes", "is this the right file?")
+                raise refuse_program(path, given, f"at most {min(MOST_TEXT, limit):,} bytes", "is this the right file?")
             with archive.open(info) as stream:
                 data = stream.read(MOST_TEXT + 1)
         return data.decode("utf-8")
