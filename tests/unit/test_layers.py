@@ -258,15 +258,17 @@ def test_rooms_with_a_door_are_entered_through_it(path: Path) -> None:
 
 
 def test_a_door_opens_to_what_it_names() -> None:
-    from ridgeline import comm, cost, graph, report, runtime, serving, sim, trace
+    from ridgeline import comm, compilers, cost, graph, report, runtime, serving, sim, trace
 
     sides = [import_module(f"ridgeline.{room}.{side}") for room, names in SIDE_DOORS.items() for side in names]
     assert all(
         getattr(room, name) is not None
-        for room in (comm, cost, graph, report, runtime, serving, sim, trace, *sides)
+        for room in (comm, compilers, cost, graph, report, runtime, serving, sim, trace, *sides)
         for name in room.__all__
     )
-    assert all(len(door.__all__) <= 24 for door in (comm, cost, graph, report, runtime, serving, sim, trace, *sides))
+    assert all(
+        len(door.__all__) <= 24 for door in (comm, compilers, cost, graph, report, runtime, serving, sim, trace, *sides)
+    )
     assert all(
         len(side.__all__) <= 12
         for side in sides

@@ -20,7 +20,7 @@ from ridgeline.compilers.program_source import ProgramSource
 from ridgeline.ir.op_graph import OpCollective, OpGraph, OpKind
 
 DEEPEST_CALLS = 48
-MOST_VISITS = 1_500_000
+MOST_VISITS = 400_000
 Value = int | tuple["Value", ...]
 NO_VALUE: Value = -1
 _SHARDING = re.compile(r"\bsharding=(\{(?:[^{}]|\{[^{}]*\})*\})")

@@ -22,7 +22,7 @@ from ridgeline.compilers.mlir_text import (
 from ridgeline.ir.op_graph import TensorRole
 
 DEEPEST_CALLS = 48
-MOST_VISITS = 1_500_000  # statements met while calls are written out
+MOST_VISITS = 400_000  # statements met while calls are written out
 RETURNS = frozenset(
     {
         "return", "func.return", "stablehlo.return", "mhlo.return", "sdy.return", "scf.yield", "tensor.yield",

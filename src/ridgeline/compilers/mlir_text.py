@@ -46,11 +46,15 @@ class Statement:
     line: int
     regions: list[list[Statement]] = field(default_factory=list)
     block_arguments: list[str] = field(default_factory=list)
+    values: tuple[str, ...] | None = None
+    types: list[ShapedType] | None = None
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Values it names outside its types, in order, each place once."""
-        return tuple(_VALUE.findall(_LITERAL.sub("", self.text)))
+        """Values it names, in order; looked up once, because a function may be called often."""
+        if self.values is None:
+            self.values = tuple(_VALUE.findall(_LITERAL.sub("", self.text)))
+        return self.values
 
     def walk(self) -> Iterator[Statement]:
         """It and all statements below it, without recursion."""
@@ -245,6 +249,12 @@ def split_types(text: str) -> tuple[str, str]:
 
 def result_types(statement: Statement) -> list[ShapedType]:
     """Types of its results: behind the arrow, `into` or `to`; the last ones where the text states one list."""
+    if statement.types is None:
+        statement.types = _result_types(statement)
+    return statement.types
+
+
+def _result_types(statement: Statement) -> list[ShapedType]:
     _, types = split_types(statement.text)
     for arrow in ("->", " into ", " to "):
         if arrow in types:
