@@ -22,6 +22,12 @@ DOUBLED_CALLS = "\n".join(
     f"  %1 = call @f{place + 1}(%0) : (tensor<4xf32>) -> tensor<4xf32>\n  return %1 : tensor<4xf32>\n}}"
     for place in range(CALLS)
 )
+RELAX = "@R.function\ndef main(x: R.Tensor((4,), dtype='float32')):\n    "
+PTX = ".version 8.0\n.target sm_90\n.visible .entry k(\n.param .u64 p\n)\n{\n"
+JUMPS = "".join(
+    f"$L{place}:\n@%p1 bra $L{(place * 7919) % 3000};\nadd.s32 %r{place}, %r{place + 1}, %r{place + 2};\n"
+    for place in range(3000)
+)
 HOSTILE = {
     "nested regions": "module {\n" + "stablehlo.x {\n" * DEEP,
     "calls itself": "module {\nfunc.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> {\n"
@@ -35,21 +41,20 @@ HOSTILE = {
     "%0 = stablehlo.abs %a : tensor<99999999999999999x99999999999xf32>\nreturn\n}\n}",
     "open dims": "module {\nfunc.func public @main(%a: tensor<?x4xf32>) {\n"
     "%0 = stablehlo.abs %a : tensor<?x4xf32>\nreturn\n}\n}",
-    "hlo tuples": "HloModule a\nENTRY %m () -> f32[] {\n  %x = " + "(" * DEEP + "f32[]" + ")" * DEEP + " parameter(0)\n}",
+    "hlo tuples": "HloModule a\nENTRY %m () -> f32[] {\n  %x = "
+    + "(" * DEEP + "f32[]" + ")" * DEEP + " parameter(0)\n}",
     "hlo calls itself": "HloModule a\nENTRY %m (p: f32[4]) -> f32[4] {\n  %p = f32[4] parameter(0)\n"
     "  ROOT %c = f32[4] call(%p), to_apply=%m\n}",
     "hlo without operands": "HloModule a\nENTRY %m () -> f32[] {\n  %a = f32[4] get-tuple-element(), index=7\n"
     "  %b = f32[4] while(), body=%m\n  ROOT %c = f32[4] dot(), lhs_contracting_dims={9}\n}",
     "script nesting": "from tvm.script import relax as R\nx = " + "(" * DEEP + ")" * DEEP,
     "script chain": "from tvm.script import relax as R\nx = " + "-" * 50_000 + "1",
-    "script attributes": "@R.function\ndef main(x: R.Tensor((4,), dtype='float32')):\n    y = x" + ".a" * 50_000 + "()\n    return y",
-    "script calls itself": "@R.function\ndef main(x: R.Tensor((4,), dtype='float32')):\n    y = cls.main(x)\n    return y",
+    "script attributes": f"{RELAX}y = x" + ".a" * 50_000 + "()\n    return y",
+    "script calls itself": f"{RELAX}y = cls.main(x)\n    return y",
     "script blocks": "@T.prim_func\ndef f(A: T.Buffer((4,), 'float32')):\n"
     + "".join("    " * (depth + 1) + "for i in T.serial(4):\n" for depth in range(90)) + "    " * 91 + "A[i] = 1.0\n",
-    "ptx without an end": ".version 8.0\n.target sm_90\n.visible .entry k(\n.param .u64 p\n)\n{\n" + "add.s32 %r1, %r2, %r3\n" * DEEP,
-    "ptx branches": ".version 8.0\n.target sm_90\n.visible .entry k()\n{\n"
-    + "".join(f"$L{place}:\n@%p1 bra $L{(place * 7919) % 3000};\nadd.s32 %r{place}, %r{place + 1}, %r{place + 2};\n" for place in range(3000))
-    + "}",
+    "ptx without an end": PTX + "add.s32 %r1, %r2, %r3\n" * DEEP,
+    "ptx branches": PTX + JUMPS + "}",
     "json nesting": '{"schema_version": 1, "graph_module": ' + '{"graph":' * DEEP + "1" + "}" * DEEP + "}",
 }  # fmt: skip
 
@@ -62,7 +67,10 @@ def test_hostile_programs_end_soon(kind: str, tmp_path: Path) -> None:
     try:
         normal_form(read_program(path))
     except InputError as refusal:
-        assert refusal.problems and "expected" in str(refusal)
+        reasons = refusal.problems
+    else:
+        reasons = ()
+    assert all(problem.expected for problem in reasons)
     assert time.process_time() - begun < LONGEST_S
 
 
