@@ -16,6 +16,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     why_slow                                   ServingPrediction -> WhySlow: why its slow requests are slow, what helps
     estimate                                   Scenario -> every op of a rank with seconds, bound and evidence
     roofline                                   model, chip -> Roofline: every op under the chip's roofs
+    graph                                      model, chip -> GraphReport: every op of a step, and what could be fused
     profile                                    files of measured kernels -> Profile, several nodes as one
     read_profile                               a file of `ridgeline characterize` -> Profile
     profile_report                             Profile -> ProfileReport: its ceilings, and which chips are slow

@@ -4,6 +4,7 @@ from ridgeline.api import analyze as analyze
 from ridgeline.api import collective as collective
 from ridgeline.api import diff as diff
 from ridgeline.api import explain as explain
+from ridgeline.api import graph as graph
 from ridgeline.api import library_choice as library_choice
 from ridgeline.api import plan as plan
 from ridgeline.api import predict as predict

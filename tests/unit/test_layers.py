@@ -122,6 +122,10 @@ INTERIOR = {
         ("prediction",),
         ("step", "timeline"),
     ),
+    "graph": (
+        ("graph_file", "tape", "joined_kernels"),
+        ("region_table", "kernel_time"),
+    ),
     "search": (
         ("progress", "target", "choices", "interruptions"),
         ("request", "recommendation", "goodput", "stage_layout"),
@@ -132,7 +136,7 @@ INTERIOR = {
         ("gap_verdict",),
         ("profile_sources", "folds", "explain", "explain_rl", "request_log"),
         ("validation", "prediction_diff"),
-        ("collectives", "kernels", "inference", "serving", "rl", "rl_fit"),
+        ("collectives", "kernels", "fusion", "inference", "serving", "rl", "rl_fit"),
         ("fit", "validate"),
         ("anchor",),
         ("learning_curve",),
