@@ -25,6 +25,7 @@ Value = int | tuple["Value", ...]
 NO_VALUE: Value = -1
 _SHARDING = re.compile(r"\bsharding=(\{(?:[^{}]|\{[^{}]*\})*\})")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
+_WRAPPER = re.compile(r"\(|->|^(while|body|cond|closed_call|checkpoint|remat|jit|pjit)$")  # of a path, not modules
 _PIECES = ("dynamic-slice", "gather")
 _ANNOTATIONS = (
     "Sharding",
@@ -325,8 +326,7 @@ def module_path(attributes: str) -> str:
     match = _OP_NAME.search(attributes)
     if match is None:
         return ""
-    parts = [part for part in match.group(1)[:400].split("/")[:-1] if "(" not in part or part.startswith("transpose(")]
-    return ".".join(parts)
+    return ".".join(part for part in match.group(1)[:400].split("/")[:-1] if not _WRAPPER.search(part))
 
 
 def rank_groups(attributes: str) -> tuple[int, tuple[tuple[int, ...], ...]]:

@@ -117,9 +117,9 @@ class GraphComparison:
 
     @cached_property
     def same(self) -> bool:
-        """Whether both compute the same: equal flops and bytes of their normal forms."""
-        first, second = normal_form(self.first), normal_form(self.second)
-        return first.flops == second.flops and first.bytes == second.bytes
+        """Whether both compute the same: every part of one has its counterpart in the other."""
+        first, second = (_Side(graph, self).units for graph in (self.first, self.second))
+        return first.keys() == second.keys()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -156,8 +156,8 @@ def _compare(comparison: GraphComparison) -> list[ComparedWork]:
     return rows
 
 
-_Key = tuple[str, float, float, int]
-"""Kind, flops and bytes of a unit, and which of several equal ones it is."""
+_Key = tuple[str, float, int]
+"""Kind of a unit, its flops (bytes where it has none), and which of several equal ones it is."""
 
 
 class _Side:
@@ -169,8 +169,8 @@ class _Side:
         self.kernels = compiled_kernels(graph)
         self.units: dict[_Key, NormalOp] = {}
         for unit in normal_form(graph).ops:
-            place = 0
-            while (key := (unit.kind, unit.flops * unit.count, unit.bytes * unit.count, place)) in self.units:
+            place, size = 0, unit.flops * unit.count or unit.bytes * unit.count
+            while (key := (unit.kind, size, place)) in self.units:
                 place += 1
             self.units[key] = unit
         owners = {op: key for key, unit in self.units.items() for op in unit.ops}
@@ -212,7 +212,9 @@ class _Side:
 
 
 def _row(sides: list[_Side], keys: list[_Key]) -> ComparedWork:
-    counts: Mapping[str, int] = {kind: sum(key[0] == kind for key in keys) for kind in dict.fromkeys(k[0] for k in keys)}
+    counts: Mapping[str, int] = {
+        kind: sum(key[0] == kind for key in keys) for kind in dict.fromkeys(k[0] for k in keys)
+    }
     work = " and ".join(kind if count == 1 else f"{count} x {kind}" for kind, count in counts.items())
     words = next((text for side in sides if (text := side.words(keys))), "")
     return ComparedWork(work=work, ops=words, first=sides[0].side(keys), second=sides[1].side(keys))
