@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ridgeline.core.documents import JsonObject
     from ridgeline.cost import Profile
     from ridgeline.cost.library_times import LibraryParameters
-    from ridgeline.graph import GraphReport
+    from ridgeline.graph import GraphComparison, GraphReport
     from ridgeline.ir.op_graph import OpGraph
     from ridgeline.ir.rank_ops import DryRun
     from ridgeline.models.spec import ModelSpec
@@ -525,22 +525,27 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text)[:2000]
 
 
-def graph(model: str, *, on: str = "", seq: int = 4096, batch: int = 1) -> GraphReport:
+def graph(
+    model: str, *, on: str = "", seq: int = 4096, batch: int = 1, compare: str = ""
+) -> GraphReport | GraphComparison:  # fmt: skip
     """The op graph of a training step of a model: held against lowering, and with its fusible regions priced on a chip.
 
     model    a catalog id, whose module is the one that `run` trains; a config.json, whose module transformers builds;
-             `module:function`, a torch module of your own; or a file that `ridgeline graph -o FILE.json` wrote
+             `module:function`, a torch module of your own; a file that `ridgeline graph -o FILE.json` wrote; or what a
+             compiler wrote: StableHLO, HLO, TVM script, MLIR, Triton IR, PTX, a program of torch.export
     on       a chip or a system, whose chip it is
+    compare  a second file of the same program: what one compiler fused and the other did not, and what that costs
     """
-    from ridgeline.graph import GraphReport, check_lowering, is_graph_file, read_graph
+    from ridgeline.graph import GraphReport, check_lowering, compare_files, graph_of_file
     from ridgeline.hardware.load import system
 
     sheet = None
     if on:
         sheet = system(on if "x" in on.partition("-")[0] or Path(on).is_file() else f"1x{on}").chip
-    path = Path(model)
-    if is_graph_file(path):
-        return GraphReport(graph=read_graph(path), chip=sheet)
+    if compare:
+        return compare_files(Path(model), Path(compare), sheet)
+    if Path(model).is_file() and Path(model).name != "config.json":
+        return GraphReport(graph=graph_of_file(Path(model)), chip=sheet)
     step_graph, spec = recorded_graph(model, seq=seq, batch=batch)
     check = check_lowering(step_graph, spec, seq=seq, batch=batch) if spec is not None else None
     return GraphReport(graph=step_graph, sizes={"seq": seq, "batch": batch}, check=check, chip=sheet)

@@ -283,7 +283,7 @@ def test_rooms_with_a_door_are_entered_through_it(path: Path) -> None:
 
 
 def test_a_door_opens_to_what_it_names() -> None:
-    rooms = ("comm", "cost", "design", "graph", "report", "runtime", "serving", "sim", "trace")
+    rooms = ("comm", "compilers", "cost", "design", "graph", "report", "runtime", "serving", "sim", "trace")
     doors = [import_module(f"ridgeline.{room}") for room in rooms]
 
     sides = [import_module(f"ridgeline.{room}.{side}") for room, names in SIDE_DOORS.items() for side in names]
