@@ -263,11 +263,7 @@ def test_a_door_opens_to_what_it_names() -> None:
     doors = [import_module(f"ridgeline.{room}") for room in rooms]
 
     sides = [import_module(f"ridgeline.{room}.{side}") for room, names in SIDE_DOORS.items() for side in names]
-    assert all(
-        getattr(room, name) is not None
-        for room in (*doors, *sides)
-        for name in room.__all__
-    )
+    assert all(getattr(room, name) is not None for room in (*doors, *sides) for name in room.__all__)
     assert all(len(door.__all__) <= 24 for door in (*doors, *sides))
     assert all(
         len(side.__all__) <= 12

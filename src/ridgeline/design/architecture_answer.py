@@ -1,4 +1,4 @@
-"""What an architecture search answers: models of equal predicted quality, what each costs, and how flat the optimum is."""
+"""What an architecture search answers: models of equal predicted quality, and how flat the optimum is."""
 
 from __future__ import annotations
 

@@ -34,7 +34,19 @@ from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario as scenario_of
 
-SHAPE_KEYS = ("layers", "hidden", "ffn_ratio", "heads", "kv_heads", "head_dim", "vocab", "attention", "experts", "topk", "granularity")
+SHAPE_KEYS = (
+    "layers",
+    "hidden",
+    "ffn_ratio",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "vocab",
+    "attention",
+    "experts",
+    "topk",
+    "granularity",
+)
 MOST_SHAPES = 4096
 TILE = 128  # columns that products are cut into
 ASPECT = (16.0, 256.0)  # width over layers in which loss hardly depends on it: Kaplan et al. 2020, figure 5
@@ -97,7 +109,9 @@ def count(path: str, value: object) -> float:
     except ValueError:
         number = float("nan")
     if not 0 <= number < float("inf"):
-        raise InputError(Problem(path=f"architectures.{path}", given=repr(value)[:60], expected="a number such as 4e11"))
+        raise InputError(
+            Problem(path=f"architectures.{path}", given=repr(value)[:60], expected="a number such as 4e11")
+        )
     return number
 
 
@@ -105,17 +119,21 @@ def shapes(read: ArchitectureTable) -> tuple[list[ModelShape], list[RefusedShape
     """Every combination of the table that divides, and those that do not with the reason."""
     lists = {key: _list(key, value) for key, value in read.shape.items()}
     total = 1
-    for values in lists.values():
-        total *= len(values)
+    for entries in lists.values():
+        total *= len(entries)
     if not lists or total > MOST_SHAPES:
         expected = f"lists of {', '.join(SHAPE_KEYS)}; at most {MOST_SHAPES} shapes"
-        raise InputError(Problem(path="architectures.shape", given=f"{total if lists else 0} shapes", expected=expected))
+        raise InputError(
+            Problem(path="architectures.shape", given=f"{total if lists else 0} shapes", expected=expected)
+        )
     base = load_model(read.base)
     made: dict[tuple[object, ...], ModelShape] = {}  # a choice that changes nothing makes no second model
     refused: list[RefusedShape] = []
     for values in product(*lists.values()):
         chosen = dict(zip(lists, values, strict=True))
-        name = ", ".join(f"{key} {value:g}" if isinstance(value, (int, float)) else f"{key} {value}" for key, value in chosen.items())
+        name = ", ".join(
+            f"{key} {value:g}" if isinstance(value, (int, float)) else f"{key} {value}" for key, value in chosen.items()
+        )
         try:
             shape = _shape(name, chosen, base, read.base)
         except InputError as wrong:
@@ -162,9 +180,23 @@ def _dimensions(chosen: Mapping[str, object], base: ModelSpec) -> Iterator[tuple
             yield key, int(str(chosen[key]))
     kind = chosen.get("attention", "gqa")
     if kind == "mla":
-        yield "attention", {"kind": "mla", "heads": heads, "q_rank": hidden // 4 // TILE * TILE, "kv_rank": 512, "nope_dim": head, "rope_dim": 64, "v_dim": head}
+        yield (
+            "attention",
+            {
+                "kind": "mla",
+                "heads": heads,
+                "q_rank": hidden // 4 // TILE * TILE,
+                "kv_rank": 512,
+                "nope_dim": head,
+                "rope_dim": 64,
+                "v_dim": head,
+            },
+        )
     else:
-        yield "attention", {"kind": "attention", "heads": heads, "kv_heads": kv, "head_dim": head, **WINDOWS.get(str(kind), {})}
+        yield (
+            "attention",
+            {"kind": "attention", "heads": heads, "kv_heads": kv, "head_dim": head, **WINDOWS.get(str(kind), {})},
+        )
     ffn = round(hidden * float(str(chosen.get("ffn_ratio", 3.5))) / TILE) * TILE
     if "experts" not in chosen:
         yield "mlp", {"hidden": ffn}
@@ -173,7 +205,9 @@ def _dimensions(chosen: Mapping[str, object], base: ModelSpec) -> Iterator[tuple
     experts, topk = (int(str(chosen.get(key, usual))) for key, usual in (("experts", 8), ("topk", 1)))
     width = round(ffn / granularity / TILE) * TILE
     if width < TILE:
-        raise InputError(Problem(path="granularity", given=f"experts of width {ffn / granularity:.0f}", expected=f"at least {TILE}"))
+        raise InputError(
+            Problem(path="granularity", given=f"experts of width {ffn / granularity:.0f}", expected=f"at least {TILE}")
+        )
     yield "moe", {"experts": round(experts * granularity), "topk": round(topk * granularity), "hidden": width}
 
 
@@ -200,6 +234,8 @@ def serving_scenario(shape: ModelShape, read: ArchitectureTable) -> Scenario | N
 def _scenario(shape: ModelShape, usual: JsonObject, given: JsonMapping, path: str) -> Scenario:
     entries = dict(given)
     if "system" not in entries:
-        raise InputError(Problem(path=f"architectures.{path}.system", given="nothing", expected="a system such as 256xh100-sxm"))
+        raise InputError(
+            Problem(path=f"architectures.{path}.system", given="nothing", expected="a system such as 256xh100-sxm")
+        )
     plan, system = entries.pop("plan", {}), entries.pop("system")
     return scenario_of({"model": shape.model, "system": system, "plan": plan, "workload": {**usual, **entries}})

@@ -70,7 +70,7 @@ def search_architectures(study: DesignStudy, progress: ProgressCallback = ignore
     serve_tokens = count("serve_tokens", read.serve_tokens)
     found = [_architecture(shape, costs, law, target, serve_tokens) for shape, costs in priced]
     found.sort(key=lambda model: (model.total_usd, model.name))
-    judged = _judged(found, [costs for _, costs in priced], law, read, serve_tokens)
+    judged = _judged(found, law, read)
     best = judged[0] if judged else None
     interval = law.interval(best.active_params, best.tokens) if best else (target, target)
     return ArchitectureAnswer(
@@ -81,13 +81,15 @@ def search_architectures(study: DesignStudy, progress: ProgressCallback = ignore
         best=best,
         candidates=tuple(judged),
         basin=_basin(judged, read),
-        refused=tuple([*refused, *outside, *unable]),
+        refused=(*refused, *outside, *unable),
         notes=tuple(_notes(judged, law, serve_tokens)),
     )
 
 
 def _law_words(law: LossLaw) -> dict[str, str]:
-    support = f"{law.params[0]:.2g} to {law.params[1]:.2g} parameters, {law.tokens[0]:.2g} to {law.tokens[1]:.2g} tokens"
+    support = (
+        f"{law.params[0]:.2g} to {law.params[1]:.2g} parameters, {law.tokens[0]:.2g} to {law.tokens[1]:.2g} tokens"
+    )
     per = f"{law.tokens_per_param[0]:g} to {law.tokens_per_param[1]:g} tokens a parameter"
     return {"id": law.id, "form": law.form, "source": law.source, "support": f"{support}, {per}", "note": law.note}
 
@@ -101,7 +103,11 @@ def _supported(made: Sequence[ModelShape], law: LossLaw, target: float) -> tuple
     inside, outside = [], []
     for shape in made:
         tokens = float(law.tokens_for(target, _size(shape, law), shape.granularity))
-        reasons = [*law.outside(_size(shape, law), tokens, shape.granularity)] if np.isfinite(tokens) else ["no number of tokens reaches the loss"]
+        reasons = (
+            [*law.outside(_size(shape, law), tokens, shape.granularity)]
+            if np.isfinite(tokens)
+            else ["no number of tokens reaches the loss"]
+        )
         if law.family == "dense" and shape.active_params != shape.params:
             reasons.append(f"a mixture of experts: {law.id} is of dense models")
         if reasons:
@@ -130,7 +136,9 @@ def _priced(
         batch = StepBatch.of(scenarios, calibration.profiles)
         steps += [float(value) for value in batch.steps(ParameterColumns.of(calibration, scenarios)).step_s]
         progress(start + len(scenarios), len(able), "models", "")
-    return [(shape, _costs(train, serve, step)) for (shape, train, serve), step in zip(able, steps, strict=True)], unable
+    return [
+        (shape, _costs(train, serve, step)) for (shape, train, serve), step in zip(able, steps, strict=True)
+    ], unable
 
 
 def _unable(scenario: Scenario) -> str:
@@ -153,12 +161,18 @@ def _costs(train: Scenario, serve: Scenario | None, step_s: float) -> ShapeCosts
         million = usd_per_million(own.value, serve, tpot) if own else None
         memory = needed_bytes(serve)
     return ShapeCosts(
-        step_s=step_s, train_s_per_token=per_token, train_usd_per_token=per_token * hour / HOUR, tpot_s=tpot,
-        usd_per_million=million, memory_bytes=memory,
-    )  # fmt: skip
+        step_s=step_s,
+        train_s_per_token=per_token,
+        train_usd_per_token=per_token * hour / HOUR,
+        tpot_s=tpot,
+        usd_per_million=million,
+        memory_bytes=memory,
+    )
 
 
-def _architecture(shape: ModelShape, costs: ShapeCosts, law: LossLaw, target: float, serve_tokens: float) -> Architecture:
+def _architecture(
+    shape: ModelShape, costs: ShapeCosts, law: LossLaw, target: float, serve_tokens: float
+) -> Architecture:
     size = _size(shape, law)
     tokens = float(law.tokens_for(target, size, shape.granularity))
     low, high = law.interval(size, tokens, shape.granularity)
@@ -166,31 +180,42 @@ def _architecture(shape: ModelShape, costs: ShapeCosts, law: LossLaw, target: fl
     served = serve_tokens / MILLION * costs.usd_per_million if costs.usd_per_million is not None else 0.0
     notes = [quality_note(name, word) for name, word in shape.words.items() if word != "gqa"]
     return Architecture(
-        name=shape.name, shape=shape.choices, params=shape.params, active_params=size, tokens=tokens, loss=target,
-        loss_low=low, loss_high=high, train_step_s=costs.step_s, train_days=tokens * costs.train_s_per_token / DAY,
-        train_usd=trained, tpot_s=costs.tpot_s, usd_per_million_tokens=costs.usd_per_million,
-        memory_bytes=costs.memory_bytes, total_usd=trained + served, on_frontier=False, in_basin=False,
+        name=shape.name,
+        shape=shape.choices,
+        params=shape.params,
+        active_params=size,
+        tokens=tokens,
+        loss=target,
+        loss_low=low,
+        loss_high=high,
+        train_step_s=costs.step_s,
+        train_days=tokens * costs.train_s_per_token / DAY,
+        train_usd=trained,
+        tpot_s=costs.tpot_s,
+        usd_per_million_tokens=costs.usd_per_million,
+        memory_bytes=costs.memory_bytes,
+        total_usd=trained + served,
+        on_frontier=False,
+        in_basin=False,
         quality_notes=tuple(notes),
-    )  # fmt: skip
+    )
 
 
-def _judged(
-    found: Sequence[Architecture], costs: Sequence[ShapeCosts], law: LossLaw, read: ArchitectureTable, serve_tokens: float
-) -> list[Architecture]:
+def _judged(found: Sequence[Architecture], law: LossLaw, read: ArchitectureTable) -> list[Architecture]:
     """The candidates with whether another beats them in all, and whether they lie in the flat basin."""
     if not found:
         return []
     table = np.array([[model.train_days, model.usd_per_million_tokens or 0.0, model.memory_bytes] for model in found])
-    beaten = ((table[:, None] <= table).all(2) & (table[:, None] < table).any(2)).any(0)
+    beaten = np.asarray((table[:, None] <= table).all(2) & (table[:, None] < table).any(2)).any(0)
     budget = found[0].total_usd
     judged = []
     for model, lost in zip(found, beaten.tolist(), strict=True):
-        within = loss_at_budget(model, budget, law, serve_tokens) - model.loss <= read.tolerance
+        within = loss_at_budget(model, budget, law) - model.loss <= read.tolerance
         judged.append(replace(model, on_frontier=not lost, in_basin=bool(within)))
     return judged
 
 
-def loss_at_budget(model: Architecture, budget: float, law: LossLaw, serve_tokens: float) -> float:
+def loss_at_budget(model: Architecture, budget: float, law: LossLaw) -> float:
     """The loss that a shape reaches for so many dollars over training and serving; infinite where serving takes all."""
     served = model.total_usd - model.train_usd
     left = budget - served
@@ -218,14 +243,14 @@ def _notes(judged: Sequence[Architecture], law: LossLaw, serve_tokens: float) ->
     if judged:
         best = judged[0]
         own, flops = exchange_ratio(law, best), flops_exchange(best.tokens, serve_tokens)
-        yield f"at the best, one per cent of size is worth {own:.2f} per cent of tokens; flops alone would ask for {flops:.2f}"
+        yield f"at the best, 1 % of size is worth {own:.2f} % of tokens; by flops alone it would be {flops:.2f} %"
     yield "chips at their catalog price by the hour; failures, restarts and what is tried before are not counted"
 
 
 def exchange_ratio(law: LossLaw, model: Architecture) -> float:
     """Effect of one per cent of size on the loss over that of one per cent of tokens.
 
-        e_N / e_D = (alpha A / N^alpha) / (beta B / D^beta)
+    e_N / e_D = (alpha A / N^alpha) / (beta B / D^beta)
     """
     granularity = model.shape.get("granularity", 1.0)
     step = 1e-6
@@ -237,5 +262,3 @@ def exchange_ratio(law: LossLaw, model: Architecture) -> float:
 def flops_exchange(tokens: float, serve_tokens: float) -> float:
     """What the ratio is where dollars are flops: 1 + D_serve / (3 D)."""
     return 1 + serve_tokens / (3 * tokens)
-
-

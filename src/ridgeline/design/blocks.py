@@ -67,10 +67,12 @@ def choose_stack(
     rows = [LinearConstraint(one_each, 1, 1), LinearConstraint(penalties.reshape(1, -1), -np.inf, most_penalty)]
     if np.isfinite(most_cache):
         rows.append(LinearConstraint(caches.reshape(1, -1), -np.inf, most_cache))
-    found = milp(seconds, constraints=rows, bounds=Bounds(0, 1), integrality=np.ones(many * layers))
+    found = milp(seconds, constraints=rows, bounds=Bounds(0, 1), integrality=np.ones(many * layers, dtype=np.int64))
     if found.x is None:
         expected = "a budget that some stack of these blocks keeps"
-        raise InputError(Problem(path="blocks", given=f"penalty {most_penalty:g}, cache {most_cache:g} B", expected=expected))
+        raise InputError(
+            Problem(path="blocks", given=f"penalty {most_penalty:g}, cache {most_cache:g} B", expected=expected)
+        )
     picked = found.x.reshape(many, layers).round().argmax(0)
     return MixedStack(
         layers=tuple(library[place].name for place in picked),
@@ -86,7 +88,9 @@ def _penalties(block: LibraryBlock, layers: int) -> list[float]:
         raise InputError(Problem(path=f"blocks.{block.name}.penalty", given="unknown", expected=expected))
     values = [block.penalty] * layers if isinstance(block.penalty, float) else [*block.penalty]
     if len(values) != layers:
-        raise InputError(Problem(path=f"blocks.{block.name}.penalty", given=f"{len(values)} values", expected=f"{layers}"))
+        raise InputError(
+            Problem(path=f"blocks.{block.name}.penalty", given=f"{len(values)} values", expected=f"{layers}")
+        )
     return values
 
 

@@ -17,7 +17,7 @@ from ridgeline.sim.batches import MachineRows
 
 
 def capacity_elasticity(scenario: Scenario, rows: MachineRows) -> Elasticity | None:
-    """Capacity as a parameter: elasticity 0, its regimes where plans begin and cease to fit; None where none is known."""
+    """Capacity as a parameter: elasticity 0, its regimes where plans begin and cease to fit; None without one."""
     quoted = scenario.system.chip.hbm.capacity
     if quoted is None:
         return None
@@ -26,11 +26,21 @@ def capacity_elasticity(scenario: Scenario, rows: MachineRows) -> Elasticity | N
     share = needed / capacity
     full = RegimeChange(factor=share, value=share * quoted.value, elasticity=0.0, limiter="does not fit")
     return Elasticity(
-        parameter="chip.hbm.capacity", title="memory capacity", kind="size", group="chip", unit="B", value=quoted.value,
-        below=0.0, above=0.0, usd_per_hour_per_percent=0.0, usd_per_unit_per_percent=0.0, lower_change=full,
-        upper_change=_faster_plan(scenario, rows, capacity, quoted.value), evidence=quoted.evidence.label,
+        parameter="chip.hbm.capacity",
+        title="memory capacity",
+        kind="size",
+        group="chip",
+        unit="B",
+        value=quoted.value,
+        below=0.0,
+        above=0.0,
+        usd_per_hour_per_percent=0.0,
+        usd_per_unit_per_percent=0.0,
+        lower_change=full,
+        upper_change=_faster_plan(scenario, rows, capacity, quoted.value),
+        evidence=quoted.evidence.label,
         source=quoted.source,
-    )  # fmt: skip
+    )
 
 
 def needed_bytes(scenario: Scenario) -> float:

@@ -1,7 +1,7 @@
 """Turn eight fields of a chip into a Chip: what nobody gave follows by a rule that is said, and counts as assumed.
 
-    given     name, flops (dense bf16), memory, bandwidth, scaleup, domain, scaleout, power      (and a base chip)
-    derived   other formats, vector units, usable memory, price, cores, host link
+given     name, flops (dense bf16), memory, bandwidth, scaleup, domain, scaleout, power      (and a base chip)
+derived   other formats, vector units, usable memory, price, cores, host link
 """
 
 from __future__ import annotations
@@ -23,10 +23,16 @@ from ridgeline.hardware.system import System
 
 EIGHT: Mapping[str, str] = MappingProxyType(
     {
-        "name": "a name", "flops": "FLOP/s", "memory": "B", "bandwidth": "B/s", "scaleup": "B/s", "domain": "chips",
-        "scaleout": "B/s", "power": "W",
+        "name": "a name",
+        "flops": "FLOP/s",
+        "memory": "B",
+        "bandwidth": "B/s",
+        "scaleup": "B/s",
+        "domain": "chips",
+        "scaleout": "B/s",
+        "power": "W",
     }
-)  # fmt: skip
+)
 """The fields of a new chip, with their units; `base` names the chip of the catalog that it is like."""
 USUAL_CACHE = 50e6
 
@@ -59,7 +65,9 @@ def sketch_chip(table: JsonMapping, tech: Technology) -> SketchedChip:
     def derive(field: str, number: Quoted | None, factor: float, unit: str, rule: str) -> Quoted | None:
         if number is None:
             return None
-        derived.append(DerivedField(field=field, value=number.value * factor, unit=unit, rule=rule, source=number.source))
+        derived.append(
+            DerivedField(field=field, value=number.value * factor, unit=unit, rule=rule, source=number.source)
+        )
         return Quoted(value=number.value * factor, evidence=Evidence.ASSUMED, source=f"{base.id}: {rule}")
 
     as_flops = f"as dense bf16: x {ratio:.3g} of {base.id}"
@@ -70,10 +78,14 @@ def sketch_chip(table: JsonMapping, tech: Technology) -> SketchedChip:
     usable = base.hbm.usable
     if usable is not None and base.hbm.capacity is not None:
         share = given["memory"].value / base.hbm.capacity.value
-        usable = derive("hbm.usable", usable, share, "B", f"the share of its capacity that the driver leaves of {base.id}'s")
+        usable = derive(
+            "hbm.usable", usable, share, "B", f"the share of its capacity that the driver leaves of {base.id}'s"
+        )
     made = replace(
         base,
-        id=str(table["name"]), name=str(table["name"]), calibrated_as=base.fitted_id,
+        id=str(table["name"]),
+        name=str(table["name"]),
+        calibrated_as=base.fitted_id,
         peak=MappingProxyType({key: number for key, number in peak.items() if number is not None}),
         hbm=ChipMemory(kind=base.hbm.kind, capacity=given["memory"], usable=usable, bandwidth=given["bandwidth"]),
         vector=derive("vector", base.vector, ratio, "FLOP/s", as_flops),
@@ -81,9 +93,13 @@ def sketch_chip(table: JsonMapping, tech: Technology) -> SketchedChip:
         cores=derive("cores", base.cores, 1.0, "", f"as {base.id}: larger cores, not more of them"),
         scaleup=Link(kind=base.scaleup.kind, bandwidth=given["scaleup"]),
         scaleout=Link(kind=base.scaleout.kind, bandwidth=given["scaleout"]),
-        host=Link(kind=base.host.kind, bandwidth=derive("host.bandwidth", base.host.bandwidth, 1.0, "B/s", f"as {base.id}")),
-        tdp=given["power"], price=None, notes="",
-    )  # fmt: skip
+        host=Link(
+            kind=base.host.kind, bandwidth=derive("host.bandwidth", base.host.bandwidth, 1.0, "B/s", f"as {base.id}")
+        ),
+        tdp=given["power"],
+        price=None,
+        notes="",
+    )
     price = _price(made, base, tech)
     derived.append(price)
     hour = Quoted(value=price.value, evidence=Evidence.ASSUMED, source=price.rule)
@@ -102,7 +118,9 @@ def _refuse_fields(table: JsonMapping) -> None:
 
 def _given(name: str, value: object, unit: str) -> Quoted:
     if not isinstance(value, str):
-        raise InputError(Problem(path=f"chip.{name}", given=repr(value)[:60], expected=f'a quantity such as "1 {unit}"'))
+        raise InputError(
+            Problem(path=f"chip.{name}", given=repr(value)[:60], expected=f'a quantity such as "1 {unit}"')
+        )
     number = parse_quantity(value, unit)
     if not 0 < number < float("inf"):
         raise InputError(Problem(path=f"chip.{name}", given=repr(value)[:60], expected="a number above 0"))

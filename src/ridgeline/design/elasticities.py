@@ -85,7 +85,7 @@ def part_bound(name: str) -> str:
     """What bounds a part of a step, training or serving."""
     if name in PHASE_PARTS:
         return PHASE_PARTS[name][0]
-    return StepPart(name).bound
+    return next(part.bound for part in StepPart if part.value == name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,9 @@ def _change(parameter: MachineParameter, ladder: Ladder, slope: float, side: int
     return None
 
 
-def saturation_curve(rows: MachineRows, parameter: MachineParameter, metric: str, scale: float = 1.0) -> SaturationCurve:
+def saturation_curve(
+    rows: MachineRows, parameter: MachineParameter, metric: str, scale: float = 1.0
+) -> SaturationCurve:
     """The metric from an eighth to eight times a parameter, where its worth ends, and what limits then.
 
     The knee is the first value upwards (of a time: downwards) at which one more per cent gives less than half of what

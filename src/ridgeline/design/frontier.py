@@ -59,7 +59,7 @@ def undominated(time: Array, cost: Array) -> Index:
         return order
     least = np.minimum.accumulate(cost[order])
     first = np.concatenate([[True], cost[order][1:] < least[:-1]])
-    return order[first]
+    return np.asarray(order[first])
 
 
 def price_box(space: DesignSpace, places: Index) -> PricedBox:
@@ -74,7 +74,12 @@ def price_box(space: DesignSpace, places: Index) -> PricedBox:
 
 def within_budgets(space: DesignSpace, costs: DesignCosts) -> Mask:
     """Which designs keep every budget of the study."""
-    columns = {"area": costs.area_mm2, "power": costs.power_w, "price": costs.price_usd, "usd_per_hour": costs.usd_per_hour}
+    columns = {
+        "area": costs.area_mm2,
+        "power": costs.power_w,
+        "price": costs.price_usd,
+        "usd_per_hour": costs.usd_per_hour,
+    }
     kept = np.ones(len(costs.area_mm2), dtype=bool)
     for name, limit in space.study.budgets.items():
         kept &= columns[name] <= limit
@@ -110,7 +115,9 @@ def find_frontier(
             found = _merged(found, box)
         best = f"{float(found.cost.min()):.3f} of today's cost" if len(found.cost) else ""
         if progress(priced + bounded, total, "designs", best) is False:
-            raise InputError(Problem(path="", given="stopped", expected="the whole space, for a frontier that is certified"))
+            raise InputError(
+                Problem(path="", given="stopped", expected="the whole space, for a frontier that is certified")
+            )
     certificate = Certificate(
         points=count, priced=priced, over_budget=count - total, bounded=bounded, infeasible=infeasible
     )
@@ -135,7 +142,11 @@ def _leaves(study: DesignStudy) -> Iterator[Index]:
         sizes = [end - start for start, end in box]
         if int(np.prod(sizes, dtype=np.int64)) <= LEAF:
             ranges = [np.arange(start, end) for start, end in box]
-            yield np.ravel_multi_index(np.meshgrid(*ranges, indexing="ij"), shape).ravel() if shape else np.zeros(1, np.int64)
+            yield (
+                np.ravel_multi_index(np.meshgrid(*ranges, indexing="ij"), shape).ravel()
+                if shape
+                else np.zeros(1, np.int64)
+            )
             continue
         at = int(np.argmax(sizes))
         start, end = box[at]
@@ -169,8 +180,6 @@ def _best(name: str, column: Array, starts: Index) -> Array:
     """The value of a column that is never slower than any of a box's."""
     lower = name in LARGER_IS_SLOWER or name.startswith("density")
     return np.minimum.reduceat(column, starts) if lower else np.maximum.reduceat(column, starts)
-
-
 
 
 def workers(study: DesignStudy, processes: int, ray: bool) -> PriceRound | None:
@@ -219,5 +228,3 @@ def _ray_round(study: DesignStudy) -> PriceRound:
         return list(ray.get([task.remote(shared, box) for box in boxes]))
 
     return price
-
-

@@ -64,14 +64,16 @@ class LossLaw:
         """
         known = self.constants
         if self.form == "sparsity":
-            raise InputError(Problem(path="law", given=self.id, expected="a law of active parameters or of granularity"))
+            raise InputError(
+                Problem(path="law", given=self.id, expected="a law of active parameters or of granularity")
+            )
         size = known["A"] if self.form == "chinchilla" else known["a"] + known["g"] / granularity ** known["gamma"]
         return known["E"] + size / params ** known["alpha"] + known["B"] / tokens ** known["beta"]
 
     def tokens_for(self, loss: float, params: Num, granularity: Num = 1.0) -> Array:
         """Tokens with which a model of this size reaches a loss; infinite where none suffice.
 
-            D = (B / (L - E - A / N^alpha))^(1 / beta)
+        D = (B / (L - E - A / N^alpha))^(1 / beta)
         """
         rest = np.asarray(loss - self.loss(params, np.inf, granularity), dtype=np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -118,10 +120,11 @@ class LossLaw:
     def outside(self, params: float, tokens: float, granularity: float = 1.0) -> Iterator[str]:
         """Why a model is outside the support; nothing where it is inside."""
         asked = {
-            "parameters": (params, self.params), "tokens": (tokens, self.tokens),
+            "parameters": (params, self.params),
+            "tokens": (tokens, self.tokens),
             "tokens a parameter": (tokens / params, self.tokens_per_param),
             "granularity": (granularity, self.granularity or (0.0, np.inf)),
-        }  # fmt: skip
+        }
         for name, (value, (low, high)) in asked.items():
             if not low <= value <= high:
                 yield f"{name} {value:.3g} outside {low:.3g} to {high:.3g}, the support of {self.id}"
@@ -198,8 +201,11 @@ def fit_law(params: Array, tokens: Array, loss: Array) -> LawFit:
 
     starts = [
         np.array([a, b, e, alpha, beta])
-        for a in (3.0, 6.0, 10.0) for b in (5.0, 8.0, 12.0) for e in (0.0, 0.7) for alpha, beta in ((0.3, 0.3), (0.6, 0.4))
-    ]  # fmt: skip
+        for a in (3.0, 6.0, 10.0)
+        for b in (5.0, 8.0, 12.0)
+        for e in (0.0, 0.7)
+        for alpha, beta in ((0.3, 0.3), (0.6, 0.4))
+    ]
     found = min((minimize(cost, start, method="L-BFGS-B") for start in starts), key=lambda one: float(one.fun))
     a, b, e, alpha, beta = (float(value) for value in found.x)
     share = np.abs(np.exp(_log_loss(found.x, *logs[:2]) - logs[2]) - 1)

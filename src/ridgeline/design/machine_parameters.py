@@ -9,7 +9,7 @@ Each says where its value comes from, which columns of `sim.MachineRows` it move
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -67,14 +67,18 @@ def _quoted(number: Quoted, **given: object) -> MachineParameter:
 
 def _chip_parameters(chip: Chip, formats: frozenset[str]) -> Iterator[MachineParameter]:
     exponential = chip.exponentials or chip.vector
-    used = [key for key in chip.peak if key in formats or (key == "fp16" and "bf16" in formats and "bf16" not in chip.peak)]
+    used = [
+        key for key in chip.peak if key in formats or (key == "fp16" and "bf16" in formats and "bf16" not in chip.peak)
+    ]
     for key in used:
         column = "bf16" if key == "fp16" and "bf16" not in chip.peak else key
         columns = {f"peak.{column}": 1, f"density.{column}": 1}
         if exponential is None and column == "bf16":
             columns["exponentials"] = 1
         path, title = f"chip.peak.{key}", f"{key} compute"
-        yield _quoted(chip.peak[key], parameter=path, title=title, kind="rate", group="chip", unit="FLOP/s", columns=columns)
+        yield _quoted(
+            chip.peak[key], parameter=path, title=title, kind="rate", group="chip", unit="FLOP/s", columns=columns
+        )
     if exponential is not None:
         path = "chip.exponentials" if chip.exponentials else "chip.vector"
         unit, title = ("Hz", "exponentials of softmax") if chip.exponentials else ("FLOP/s", "vector units (softmax)")
@@ -86,7 +90,9 @@ def _chip_parameters(chip: Chip, formats: frozenset[str]) -> Iterator[MachinePar
     power = rated_power(chip)
     if power is not None:
         title = "rated power (what clocks under load may draw)"
-        yield _quoted(power, parameter="chip.tdp", title=title, kind="rate", group="chip", unit="W", columns={"density": -1})
+        yield _quoted(
+            power, parameter="chip.tdp", title=title, kind="rate", group="chip", unit="W", columns={"density": -1}
+        )
     if chip.host.bandwidth is not None:
         path, title = "chip.host.bandwidth", "link to the host"
         number = chip.host.bandwidth
@@ -105,9 +111,14 @@ def _link_parameters(system: System) -> Iterator[MachineParameter]:
         if place > 1 and tier is not beyond:
             continue
         yield _quoted(
-            tier.need_bandwidth(), parameter=f"system.tier.{tier.name}.bandwidth", title=f"{tier.name} links, one way a chip",
-            kind="rate", group="network", unit="B/s", columns=columns,
-        )  # fmt: skip
+            tier.need_bandwidth(),
+            parameter=f"system.tier.{tier.name}.bandwidth",
+            title=f"{tier.name} links, one way a chip",
+            kind="rate",
+            group="network",
+            unit="B/s",
+            columns=columns,
+        )
 
 
 def _latency_parameters(rows: MachineRows) -> Iterator[MachineParameter]:
@@ -131,13 +142,19 @@ def _latency(path: str, title: str, number: Quoted | None, usual: float, column:
 
 
 TRAINING = {
-    "kernel": "gap around each kernel", "host": "host issues a kernel", "wait": "host learns of an expert's tokens",
-    "meet": "ranks wait for the last at a collective", "fixed": "a step's fixed cost",
-}  # fmt: skip
+    "kernel": "gap around each kernel",
+    "host": "host issues a kernel",
+    "wait": "host learns of an expert's tokens",
+    "meet": "ranks wait for the last at a collective",
+    "fixed": "a step's fixed cost",
+}
 SERVING = {
-    "kernel": "gap around each kernel", "issue": "host issues a kernel", "step": "host between two steps",
-    "request": "host for each request of a step", "all_reduce": "latency of a collective in a step",
-}  # fmt: skip
+    "kernel": "gap around each kernel",
+    "issue": "host issues a kernel",
+    "step": "host between two steps",
+    "request": "host for each request of a step",
+    "all_reduce": "latency of a collective in a step",
+}
 
 
 def _software_parameters(rows: MachineRows) -> Iterator[MachineParameter]:
@@ -145,9 +162,14 @@ def _software_parameters(rows: MachineRows) -> Iterator[MachineParameter]:
     own = owners(scenario.system.chip, scenario.engine)
     floor = Quoted(value=rows.machines.floor_s, evidence=fitted, source=MODELLED)
     yield _quoted(
-        floor, parameter="model.kernel_floor", title="a kernel that does next to nothing", kind="time", group="software",
-        unit="s", columns={"floor": 1},
-    )  # fmt: skip
+        floor,
+        parameter="model.kernel_floor",
+        title="a kernel that does next to nothing",
+        kind="time",
+        group="software",
+        unit="s",
+        columns={"floor": 1},
+    )
     trains = is_training(scenario)
     room, source = ("training", rows.calibration.source) if trains else ("serving", rows.serving.source)
     for name, title in (TRAINING if trains else SERVING).items():
@@ -172,14 +194,17 @@ def scaled_system(system: System, parameter: str, factor: float) -> System:
     if head != "system" or path[0] != "tier":
         raise KeyError(parameter)
     name, key = ".".join(path[1:-1]), path[-1]
-    return replace(system, tiers=tuple(_scaled_tier(tier, key, factor) if tier.name == name else tier for tier in system.tiers))
+    return replace(
+        system, tiers=tuple(_scaled_tier(tier, key, factor) if tier.name == name else tier for tier in system.tiers)
+    )
 
 
 def _scaled_tier(tier: Tier, key: str, factor: float) -> Tier:
-    number: Quoted | None = getattr(tier, key)
+    number = tier.bandwidth if key == "bandwidth" else tier.latency
     if number is None:
         raise KeyError(f"tier.{tier.name}.{key}")
-    return replace(tier, **{key: scale_number(number, factor)})
+    scaled = scale_number(number, factor)
+    return replace(tier, bandwidth=scaled) if key == "bandwidth" else replace(tier, latency=scaled)
 
 
 def scale_number(number: Quoted, factor: float) -> Quoted:
@@ -188,21 +213,23 @@ def scale_number(number: Quoted, factor: float) -> Quoted:
 
 
 def _scaled_chip(chip: Chip, path: list[str], factor: float) -> Chip:
-    if path[0] == "tdp":
-        power = rated_power(chip)
-        assert power is not None
-        return replace(chip, tdp=scale_number(power, factor))
+    """A chip by way of its table of fields, so that any number in it can be scaled."""
+    values = {entry.name: getattr(chip, entry.name) for entry in fields(chip)}
+    head = path[0]
+    if head == "tdp":
+        values["tdp"] = rated_power(chip)
     if len(path) == 1:
-        return replace(chip, **{path[0]: scale_number(getattr(chip, path[0]), factor)})
-    part = getattr(chip, path[0])
+        return Chip(**{**values, head: scale_number(values[head], factor)})
+    part = values[head]
     if isinstance(part, Mapping):
         scaled = {key: scale_number(number, factor) if key == path[1] else number for key, number in part.items()}
-        return replace(chip, peak=MappingProxyType(scaled))
-    return replace(chip, **{path[0]: replace(part, **{path[1]: scale_number(getattr(part, path[1]), factor)})})
+        return Chip(**{**values, head: MappingProxyType(scaled)})
+    inner = {entry.name: getattr(part, entry.name) for entry in fields(part)}
+    return Chip(**{**values, head: type(part)(**{**inner, path[1]: scale_number(inner[path[1]], factor)})})
 
 
 def factor_rows(parameters: tuple[MachineParameter, ...], values: Array) -> dict[str, Array]:
-    """Factors of columns of a matrix of parameter values, rows by parameters: several parameters may move one column."""
+    """Factors of columns of a matrix of parameter values, rows by parameters: several may move one column."""
     factors: dict[str, Array] = {}
     for place, parameter in enumerate(parameters):
         for name, column in parameter.factors(np.ascontiguousarray(values[:, place])).items():

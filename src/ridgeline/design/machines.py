@@ -62,7 +62,11 @@ def _objective(study: DesignStudy, point: DesignPoint) -> float:
 
 def _shown(front: FrontierPlaces) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     """Places on the frontier that are told in full: both ends, and those between evenly."""
-    return np.unique(np.linspace(0, len(front.places) - 1, MOST_SHOWN).round().astype(np.int64)) if len(front.places) else np.zeros(0, np.int64)
+    return (
+        np.unique(np.linspace(0, len(front.places) - 1, MOST_SHOWN).round().astype(np.int64))
+        if len(front.places)
+        else np.zeros(0, np.int64)
+    )
 
 
 def _parameters(space: DesignSpace) -> dict[str, JsonObject]:

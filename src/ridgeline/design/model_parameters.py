@@ -7,7 +7,7 @@ is that of a step to the next possible value, up and down, with the step said be
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import lcm
 
 from ridgeline.core.records import dataclass
@@ -112,8 +112,14 @@ def _work_sizes(scenario: Scenario) -> Iterator[SizeParameter]:
 def _work(scenario: Scenario, field: str, title: str, value: int, step: int) -> SizeParameter:
     return SizeParameter(
         parameter=f"workload.{field}", title=title, value=value, step=step,
-        change=lambda size: replace(scenario, workload=replace(scenario.workload, **{field: size})),
+        change=lambda size: _with_work(scenario, field, size),
     )  # fmt: skip
+
+
+def _with_work(scenario: Scenario, field: str, size: int) -> Scenario:
+    work = scenario.workload
+    values = {entry.name: getattr(work, entry.name) for entry in fields(work)}
+    return replace(scenario, workload=type(work)(**{**values, field: size}))
 
 
 def with_layers(model: ModelSpec, layers: int) -> ModelSpec:
@@ -123,7 +129,9 @@ def with_layers(model: ModelSpec, layers: int) -> ModelSpec:
     common = max(set(places), key=places.count)
     last = len(places) - 1 - places[::-1].index(common)
     grown = layers - len(places)
-    order = places[: last + 1] + [common] * grown + places[last + 1 :] if grown > 0 else _shorter(places, common, -grown)
+    order = (
+        places[: last + 1] + [common] * grown + places[last + 1 :] if grown > 0 else _shorter(places, common, -grown)
+    )
     return replace(model, order=tuple(order))
 
 

@@ -30,13 +30,16 @@ def design_points(space: DesignSpace, values: Mapping[str, Array], ids: list[str
         DesignPoint(
             id=ids[row],
             choices=MappingProxyType({name: float(column[row]) for name, column in values.items()}),
-            area_mm2=float(costs.area_mm2[row]), power_w=float(costs.power_w[row]), price_usd=float(costs.price_usd[row]),
-            usd_per_hour=float(costs.usd_per_hour[row]), relative_time=float(time[row]),
+            area_mm2=float(costs.area_mm2[row]),
+            power_w=float(costs.power_w[row]),
+            price_usd=float(costs.price_usd[row]),
+            usd_per_hour=float(costs.usd_per_hour[row]),
+            relative_time=float(time[row]),
             relative_cost=float(time[row] * hour[row]),
             workloads=tuple(_results(space, values, costs, (priced.seconds[:, row], priced.plan[:, row]), row)),
         )
         for row in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def _results(
@@ -55,12 +58,16 @@ def _results(
         chips, tokens = scenario.system.chips, tokens_of(scenario)
         made.append(
             WorkloadResult(
-                workload=workload.name, metric=METRICS[scenario.workload.kind], seconds=seconds,
+                workload=workload.name,
+                metric=METRICS[scenario.workload.kind],
+                seconds=seconds,
                 tokens_per_s_per_chip=tokens / seconds / chips,
                 usd_per_million_tokens=usd_per_million(float(costs.usd_per_hour[row]), scenario, seconds),
-                plan=plan_words(scenario.plan), index=plan, limiter=names[int(largest[0])],
+                plan=plan_words(scenario.plan),
+                index=plan,
+                limiter=names[int(largest[0])],
             )
-        )  # fmt: skip
+        )
     return made
 
 

@@ -64,7 +64,9 @@ def _limit(part: str, space: DesignSpace) -> Limit:
     if metric == "usd_per_mtok" and not workload:
         places = [place for place in places if kinds[place] == "tpot_s"] or places
     if not places:
-        raise InputError(Problem(path="--meet", given=repr(part)[:60], expected="a metric that a workload of the study has"))
+        raise InputError(
+            Problem(path="--meet", given=repr(part)[:60], expected="a metric that a workload of the study has")
+        )
     most = _amount(value, metric)
     return Limit(text=part.strip(), places=tuple(places), metric=metric, most=most)
 
@@ -174,10 +176,17 @@ def _slacks(space: DesignSpace, limits: Sequence[Limit], values: Mapping[str, Ar
         (limit.text, limit.most, float(limit.most * share), "USD" if limit.metric == "usd_per_mtok" else "s")
         for limit, share in zip(limits, over[:, 0], strict=True)
     ]
-    spent = {"area": costs.area_mm2, "power": costs.power_w, "price": costs.price_usd, "usd_per_hour": costs.usd_per_hour}
+    spent = {
+        "area": costs.area_mm2,
+        "power": costs.power_w,
+        "price": costs.price_usd,
+        "usd_per_hour": costs.usd_per_hour,
+    }
     units = {"area": "mm2", "power": "W", "price": "USD", "usd_per_hour": "USD/h"}
     rows += [(f"budget.{name}", most, float(spent[name][0]), units[name]) for name, most in space.study.budgets.items()]
     return tuple(
-        LimitSlack(name=name, limit=most, value=value, unit=unit, slack=1 - value / most, binds=1 - value / most < BINDS)
+        LimitSlack(
+            name=name, limit=most, value=value, unit=unit, slack=1 - value / most, binds=1 - value / most < BINDS
+        )
         for name, most, value, unit in rows
     )

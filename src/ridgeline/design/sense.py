@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import log
 
-import numpy as np
-
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.units import HOUR, MILLION
 from ridgeline.cost import Calibration, ServingCalibration
@@ -73,7 +71,7 @@ def sense(
         money=tuple(_money_elasticities(own, named, basis)),
         basis=basis,
         curve=_curve(rows, parameters, curve, (named, scale)) if curve else None,
-        notes=(*notes, *_notes(scenario, own)),
+        notes=(*notes, *NOTES),
     )
 
 
@@ -195,7 +193,9 @@ def _possible(size: SizeParameter, value: int) -> Scenario | None:
 def _seconds_of(scenarios: Sequence[Scenario], rows: MachineRows) -> list[float]:
     """Seconds of several scenarios: of training steps priced together."""
     if not all(map(is_training, scenarios)):
-        return [float(MachineRows(other, rows.calibration, rows.serving).times({}, 1).seconds[0]) for other in scenarios]
+        return [
+            float(MachineRows(other, rows.calibration, rows.serving).times({}, 1).seconds[0]) for other in scenarios
+        ]
     if not scenarios:
         return []
     batch = StepBatch.of(scenarios, rows.calibration.profiles)
@@ -232,13 +232,16 @@ def _money_elasticities(scenario: Scenario, metric: str, basis: MoneyBasis) -> I
     )  # fmt: skip
 
 
-def _curve(rows: MachineRows, parameters: Sequence[MachineParameter], name: str, how: tuple[str, float]) -> SaturationCurve:
+def _curve(
+    rows: MachineRows, parameters: Sequence[MachineParameter], name: str, how: tuple[str, float]
+) -> SaturationCurve:
     by_name = {parameter.parameter: parameter for parameter in parameters}
     if name not in by_name:
         raise InputError(not_among("--curve", name, tuple(by_name)))
     return saturation_curve(rows, by_name[name], *how)
 
 
-def _notes(scenario: Scenario, own: Scenario) -> Iterator[str]:
-    yield "worth of one per cent: of a rate more, of a time less; of a size, what one per cent more of it costs"
-    yield "the plan stays as it is: another plan may be better on another machine, which `ridgeline design` asks"
+NOTES = (
+    "worth of one per cent: of a rate more, of a time less; of a size, what one per cent more of it costs",
+    "the plan stays as it is: another plan may be better on another machine, which `ridgeline design` asks",
+)

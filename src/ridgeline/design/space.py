@@ -15,15 +15,24 @@ from types import MappingProxyType
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask
+from ridgeline.core.dtype import PEAKS
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.evidence import Evidence, Quoted
 from ridgeline.core.records import dataclass
-from ridgeline.core.dtype import PEAKS
 from ridgeline.design.capacity import needed_bytes
 from ridgeline.design.chip_sketch import sizes_of, sketch_chip, with_chip
 from ridgeline.design.design_answer import DerivedField
 from ridgeline.design.study import DesignStudy, StudyWorkload
-from ridgeline.design.technology import ChipCost, ChipSizes, Tariff, Technology, chip_cost, tariff_of, technology, with_changes
+from ridgeline.design.technology import (
+    ChipCost,
+    ChipSizes,
+    Tariff,
+    Technology,
+    chip_cost,
+    tariff_of,
+    technology,
+    with_changes,
+)
 from ridgeline.hardware.chip import Chip
 from ridgeline.hardware.load import rated_power
 from ridgeline.hardware.system import System
@@ -81,7 +90,9 @@ class DesignSpace:
         sketched = sketch_chip(self.study.chip, self.tech)
         self.derived = sketched.derived
         return tuple(
-            replace(entry, scenarios=tuple(replace(own, system=with_chip(own.system, sketched)) for own in entry.scenarios))
+            replace(
+                entry, scenarios=tuple(replace(own, system=with_chip(own.system, sketched)) for own in entry.scenarios)
+            )
             for entry in workloads
         )
 
@@ -105,7 +116,8 @@ class DesignSpace:
             "compute.fp8": _value(chip.peak.get("fp8")), "compute.fp4": _value(chip.peak.get("fp4")),
         }  # fmt: skip
         wiring = self._rows(0, 0, None).machines.topology
-        return {**usual, "scaleup.latency": float(wiring.start[0]), "scaleout.latency": float(wiring.scale_out_step[0])}
+        numbers = {name: float(value) for name, value in usual.items()}
+        return {**numbers, "scaleup.latency": float(wiring.start[0]), "scaleout.latency": float(wiring.scale_out_step[0])}
 
     def _tiers(self) -> tuple[float, float]:
         tiers = max((own.system.tiers for entry in self.workloads for own in entry.scenarios), key=len)
@@ -114,7 +126,9 @@ class DesignSpace:
         return up, rates[1] if len(rates) > 1 else _value(self.chip.scaleout.bandwidth)
 
     def _first_tier_chips(self) -> int:
-        return max(own.system.tiers[0].chips if own.system.tiers else 1 for entry in self.workloads for own in entry.scenarios)
+        return max(
+            own.system.tiers[0].chips if own.system.tiers else 1 for entry in self.workloads for own in entry.scenarios
+        )
 
     # -- values of designs ----------------------------------------------------------------------------------------
 
@@ -128,7 +142,9 @@ class DesignSpace:
         """Area, power and money of designs."""
         sizes, one = sizes_of(self.chip), np.ones(count)
         wide = values.get("compute", sizes.flops_per_s * one)
-        narrow = sum((self._ratio(values, name, count) / self._ratio(values, "compute", count) for name in NARROW), 0.0 * one)
+        narrow = sum(
+            (self._ratio(values, name, count) / self._ratio(values, "compute", count) for name in NARROW), 0.0 * one
+        )
         wide = wide * narrow / len(NARROW)  # a format made faster than the rest costs its share of the matrix units
         cost = chip_cost(
             ChipSizes(
@@ -239,7 +255,7 @@ class DesignSpace:
         """Weighted geometric mean of seconds over the reference design's."""
         with np.errstate(divide="ignore", invalid="ignore"):
             logs = np.log(seconds / self.reference_seconds[:, None])
-        return np.exp((self.weights[:, None] * logs).sum(0))
+        return np.asarray(np.exp((self.weights[:, None] * logs).sum(0)))
 
     @cached_property
     def reference_seconds(self) -> Array:
@@ -248,8 +264,14 @@ class DesignSpace:
         costs = self.costs(nothing, 1)
         priced = self.price(nothing, costs).seconds[:, 0]
         if not np.isfinite(priced).all():
-            names = ", ".join(entry.name for entry, value in zip(self.workloads, priced, strict=True) if value == np.inf)
-            raise InputError(Problem(path="workload", given=f"{names} with no plan that fits {self.chip.id}", expected="one that fits"))
+            names = ", ".join(
+                entry.name for entry, value in zip(self.workloads, priced, strict=True) if value == np.inf
+            )
+            raise InputError(
+                Problem(
+                    path="workload", given=f"{names} with no plan that fits {self.chip.id}", expected="one that fits"
+                )
+            )
         return priced
 
     def detail(self, place: int, plan: int, domain: float | None, factors: Mapping[str, Array]) -> RowTimes:
@@ -300,5 +322,7 @@ def with_domain(system: System, domain: float) -> System:
     inner = replace(system.tiers[0], chips=int(note.value))
     outer = tuple(tier for tier in system.tiers[1:] if tier.chips > size)
     if not outer and size < system.chips:
-        outer = (replace(system.tiers[0], name="scale-out", chips=system.chips, bandwidth=system.chip.scaleout.bandwidth),)
+        outer = (
+            replace(system.tiers[0], name="scale-out", chips=system.chips, bandwidth=system.chip.scaleout.bandwidth),
+        )
     return replace(system, tiers=(inner, *outer) if size > 1 else outer)

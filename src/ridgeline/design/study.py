@@ -194,7 +194,9 @@ def study_of(data: JsonMapping, folder: Path = Path(), name: str = "study") -> D
     )  # fmt: skip
     if study.points > MOST_POINTS:
         todo = "take fewer values for a number, or vary fewer numbers"
-        raise InputError(Problem(path="space", given=f"{study.points:,} designs", expected=f"at most {MOST_POINTS:,}", todo=todo))
+        raise InputError(
+            Problem(path="space", given=f"{study.points:,} designs", expected=f"at most {MOST_POINTS:,}", todo=todo)
+        )
     return study
 
 
@@ -221,7 +223,9 @@ def _workload(entry: WorkloadTable, place: int, folder: Path) -> StudyWorkload:
     elif isinstance(entry.scenario, Mapping):
         own = scenario_of(entry.scenario, folder=folder)
     else:
-        raise InputError(Problem(path=f"{path}.scenario", given=repr(entry.scenario)[:60], expected="a file or a table"))
+        raise InputError(
+            Problem(path=f"{path}.scenario", given=repr(entry.scenario)[:60], expected="a file or a table")
+        )
     if entry.plans == "search":
         from ridgeline.design.plan_lists import searched_plans
 
@@ -254,7 +258,9 @@ def _axis(name: str, value: object) -> Axis:
         raise InputError(not_among(f"space.{name}", name, tuple(UNITS), "remove it"))
     unit, path = UNITS[name], f"space.{name}"
     if isinstance(value, Mapping):
-        ends = decode(RangeTable, {("from_" if key == "from" else key): _text(part) for key, part in value.items()}, path)
+        ends = decode(
+            RangeTable, {("from_" if key == "from" else key): _text(part) for key, part in value.items()}, path
+        )
         low, high = _number(ends.from_, unit, path), _number(ends.to, unit, path)
         if not 0 < low <= high or ends.points > MOST_VALUES:
             expected = f"0 < from <= to, at most {MOST_VALUES} points"
@@ -262,7 +268,9 @@ def _axis(name: str, value: object) -> Axis:
         values: Array = np.geomspace(low, high, ends.points)
         return Axis(name=name, unit=unit, values=_rounded(name, values.tolist()))
     if not isinstance(value, (list, tuple)) or not 1 <= len(value) <= MOST_VALUES:
-        raise InputError(Problem(path=path, given=repr(value)[:60], expected="a list of values, or from, to and points"))
+        raise InputError(
+            Problem(path=path, given=repr(value)[:60], expected="a list of values, or from, to and points")
+        )
     return Axis(name=name, unit=unit, values=_rounded(name, [_number(item, unit, path) for item in value]))
 
 
@@ -283,7 +291,9 @@ def _number(value: object, unit: str, path: str) -> float:
         try:
             number = float(str(value))
         except ValueError:
-            raise InputError(Problem(path=path, given=repr(value)[:60], expected=f"a quantity{unit and ' in '}{unit}")) from None
+            raise InputError(
+                Problem(path=path, given=repr(value)[:60], expected=f"a quantity{unit and ' in '}{unit}")
+            ) from None
     if not 0 < number < float("inf"):
         raise InputError(Problem(path=path, given=repr(value)[:60], expected="a number above 0"))
     return number

@@ -21,8 +21,8 @@ def sensitivity_page(answer: SensitivityAnswer, command: str = "") -> str:
         (
             html.facts(_facts(answer)),
             tornado([*answer.machine, *answer.model]),
-            _section("Machine and software", answer.machine, answer),
-            _section("Model and workload", answer.model, answer),
+            _section("Machine and software", answer.machine),
+            _section("Model and workload", answer.model),
             _curve_figure(answer.curve) if answer.curve else "",
             html.list_items("Notes", (*answer.notes, f"Money: {answer.basis.source}")),
         )
@@ -66,12 +66,20 @@ def _extent(entry: Elasticity) -> float:
     return max(abs(entry.below), abs(entry.above))
 
 
-def _section(title: str, entries: Sequence[Elasticity], answer: SensitivityAnswer) -> str:
+def _section(title: str, entries: Sequence[Elasticity]) -> str:
     rows = [
-        (entry.parameter, value_words(entry), strength_words(entry), worth_words(entry, answer),
-         change_words(entry.lower_change), change_words(entry.upper_change), entry.evidence, entry.source)
+        (
+            entry.parameter,
+            value_words(entry),
+            strength_words(entry),
+            worth_words(entry),
+            change_words(entry.lower_change),
+            change_words(entry.upper_change),
+            entry.evidence,
+            entry.source,
+        )
         for entry in entries
-    ]  # fmt: skip
+    ]
     return html.section(title, HEAD, rows, text=(0, 4, 5, 6, 7))
 
 
@@ -84,9 +92,11 @@ def _curve_figure(curve: SaturationCurve) -> str:
         curves=(Curve(points=points),),
         dots=(
             ChartDot(x=today.value, y=today.metric, note=f"today: {today.metric:.4g}", name="today"),
-            ChartDot(x=curve.knee_value, y=_at(curve), kind="best", note=f"knee, x {curve.knee_factor:.3g}", name="knee"),
+            ChartDot(
+                x=curve.knee_value, y=_at(curve), kind="best", note=f"knee, x {curve.knee_factor:.3g}", name="knee"
+            ),
         ),
-    )  # fmt: skip
+    )
     words = f"{curve.parameter}: beyond x {curve.knee_factor:.3g} of today {curve.next_limiter} limits."
     return f"<h2>How much before something else limits?</h2>{chart_figure(chart, words)}"
 

@@ -104,9 +104,7 @@ class MachineRows:
         plans, program, _, padded = self._lowered
         values = {name: np.repeat(column, count) for name, column in self.parameters.values.items()}
         values |= {
-            name: values[name] * factors[f"training.{name}"]
-            for name in TRAINING_TIMES
-            if f"training.{name}" in factors
+            name: values[name] * factors[f"training.{name}"] for name in TRAINING_TIMES if f"training.{name}" in factors
         }
         pace = None if self.parameters.pace is None else np.repeat(self.parameters.pace, count)
         table = OpTable.over(program.sections, count)
