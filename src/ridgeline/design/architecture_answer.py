@@ -71,9 +71,9 @@ class ArchitectureAnswer:
     best: Architecture | None
     candidates: tuple[Architecture, ...]
     basin: Basin
-    refused: tuple[RefusedShape, ...]
+    refusals: tuple[RefusedShape, ...]
     notes: tuple[str, ...] = ()
 
     JSON = """
-        kind='architectures' study law target_loss loss_interval best basin candidates refused notes
+        kind='architectures' study law target_loss loss_interval best basin candidates refusals notes
     """

@@ -64,24 +64,26 @@ def find_contest(
 ) -> Contest:
     """Which of two machines takes less of the objective, over draws."""
     if len(names) != 2:
-        expected = "two machines, A,B: points of the frontier, today, or chips of the catalog"
-        raise InputError(Problem(path="--versus", given=",".join(names)[:60], expected=expected))
+        expectation = "two machines, A,B: points of the frontier, today, or chips of the catalog"
+        raise InputError(Problem(path="--versus", given=",".join(names)[:60], expected=expectation))
     first, second = (_contestant(space, name.strip(), points) for name in names)
     generator = np.random.default_rng(SEED)
     drawn = [
-        {name: generator.normal(0.0, spread, DRAWS) for name, spread in one.spreads.items()} for one in (first, second)
+        {name: generator.normal(0.0, deviation, DRAWS) for name, deviation in contestant.spreads.items()}
+        for contestant in (first, second)
     ]
     if first.name == second.name:
         drawn[1] = drawn[0]
     logs = _log_objective(space, first, drawn[0], objective) - _log_objective(space, second, drawn[1], objective)
     wins = logs < 0
-    known = {
-        f"{one.name} {name}": values
-        for one, own in zip((first, second), drawn, strict=True)
-        for name, values in own.items()
+    drawn_columns = {
+        f"{contestant.name} {name}": values
+        for contestant, drawn_numbers in zip((first, second), drawn, strict=True)
+        for name, values in drawn_numbers.items()
     }
     values = sorted(
-        ((name, _worth(column, wins)) for name, column in known.items()), key=lambda entry: (-entry[1], entry[0])
+        ((name, _worth(column, wins)) for name, column in drawn_columns.items()),
+        key=lambda entry: (-entry[1], entry[0]),
     )
     low, middle, high = (float(np.exp(value)) for value in np.quantile(logs, (0.05, 0.5, 0.95)))
     decisive = values[0][0]
@@ -95,22 +97,22 @@ def find_contest(
         ratio_high=high,
         draws=DRAWS,
         decisive=tuple(values[:3]),
-        flips_at=_flip(known[decisive], logs),
+        flips_at=_flip(drawn_columns[decisive], logs),
         measurement=f"{MEASUREMENTS[decisive.rsplit(' ', 1)[1]]}, on {decisive.rsplit(' ', 1)[0]}",
     )
 
 
-def _log_objective(space: DesignSpace, one: Contestant, drawn: Mapping[str, Array], objective: str) -> Array:
+def _log_objective(space: DesignSpace, contestant: Contestant, drawn: Mapping[str, Array], objective: str) -> Array:
     """Logarithm of the mix's time, or of its cost, in every draw."""
-    factors: dict[str, Array] = {name: np.full(DRAWS, value) for name, value in one.factors.items()}
+    factors: dict[str, Array] = {name: np.full(DRAWS, value) for name, value in contestant.factors.items()}
     for name, columns in DRAWN.items():
         for column in columns:
             factors[column] = factors.get(column, np.ones(DRAWS)) * np.exp(drawn[name])
     total = np.zeros(DRAWS)
-    for weight, plans, reference in zip(space.weights, one.rows, space.reference_seconds, strict=True):
+    for weight, plans, reference in zip(space.weights, contestant.rows, space.reference_seconds, strict=True):
         seconds = np.min([rows.times(factors, DRAWS).seconds for rows in plans], axis=0)
         total += weight * np.log(seconds / reference)
-    return total + (np.log(one.usd_per_hour) + drawn["price"] if objective == "cost" else 0.0)
+    return total + (np.log(contestant.usd_per_hour) + drawn["price"] if objective == "cost" else 0.0)
 
 
 FORMATS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4", "int4")
@@ -141,9 +143,11 @@ def _contestant(space: DesignSpace, name: str, points: Mapping[str, DesignPoint]
     if name in points:
         return _of_point(space, name, points[name])
     if name not in CHIPS:
-        known = ", ".join([*points][:6])
+        drawn_columns = ", ".join([*points][:6])
         raise InputError(
-            Problem(path="--versus", given=repr(name)[:60], expected=f"a chip of the catalog, or one of {known}")
+            Problem(
+                path="--versus", given=repr(name)[:60], expected=f"a chip of the catalog, or one of {drawn_columns}"
+            )
         )
     return _of_catalog(space, name)
 
@@ -154,8 +158,8 @@ def _of_point(space: DesignSpace, name: str, point: DesignPoint) -> Contestant:
     domain = point.choices.get("scaleup.domain")
     rows = []
     for place, workload in enumerate(space.workloads):
-        found = [space.rows_that_fit(place, plan, domain, values) for plan in range(len(workload.scenarios))]
-        rows.append(tuple(entry for entry in found if entry is not None))
+        result = [space.rows_that_fit(place, plan, domain, values) for plan in range(len(workload.scenarios))]
+        rows.append(tuple(entry for entry in result if entry is not None))
     spreads = {
         name: float(np.hypot(SPREADS[Evidence.ASSUMED if point.choices else Evidence.DATASHEET], REACHED.get(key, 0.0)))
         for name, key in (
@@ -181,7 +185,7 @@ def _of_catalog(space: DesignSpace, name: str) -> Contestant:
             replace(scenario, system=_system_like(scenario.system, chip.id), assumptions=())
             for scenario in workload.scenarios
         ]
-        rows.append(tuple(MachineRows(own) for own in plans if space.fits(own)))
+        rows.append(tuple(MachineRows(drawn_numbers) for drawn_numbers in plans if space.fits(drawn_numbers)))
         if not rows[-1]:
             raise InputError(
                 Problem(
@@ -198,9 +202,11 @@ def _of_catalog(space: DesignSpace, name: str) -> Contestant:
         "scale_up": chip.scaleup.bandwidth,
         "scale_out": chip.scaleout.bandwidth,
     }
-    reached = {"compute": "peak"}
+    reached_of = {"compute": "peak"}
     spreads = {
-        key: float(np.hypot(SPREADS[number.evidence if number else Evidence.ASSUMED], REACHED[reached.get(key, key)]))
+        key: float(
+            np.hypot(SPREADS[number.evidence if number else Evidence.ASSUMED], REACHED[reached_of.get(key, key)])
+        )
         for key, number in numbers.items()
     }
     price = PRICE if chip.price else 2 * PRICE

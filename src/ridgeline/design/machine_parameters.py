@@ -61,7 +61,7 @@ def machine_parameters(rows: MachineRows) -> tuple[MachineParameter, ...]:
     )
 
 
-def _quoted(number: Quoted, **given: object) -> MachineParameter:
+def _parameter_of(number: Quoted, **given: object) -> MachineParameter:
     return MachineParameter(value=number.value, evidence=number.evidence, source=number.source, **given)  # type: ignore[arg-type]
 
 
@@ -76,27 +76,33 @@ def _chip_parameters(chip: Chip, formats: frozenset[str]) -> Iterator[MachinePar
         if exponential is None and column == "bf16":
             columns["exponentials"] = 1
         path, title = f"chip.peak.{key}", f"{key} compute"
-        yield _quoted(
+        yield _parameter_of(
             chip.peak[key], parameter=path, title=title, kind="rate", group="chip", unit="FLOP/s", columns=columns
         )
     if exponential is not None:
         path = "chip.exponentials" if chip.exponentials else "chip.vector"
         unit, title = ("Hz", "exponentials of softmax") if chip.exponentials else ("FLOP/s", "vector units (softmax)")
         columns = {"exponentials": 1}
-        yield _quoted(exponential, parameter=path, title=title, kind="rate", group="chip", unit=unit, columns=columns)
+        yield _parameter_of(
+            exponential, parameter=path, title=title, kind="rate", group="chip", unit=unit, columns=columns
+        )
     memory = chip.need("hbm.bandwidth")
     path, title = "chip.hbm.bandwidth", "memory bandwidth"
-    yield _quoted(memory, parameter=path, title=title, kind="rate", group="chip", unit="B/s", columns={"memory": 1})
+    yield _parameter_of(
+        memory, parameter=path, title=title, kind="rate", group="chip", unit="B/s", columns={"memory": 1}
+    )
     power = rated_power(chip)
     if power is not None:
         title = "rated power (what clocks under load may draw)"
-        yield _quoted(
+        yield _parameter_of(
             power, parameter="chip.tdp", title=title, kind="rate", group="chip", unit="W", columns={"density": -1}
         )
     if chip.host.bandwidth is not None:
         path, title = "chip.host.bandwidth", "link to the host"
         number = chip.host.bandwidth
-        yield _quoted(number, parameter=path, title=title, kind="rate", group="chip", unit="B/s", columns={"host": 1})
+        yield _parameter_of(
+            number, parameter=path, title=title, kind="rate", group="chip", unit="B/s", columns={"host": 1}
+        )
 
 
 def _link_parameters(system: System) -> Iterator[MachineParameter]:
@@ -110,7 +116,7 @@ def _link_parameters(system: System) -> Iterator[MachineParameter]:
             columns["top"] = -1
         if place > 1 and tier is not beyond:
             continue
-        yield _quoted(
+        yield _parameter_of(
             tier.need_bandwidth(),
             parameter=f"system.tier.{tier.name}.bandwidth",
             title=f"{tier.name} links, one way a chip",
@@ -137,8 +143,10 @@ def _latency_parameters(rows: MachineRows) -> Iterator[MachineParameter]:
 
 
 def _latency(path: str, title: str, number: Quoted | None, usual: float, column: str) -> MachineParameter:
-    known = number or Quoted(value=usual, evidence=Evidence.FITTED, source=MODELLED)
-    return _quoted(known, parameter=path, title=title, kind="time", group="network", unit="s", columns={column: 1})
+    known_number = number or Quoted(value=usual, evidence=Evidence.FITTED, source=MODELLED)
+    return _parameter_of(
+        known_number, parameter=path, title=title, kind="time", group="network", unit="s", columns={column: 1}
+    )
 
 
 TRAINING = {
@@ -158,10 +166,10 @@ SERVING = {
 
 
 def _software_parameters(rows: MachineRows) -> Iterator[MachineParameter]:
-    scenario, fitted = rows.scenario, Evidence.FITTED
-    own = owners(scenario.system.chip, scenario.engine)
-    floor = Quoted(value=rows.machines.floor_s, evidence=fitted, source=MODELLED)
-    yield _quoted(
+    scenario, fitted_grade = rows.scenario, Evidence.FITTED
+    owner_names = owners(scenario.system.chip, scenario.engine)
+    floor = Quoted(value=rows.machines.floor_s, evidence=fitted_grade, source=MODELLED)
+    yield _parameter_of(
         floor,
         parameter="model.kernel_floor",
         title="a kernel that does next to nothing",
@@ -173,12 +181,14 @@ def _software_parameters(rows: MachineRows) -> Iterator[MachineParameter]:
     trains = is_training(scenario)
     room, source = ("training", rows.calibration.source) if trains else ("serving", rows.serving.source)
     for name, title in (TRAINING if trains else SERVING).items():
-        value = rows.calibration.owner_value(name, own) if trains else rows.serving.owner_value(name, own)
-        number = Quoted(value=value, evidence=fitted, source=source)
+        value = (
+            rows.calibration.owner_value(name, owner_names) if trains else rows.serving.owner_value(name, owner_names)
+        )
+        number = Quoted(value=value, evidence=fitted_grade, source=source)
         group: Group = "network" if name in ("meet", "all_reduce") else "software"
         unit = (PARAMETERS if trains else SERVING_PARAMETERS)[name].unit
         path, columns = f"{room}.{name}", {f"{room}.{name}": 1}
-        yield _quoted(number, parameter=path, title=title, kind="time", group=group, unit=unit, columns=columns)
+        yield _parameter_of(number, parameter=path, title=title, kind="time", group=group, unit=unit, columns=columns)
 
 
 def scaled_system(system: System, parameter: str, factor: float) -> System:
@@ -203,8 +213,8 @@ def _scaled_tier(tier: Tier, key: str, factor: float) -> Tier:
     number = tier.bandwidth if key == "bandwidth" else tier.latency
     if number is None:
         raise KeyError(f"tier.{tier.name}.{key}")
-    scaled = scale_number(number, factor)
-    return replace(tier, bandwidth=scaled) if key == "bandwidth" else replace(tier, latency=scaled)
+    scaled_number = scale_number(number, factor)
+    return replace(tier, bandwidth=scaled_number) if key == "bandwidth" else replace(tier, latency=scaled_number)
 
 
 def scale_number(number: Quoted, factor: float) -> Quoted:
@@ -222,8 +232,10 @@ def _scaled_chip(chip: Chip, path: list[str], factor: float) -> Chip:
         return Chip(**{**values, head: scale_number(values[head], factor)})
     part = values[head]
     if isinstance(part, Mapping):
-        scaled = {key: scale_number(number, factor) if key == path[1] else number for key, number in part.items()}
-        return Chip(**{**values, head: MappingProxyType(scaled)})
+        scaled_number = {
+            key: scale_number(number, factor) if key == path[1] else number for key, number in part.items()
+        }
+        return Chip(**{**values, head: MappingProxyType(scaled_number)})
     inner = {entry.name: getattr(part, entry.name) for entry in fields(part)}
     return Chip(**{**values, head: type(part)(**{**inner, path[1]: scale_number(inner[path[1]], factor)})})
 

@@ -39,17 +39,26 @@ def _stack_sizes(scenario: Scenario) -> Iterator[SizeParameter]:
     stages = plan.virtual_stages
     by = stages if model.layers % stages == 0 else 1
     yield SizeParameter(
-        parameter="model.layers", title="layers", value=model.layers, step=by,
+        parameter="model.layers",
+        title="layers",
+        value=model.layers,
+        step=by,
         change=lambda layers: _with_model(scenario, with_layers(model, layers)),
-    )  # fmt: skip
+    )
     yield SizeParameter(
-        parameter="model.hidden", title="width of the residual stream", value=model.hidden,
-        step=lcm(TILE, plan.mesh.tp), change=lambda width: _with_model(scenario, replace(model, hidden=width)),
-    )  # fmt: skip
+        parameter="model.hidden",
+        title="width of the residual stream",
+        value=model.hidden,
+        step=lcm(TILE, plan.mesh.tp),
+        change=lambda width: _with_model(scenario, replace(model, hidden=width)),
+    )
     yield SizeParameter(
-        parameter="model.vocab", title="vocabulary", value=model.vocab, step=lcm(TILE, plan.mesh.tp),
+        parameter="model.vocab",
+        title="vocabulary",
+        value=model.vocab,
+        step=lcm(TILE, plan.mesh.tp),
         change=lambda rows: _with_model(scenario, replace(model, vocab=rows)),
-    )  # fmt: skip
+    )
 
 
 def _layer_sizes(scenario: Scenario) -> Iterator[SizeParameter]:
@@ -111,9 +120,12 @@ def _work_sizes(scenario: Scenario) -> Iterator[SizeParameter]:
 
 def _work(scenario: Scenario, field: str, title: str, value: int, step: int) -> SizeParameter:
     return SizeParameter(
-        parameter=f"workload.{field}", title=title, value=value, step=step,
+        parameter=f"workload.{field}",
+        title=title,
+        value=value,
+        step=step,
         change=lambda size: _with_work(scenario, field, size),
-    )  # fmt: skip
+    )
 
 
 def _with_work(scenario: Scenario, field: str, size: int) -> Scenario:
@@ -136,10 +148,10 @@ def with_layers(model: ModelSpec, layers: int) -> ModelSpec:
 
 
 def _shorter(places: list[int], common: int, fewer: int) -> list[int]:
-    kept = list(places)
+    within_limits = list(places)
     for _ in range(fewer):
-        kept.pop(len(kept) - 1 - kept[::-1].index(common))
-    return kept
+        within_limits.pop(len(within_limits) - 1 - within_limits[::-1].index(common))
+    return within_limits
 
 
 def _with_model(scenario: Scenario, model: ModelSpec) -> Scenario:

@@ -12,7 +12,7 @@ MOST = 6  # plans of a list: each is priced on every design
 def searched_plans(scenario: Scenario) -> tuple[Scenario, ...]:
     """The scenario as it is, then the best plans that a search finds on its system."""
     if not is_training(scenario):
-        expected = "a training scenario; write the plans of prefill and decode as a list"
-        raise InputError(Problem(path="workload.plans", given="search", expected=expected))
-    found = best_plans(scenario, most=MOST)
-    return (scenario, *(prediction.scenario for prediction in found.plans))
+        expectation = "a training scenario; write the plans of prefill and decode as a list"
+        raise InputError(Problem(path="workload.plans", given="search", expected=expectation))
+    result = best_plans(scenario, most=MOST)
+    return (scenario, *(prediction.scenario for prediction in result.plans))

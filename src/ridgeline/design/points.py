@@ -23,8 +23,8 @@ def design_points(space: DesignSpace, values: Mapping[str, Array], ids: list[str
     """Points of designs with these values, in their order."""
     count = len(ids)
     costs = space.costs(values, count)
-    priced = space.price(values, costs)
-    time = space.relative(priced.seconds)
+    prices = space.price(values, costs)
+    time = space.relative(prices.seconds)
     hour = costs.usd_per_hour / float(space.costs({}, 1).usd_per_hour[0])
     return [
         DesignPoint(
@@ -36,7 +36,7 @@ def design_points(space: DesignSpace, values: Mapping[str, Array], ids: list[str
             usd_per_hour=float(costs.usd_per_hour[row]),
             relative_time=float(time[row]),
             relative_cost=float(time[row] * hour[row]),
-            workloads=tuple(_results(space, values, costs, (priced.seconds[:, row], priced.plan[:, row]), row)),
+            workloads=tuple(_results(space, values, costs, (prices.seconds[:, row], prices.plan[:, row]), row)),
         )
         for row in range(count)
     ]
@@ -45,10 +45,10 @@ def design_points(space: DesignSpace, values: Mapping[str, Array], ids: list[str
 def _results(
     space: DesignSpace, values: Mapping[str, Array], costs: DesignCosts, best: tuple[Array, Index], row: int
 ) -> list[WorkloadResult]:
-    own = {name: column[[row]] for name, column in values.items()}
-    factors = space.factors(own, costs.power_w[[row]])
-    domain = float(own["scaleup.domain"][0]) if "scaleup.domain" in own else None
-    made = []
+    own_values = {name: column[[row]] for name, column in values.items()}
+    factors = space.factors(own_values, costs.power_w[[row]])
+    domain = float(own_values["scaleup.domain"][0]) if "scaleup.domain" in own_values else None
+    results = []
     for place, workload in enumerate(space.workloads):
         plan, seconds = int(best[1][place]), float(best[0][place])
         scenario = space.scenario(place, plan)
@@ -56,7 +56,7 @@ def _results(
             continue
         largest, names = limiters(space.detail(place, plan, domain, factors))
         chips, tokens = scenario.system.chips, tokens_of(scenario)
-        made.append(
+        results.append(
             WorkloadResult(
                 workload=workload.name,
                 metric=METRICS[scenario.workload.kind],
@@ -68,7 +68,7 @@ def _results(
                 limiter=names[int(largest[0])],
             )
         )
-    return made
+    return results
 
 
 def tokens_of(scenario: Scenario) -> float:

@@ -74,7 +74,7 @@ def requirement_report(study: DesignStudy, team: str = "") -> RequirementReport:
     if team and team not in TITLES:
         raise InputError(not_among("--team", team, tuple(TITLES)))
     space = DesignSpace(study)
-    works = [_studied(space, place) for place in range(len(space.workloads))]
+    works = [_study_workload(space, place) for place in range(len(space.workloads))]
     makers = {"chip": _machine_asks, "network": _network_asks, "framework": _framework_asks, "model": _model_asks}
     teams = []
     for name, title in TITLES.items():
@@ -96,7 +96,7 @@ def requirement_report(study: DesignStudy, team: str = "") -> RequirementReport:
     )
 
 
-def _studied(space: DesignSpace, place: int) -> StudiedWorkload:
+def _study_workload(space: DesignSpace, place: int) -> StudiedWorkload:
     """A workload by the best of its plans today."""
     plans = [
         (space.rows_that_fit(place, plan, None, {}), plan) for plan in range(len(space.workloads[place].scenarios))
@@ -137,27 +137,29 @@ def _number_ask(work: StudiedWorkload, entry: Elasticity, parameter: MachinePara
         for share in (1 - OF_A_CHANGE, 1.0, 1 + OF_A_CHANGE)
     ]
     verb = "raise" if better > 0 else "lower"
-    value, asked = (format_quantity(number, entry.unit, 3) for number in (entry.value, entry.value * factor**better))
+    value, asked_values = (
+        format_quantity(number, entry.unit, 3) for number in (entry.value, entry.value * factor**better)
+    )
     then = (
         f", where {change.limiter} begins to limit"
         if change is not None and abs(np.log(change.factor)) <= np.log(FURTHEST)
         else ""
     )
-    moved = work.seconds_at(parameter, (1 - NUDGE) ** better)
+    moved_s = work.seconds_at(parameter, (1 - NUDGE) ** better)
     return Ask(
         workload=work.name,
         bottleneck=entry.title,
         evidence=f"elasticity {entry.elasticity:+.3f} at {value} ({entry.evidence}: {entry.source})",
         today_s=abs(entry.elasticity) * seconds,
         today_usd_per_hour=abs(entry.elasticity) * work.usd_per_hour,
-        ask=f"{verb} {entry.parameter} from {value} to {asked} (x {factor**better:.2f}){then}",
+        ask=f"{verb} {entry.parameter} from {value} to {asked_values} (x {factor**better:.2f}){then}",
         gain=gains[1],
         gain_low=min(gains),
         gain_high=max(gains),
         confidence=entry.evidence,
         falsify=f"run it with {entry.parameter} {NUDGE:.0%} {'lower' if better > 0 else 'higher'}: "
         f"{work.answer.metric} has to "
-        f"rise by {moved / seconds - 1:.2%}, from {format_duration(seconds)} to {format_duration(moved)}",
+        f"rise by {moved_s / seconds - 1:.2%}, from {format_duration(seconds)} to {format_duration(moved_s)}",
         formula=f"{format_duration(seconds)} / {format_duration(seconds / gains[1])}",
     )
 
@@ -298,9 +300,11 @@ def idle_memory_usd_per_hour(space: DesignSpace, work: StudiedWorkload) -> float
     cost, tech = space.base_cost, space.tech
     silicon = float(cost.area_parts["memory interfaces"] / cost.area_mm2)
     capacity = space.today["memory.capacity"] * tech["hbm.price_per_byte"]
-    rest = float(cost.made_usd) - capacity
+    remainder = float(cost.made_usd) - capacity
     hours = space.tariff.years * HOURS_OF_YEAR
-    return (capacity + rest * silicon) * space.tariff.margin / hours * (1 - min(1.0, abs(_memory_elasticity(work))))
+    return (
+        (capacity + remainder * silicon) * space.tariff.margin / hours * (1 - min(1.0, abs(_memory_elasticity(work))))
+    )
 
 
 def _sentence(asks: Sequence[Ask]) -> str:
@@ -324,8 +328,8 @@ def _figures(works: Sequence[StudiedWorkload]) -> Iterator[ReportFigure]:
     for work in works:
         times = work.rows.times({}, 1)
         bars = [(name, float(np.ravel(column)[0])) for name, column in times.parts.items()]
-        shown = tuple(sorted((bar for bar in bars if bar[1] > 0), key=lambda bar: -bar[1]))
-        yield ReportFigure(title=f"{work.name}: {METRICS[work.scenario.workload.kind]}", unit="s", bars=shown)
+        shown_rows = tuple(sorted((bar for bar in bars if bar[1] > 0), key=lambda bar: -bar[1]))
+        yield ReportFigure(title=f"{work.name}: {METRICS[work.scenario.workload.kind]}", unit="s", bars=shown_rows)
         entries = sorted(work.answer.machine, key=lambda entry: -abs(entry.elasticity))[:10]
         yield ReportFigure(
             title=f"{work.name}: elasticities",
@@ -335,15 +339,19 @@ def _figures(works: Sequence[StudiedWorkload]) -> Iterator[ReportFigure]:
 
 
 def _provenance(study: DesignStudy, works: Sequence[StudiedWorkload]) -> dict[str, str]:
-    found = {"ridgeline": __version__, "inputs": study.inputs_hash, "calibration": works[0].rows.calibration.source}
+    provenance = {
+        "ridgeline": __version__,
+        "inputs": study.inputs_hash,
+        "calibration": works[0].rows.calibration.source,
+    }
     for work in works:
         scenario = work.scenario
         place = limiters(work.rows.times({}, 1))
-        found[work.name] = (
+        provenance[work.name] = (
             f"{scenario.model.id} on {scenario.system.name}, {plan_words(scenario.plan)}, {scenario.plan.engine}; "
             f"{tokens_of(scenario):g} tokens, largest part {place[1][int(place[0][0])]}"
         )
-    return found
+    return provenance
 
 
 def _notes(works: Sequence[StudiedWorkload]) -> Iterator[str]:

@@ -35,8 +35,8 @@ def sense_rl(
     if metric and metric not in METRICS:
         raise InputError(not_among("--metric", metric, METRICS))
     if curve:
-        expected = "train, prefill, decode or serve"
-        raise InputError(Problem(path="--curve", given="a scenario of post-training", expected=expected))
+        expectation = "train, prefill, decode or serve"
+        raise InputError(Problem(path="--curve", given="a scenario of post-training", expected=expectation))
     today = _prediction(scenario, calibration)
     basis = _basis(scenario, today.step_time_s)
     scale = (basis.usd_per_unit or 0.0) / today.step_time_s if metric == "cost_usd" else 1.0
@@ -65,10 +65,10 @@ def sense_rl(
 
 
 def _prediction(scenario: Scenario, calibration: Calibration | None) -> RlPrediction:
-    found = predict_rl(scenario, calibration)
-    if not isinstance(found, RlPrediction):
-        raise InputError(found.reasons)
-    return found
+    prediction = predict_rl(scenario, calibration)
+    if not isinstance(prediction, RlPrediction):
+        raise InputError(prediction.reasons)
+    return prediction
 
 
 def _basis(scenario: Scenario, seconds: float) -> MoneyBasis:
@@ -124,5 +124,5 @@ def _entries(scenario: Scenario, calibration: Calibration | None, basis: MoneyBa
 
 
 def _moved_seconds(scenario: Scenario, calibration: Calibration | None, path: str, factor: float) -> float:
-    moved = replace(scenario, system=scaled_system(scenario.system, path, factor))
-    return _prediction(moved, calibration).step_time_s
+    moved_scenario = replace(scenario, system=scaled_system(scenario.system, path, factor))
+    return _prediction(moved_scenario, calibration).step_time_s

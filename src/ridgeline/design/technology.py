@@ -45,11 +45,11 @@ class Technology:
     def __getitem__(self, name: str) -> float:
         return self.numbers[name].value
 
-    def scaled(self, name: str, factor: float) -> Technology:
+    def with_factor(self, name: str, factor: float) -> Technology:
         """The same with one coefficient times a factor."""
         number = self.numbers[name]
-        changed = number.scale_by(factor, f"x {factor:.3g}")
-        return Technology(node=self.node, numbers=MappingProxyType({**self.numbers, name: changed}))
+        changed_number = number.scale_by(factor, f"x {factor:.3g}")
+        return Technology(node=self.node, numbers=MappingProxyType({**self.numbers, name: changed_number}))
 
 
 @cache
@@ -59,24 +59,24 @@ def technology(node: str) -> Technology:
     if node not in table["node"]:
         raise InputError(not_among("technology.node", node, tuple(table["node"])))
     numbers = {f"{part}.{key}": entry for part, keys in table.items() if part != "node" for key, entry in keys.items()}
-    for own in (table["node"].get(table["node"][node].get("like", "")), table["node"][node]):
-        for key, entry in (own or {}).items():
+    for node_table in (table["node"].get(table["node"][node].get("like", "")), table["node"][node]):
+        for key, entry in (node_table or {}).items():
             if isinstance(entry, dict):
-                known = (
+                known_entries = (
                     {f"node.{key}": entry} if "value" in entry else {f"{key}.{at}": part for at, part in entry.items()}
                 )
-                numbers |= known
+                numbers |= known_entries
     return Technology(
         node=node, numbers=MappingProxyType({name: decode(Quoted, entry) for name, entry in numbers.items()})
     )
 
 
-def with_changes(known: Technology, changes: Mapping[str, Quoted]) -> Technology:
+def with_changes(known_entries: Technology, changes: Mapping[str, Quoted]) -> Technology:
     """The coefficients with those that a study states in their place."""
     for name in changes:
-        if name not in known.numbers:
-            raise InputError(not_among(f"technology.{name}", name, tuple(known.numbers)))
-    return Technology(node=known.node, numbers=MappingProxyType({**known.numbers, **changes}))
+        if name not in known_entries.numbers:
+            raise InputError(not_among(f"technology.{name}", name, tuple(known_entries.numbers)))
+    return Technology(node=known_entries.node, numbers=MappingProxyType({**known_entries.numbers, **changes}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def chip_cost(sizes: ChipSizes, tech: Technology) -> ChipCost:
     memory_w = sizes.memory_rate * tech["hbm.energy_per_byte"]
     link_w = 2 * sizes.scale_up * tech["link.energy_per_byte"]
     power = tech["chip.idle_power"] + sizes.flops_per_s * tech["chip.energy_per_flop"] + memory_w + link_w
-    made = (die_usd(area, tech) + sizes.capacity * tech["hbm.price_per_byte"] + tech["chip.package"]) / tech[
+    made_usd = (die_usd(area, tech) + sizes.capacity * tech["hbm.price_per_byte"] + tech["chip.package"]) / tech[
         "chip.tested"
     ]
     network = sizes.scale_up * tech["link.price_per_rate"] + sizes.scale_out / tech[
@@ -129,7 +129,7 @@ def chip_cost(sizes: ChipSizes, tech: Technology) -> ChipCost:
     return ChipCost(
         area_mm2=area,
         power_w=np.asarray(power),
-        made_usd=np.asarray(made),
+        made_usd=np.asarray(made_usd),
         network_usd=np.asarray(network),
         area_parts=MappingProxyType({name: np.asarray(part) for name, part in parts.items()}),
     )
@@ -182,9 +182,9 @@ def die_usd(area: Num, tech: Technology) -> Num:
     '585'
     """
     number = np.ceil(area / tech["chip.reticle"])
-    each = area / number
-    dies = pi * WAFER_RADIUS**2 / each - pi * 2 * WAFER_RADIUS / np.sqrt(2 * each)
-    works = (1 + each * tech["node.defects"] / ALPHA) ** -ALPHA
+    die_area = area / number
+    dies = pi * WAFER_RADIUS**2 / die_area - pi * 2 * WAFER_RADIUS / np.sqrt(2 * die_area)
+    works = (1 + die_area * tech["node.defects"] / ALPHA) ** -ALPHA
     return number * tech["node.wafer"] / (dies * works)
 
 
@@ -222,8 +222,8 @@ def tariff_of(base: ChipCost, usd_per_hour: float | None, tech: Technology) -> T
     if usd_per_hour is None:
         margin = USUAL_MARGIN
     else:
-        rest = usd_per_hour - float(free.usd_per_hour(base))
-        margin = max(1.0, rest * free.years * HOURS_OF_YEAR / float(base.made_usd))
+        left_usd = usd_per_hour - float(free.usd_per_hour(base))
+        margin = max(1.0, left_usd * free.years * HOURS_OF_YEAR / float(base.made_usd))
     return Tariff(
         margin=margin,
         years=free.years,

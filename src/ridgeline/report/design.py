@@ -26,7 +26,7 @@ def draw_design(answer: DesignAnswer, console: Console) -> None:
             [_workloads(answer)],
             [] if answer.requirement is None else list(_requirement(answer.requirement)),
             [] if answer.contest is None else [clean(contest_words(answer.contest))],
-            list_lines("derived", [f"{row.field}: {row.rule}" for row in answer.derived]),
+            list_lines("derived", [f"{row.field}: {row.rule}" for row in answer.derived_fields]),
             list_lines("notes", answer.notes),
         )
     )
@@ -36,8 +36,9 @@ def certificate_words(answer: DesignAnswer) -> str:
     """Why the frontier is whole, in one sentence."""
     proof = answer.certificate
     return (
-        f"{proof.points:,} machines: {proof.priced:,} priced, {proof.over_budget:,} over budget, {proof.bounded:,} "
-        f"dropped because a bound shows that none of them can be better; {len(answer.frontier)} on the frontier"
+        f"{proof.points:,} machines: {proof.priced_points:,} priced, {proof.over_budget:,} over budget, "
+        f"{proof.bounded_points:,} dropped because a bound shows that none of them can be better; "
+        f"{len(answer.frontier)} on the frontier"
     )
 
 
@@ -139,7 +140,7 @@ def draw_architectures(answer: ArchitectureAnswer, console: Console) -> None:
     law, models = answer.law["id"], len(answer.candidates)
     head = f"loss {answer.target_loss:.4f} by {law} ({low:.3f} to {high:.3f}); {models} models"
     basin = [(name, f"{ends[0]:g} to {ends[1]:g}") for name, ends in answer.basin.ranges.items()]
-    refused = [f"{entry.name}: {entry.reason}" for entry in answer.refused]
+    refusals = [f"{entry.name}: {entry.reason}" for entry in answer.refusals]
     console.print(
         blocks(
             [title, clean(head)],
@@ -148,7 +149,7 @@ def draw_architectures(answer: ArchitectureAnswer, console: Console) -> None:
                 Text(f"flat basin: within {answer.basin.tolerance:g} of the best", style="dim"),
                 grid("left", "left", rows=basin),
             ],
-            list_lines("refused", refused, most=6),
+            list_lines("refused", refusals, most=6),
             list_lines("notes", answer.notes),
         )
     )

@@ -38,7 +38,7 @@ def design_page(answer: DesignAnswer, command: str = "") -> str:
             html.section(
                 "Derived numbers of the new chip",
                 ("field", "value", "unit", "rule", "source"),
-                [(row.field, f"{row.value:.4g}", row.unit, row.rule, row.source) for row in answer.derived],
+                [(row.field, f"{row.value:.4g}", row.unit, row.rule, row.source) for row in answer.derived_fields],
                 text=(0, 2, 3, 4),
             ),
             html.list_items("Notes", answer.notes),
@@ -129,7 +129,7 @@ def _requirement_section(answer: DesignAnswer) -> str:
 
 def _head(answer: DesignAnswer, command: str) -> PageHead:
     best = answer.best
-    found = (
+    result = (
         "No machine of the study is within its budgets and fits its workloads."
         if best is None
         else f"{best.id}: the same work at x {best.relative_cost:.2f} of today's cost and "
@@ -139,7 +139,7 @@ def _head(answer: DesignAnswer, command: str) -> PageHead:
     return PageHead(
         verb="design",
         question=answer.study,
-        answer=found,
+        answer=result,
         certainty=f"{certificate_words(answer)}. Times are predictions of chips that nobody has measured.",
         subject=(
             ("Objective", answer.objective),
@@ -172,7 +172,7 @@ def architectures_page(answer: ArchitectureAnswer, command: str = "") -> str:
             html.section("Models", ("model", *MODEL_HEAD, "quality"), rows, text=(0, len(MODEL_HEAD) + 1)),
             html.section("Flat basin", ("choice", "from", "to"), basin, text=(0,)),
             html.section(
-                "Refused", ("model", "why"), [(entry.name, entry.reason) for entry in answer.refused], text=(0, 1)
+                "Refused", ("model", "why"), [(entry.name, entry.reason) for entry in answer.refusals], text=(0, 1)
             ),
             html.list_items("Notes", answer.notes),
         )

@@ -114,12 +114,12 @@ def write_requirements(report: RequirementReport, path: Path, command: str = "")
     elif suffix == ".md":
         write_text(path, requirements_markdown(report, command))
     elif suffix == ".pdf":
-        write_bytes(path, _printed(requirements_page(report, command)))
+        write_bytes(path, _print_pdf(requirements_page(report, command)))
     else:
         raise InputError(Problem(path="-o", given=repr(path.name)[:60], expected="a file ending in .html, .md or .pdf"))
 
 
-def _printed(page: str) -> bytes:
+def _print_pdf(page: str) -> bytes:
     """The PDF that a browser without a window prints of a page."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     todo = "write .html and print it from a browser, or install chromium"
@@ -138,5 +138,5 @@ def _printed(page: str) -> bytes:
             )
             return target.read_bytes()
         except (OSError, subprocess.SubprocessError) as wrong:
-            given = f"{Path(browser).name} did not print ({type(wrong).__name__})"
-            raise InputError(Problem(path="-o", given=given, expected="a PDF", todo=todo)) from None
+            given_text = f"{Path(browser).name} did not print ({type(wrong).__name__})"
+            raise InputError(Problem(path="-o", given=given_text, expected="a PDF", todo=todo)) from None

@@ -48,7 +48,7 @@ def _team(team: TeamReport) -> str:
 def _figure(figure: ReportFigure) -> str:
     if not figure.bars:
         return ""
-    most = max(abs(value) for _, value in figure.bars) or 1.0
+    longest = max(abs(value) for _, value in figure.bars) or 1.0
     marks = []
     for place, (name, value) in enumerate(figure.bars):
         y = 12 + place * LINE
@@ -56,7 +56,7 @@ def _figure(figure: ReportFigure) -> str:
         words = format_duration(value) if figure.unit == "s" else f"{value:+.3f}"
         marks.append(html.label(name, 0, y + 9, faint=False))
         marks.append(
-            f'<rect class="{kind}" x="{NAME}" y="{y}" width="{max(abs(value) / most * BAR, 0.5):.1f}" height="10"/>'
+            f'<rect class="{kind}" x="{NAME}" y="{y}" width="{max(abs(value) / longest * BAR, 0.5):.1f}" height="10"/>'
         )
         marks.append(html.label(words, NAME + BAR + 8, y + 9))
     drawing = html.svg(NAME + BAR + 90, 16 + len(figure.bars) * LINE, marks, figure.title)

@@ -27,7 +27,7 @@ def draw_sensitivity(answer: SensitivityAnswer, console: Console) -> None:
             [_table("machine", answer.machine), checks],
             [_table("model and workload", answer.model)],
             [] if answer.curve is None else [_curve(answer.curve, answer)],
-            list_lines("notes", [*_uncounted(answer), *answer.notes]),
+            list_lines("notes", [*_quiet_notes(answer), *answer.notes]),
         )
     )
 
@@ -113,7 +113,7 @@ def _curve(curve: SaturationCurve, answer: SensitivityAnswer) -> Table:
     return table
 
 
-def _uncounted(answer: SensitivityAnswer) -> Iterator[str]:
+def _quiet_notes(answer: SensitivityAnswer) -> Iterator[str]:
     quiet = [entry.parameter for entry in (*answer.machine, *answer.model) if not matters(entry)]
     if quiet:
         yield f"without effect here: {', '.join(quiet)}"

@@ -41,12 +41,12 @@ def _facts(answer: SensitivityAnswer) -> list[tuple[str, str]]:
 
 def tornado(entries: Sequence[Elasticity]) -> str:
     """Elasticities as bars to the left (faster) and to the right (slower), the longest first; each side of a kink."""
-    shown = sorted((entry for entry in entries if matters(entry)), key=lambda entry: -_extent(entry))[:24]
-    if not shown:
+    shown_rows = sorted((entry for entry in entries if matters(entry)), key=lambda entry: -_extent(entry))[:24]
+    if not shown_rows:
         return ""
-    unit = BAR / max(_extent(entry) for entry in shown)
+    unit = BAR / max(_extent(entry) for entry in shown_rows)
     middle, marks = NAME + BAR + 8, []
-    for place, entry in enumerate(shown):
+    for place, entry in enumerate(shown_rows):
         y = 14 + place * HIGH
         marks.append(html.label(entry.parameter, 0, y + 10, faint=False))
         for value, kind in ((entry.below, "in"), (entry.above, "out")):
@@ -55,7 +55,7 @@ def tornado(entries: Sequence[Elasticity]) -> str:
             top = y if kind == "in" else y + 6
             marks.append(f'<rect class="{kind}" x="{x:.1f}" y="{top:.1f}" width="{wide:.1f}" height="5"/>')
         marks.append(html.label(f"{entry.elasticity:+.3f}", middle + BAR + 12, y + 10))
-    tall = 20 + len(shown) * HIGH
+    tall = 20 + len(shown_rows) * HIGH
     marks.append(html.rule(f"M{middle} 6V{tall - 4}"))
     words = "Left: more of it is faster. Right: slower. Upper bar: a little less of it; lower bar: a little more."
     style = html.svg(middle + BAR + 80, tall, marks, "Elasticities of every parameter")
