@@ -1,4 +1,4 @@
-"""What the routes of a workbench answer: pages, tables, files that are dropped, tasks that are followed and cancelled."""
+"""What the routes of a workbench answer: pages, tables, files that are dropped, tasks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_table_is_a_csv_that_no_spreadsheet_runs(client: Client) -> None:
     assert answer.headers["content-type"].startswith("text/csv")
     rows = list(csv.reader(io.StringIO(answer.body.decode())))
     assert rows[0] == ["number", "value", "evidence", "source"]
-    assert dict((row[0], float(row[1])) for row in rows[1:])["hbm.bandwidth"] == 3.35e12
+    assert {row[0]: float(row[1]) for row in rows[1:]}["hbm.bandwidth"] == 3.35e12
     assert not any(cell.startswith(("=", "+", "@")) for row in rows for cell in row)
     assert client.ask("/api/table/describe/absent.csv").status == 404
 
@@ -75,7 +75,7 @@ def test_a_dropped_trace_is_analysed(client: Client) -> None:
             break
         time.sleep(0.05)
     assert run["phase"] == "done"
-    assert [block["name"] for block in run["blocks"] if block["kind"] == "table"][0] == "findings"
+    assert next(block["name"] for block in run["blocks"] if block["kind"] == "table") == "findings"
     key = url.partition("file=")[2]
     framed = client.ask(f"/trace/timeline?file={key}", headers={"host": FRAME_HOST, "sec-fetch-site": "same-origin"})
     assert framed.body == trace
