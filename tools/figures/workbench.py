@@ -1,4 +1,4 @@
-"""Take the photographs of the workbench again: the real server, pages of the default study, a real headless Chromium."""
+"""Take the photographs of the workbench again: the real server, its example, a real headless Chromium."""
 
 from __future__ import annotations
 
