@@ -40,7 +40,7 @@ const twice = ids.filter((id, place) => ids.indexOf(id) !== place);
 const levels = [...document.querySelectorAll("h1, h2, h3")].map(one => Number(one.tagName[1]));
 return [...unnamed.map(one => "without a name: " + one.outerHTML.slice(0, 80)), ...twice.map(id => "twice: " + id),
   ...(document.querySelectorAll("h1").length === 1 ? [] : ["not one h1"]),
-  ...[...document.querySelectorAll("img")].filter(one => !one.hasAttribute("alt")).map(() => "a picture without words")];
+  ...[...document.querySelectorAll("img")].filter(one => !one.hasAttribute("alt")).map(() => "no words")];
 """
 
 
