@@ -78,7 +78,7 @@ def _model(reader: OptionReader, files: Files, path: str) -> str | JsonObject | 
             name = entry[0]
             if entry[1]:
                 reader.assumptions.append(f"model = {name}: by {entry[1]} in {path[:80]}")
-    if name in MODELS and MODELS[name].vision is not None:
+    if name is not None and name in MODELS and MODELS[name].vision is not None:
         reader.assumptions.append("images = 0: what samples hold beside text is not in the files")
     trained = with_depth(name, 0)
     if trained != name:
