@@ -43,6 +43,8 @@ from ridgeline.run_api import bringup as bringup
 from ridgeline.run_api import dry_run as dry_run
 from ridgeline.run_api import export as export
 from ridgeline.run_api import fit as fit
+from ridgeline.run_api import graph as graph
+from ridgeline.run_api import open_workbench
 from ridgeline.run_api import run as run
 from ridgeline.run_api import scenario_text as scenario_text
 from ridgeline.run_api import write_sbatch as write_sbatch
@@ -66,4 +68,5 @@ from ridgeline.trace.read.readers import read_timeline as read_timeline
 from ridgeline.trace.span_query import query as query
 from ridgeline.version import __version__ as __version__
 
+open = open_workbench
 schedule = build

@@ -16,22 +16,24 @@ SOURCE = Path(__file__).parents[2] / "src" / "ridgeline"
 FLOORS = (
     ("core",),
     ("ir", "hardware"),
-    ("models", "trace", "comm"),
+    ("models", "trace", "comm", "compilers"),
     ("plan",),
     ("lowering", "cost"),
+    ("graph",),
     ("sim",),
     ("serving",),
     ("rl",),
     ("calibrate", "search", "runtime"),
     ("design",),
     ("targets", "report"),
+    ("web",),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
-ONLY_IN_APP = {"typer": {"cli"}, "rich": {"cli", "report"}}
+ONLY_IN_APP = {"typer": {"cli"}, "rich": {"cli", "report"}, "starlette": {"web"}, "uvicorn": {"web"}}
 ONLY_WHERE_ARRAYS_ARE = {
     "numpy": {
-        *("core.arrays", "ir", "trace", "comm", "lowering", "cost", "sim", "serving", "rl", "calibrate"),
+        *("core.arrays", "ir", "trace", "comm", "lowering", "cost", "graph", "sim", "serving", "rl", "calibrate"),
         *("search", "design", "report"),
         "runtime.token_files",  # memory-mapped, and packed where no torch is
     },
@@ -115,24 +117,42 @@ INTERIOR = {
         ("measured", "simulation"),
     ),
     "rl": (
-        ("lengths", "parameters"),
-        ("rollout_batch",),
+        ("lengths",),
+        ("parameters",),
+        ("mixture", "rollout_batch"),
         ("rollout", "training", "sync_time"),
         ("memory",),
         ("prediction",),
         ("step", "timeline"),
+    ),
+    "graph": (
+        ("graph_file", "tape", "joined_kernels", "implementations", "lowering_check", "dot"),
+        ("region_table", "kernel_time"),
+        ("fusible_regions",),
+        ("graph_report",),
     ),
     "search": (
         ("progress", "target", "choices", "interruptions"),
         ("request", "recommendation", "goodput", "stage_layout"),
         ("training", "deployment", "rl"),
     ),
+    "web": (
+        ("figures", "static"),
+        ("blocks",),
+        ("state", "guard"),
+        ("controls", "scenarios", "uploads"),
+        ("explained_step", "frames", "jobs", "studies"),
+        ("views",),
+        ("tasks",),
+        ("routes",),
+        ("server",),
+    ),
     "calibrate": (
         ("truth",),
         ("gap_verdict",),
         ("profile_sources", "folds", "explain", "explain_rl", "request_log"),
         ("validation", "prediction_diff"),
-        ("collectives", "kernels", "inference", "serving", "rl", "rl_fit"),
+        ("collectives", "kernels", "fusion", "inference", "serving", "rl", "rl_fit"),
         ("fit", "validate"),
         ("anchor",),
         ("learning_curve",),
@@ -147,11 +167,14 @@ DOORS = {
     "search": {"report", "design", "cli", "calibrate", "targets"},
     "trace": {"sim", "serving", "rl", "calibrate", "report", "cli"},
     "runtime": {"calibrate", "search", "targets", "report", "cli", "api.py", "run_api.py"},
+    "compilers": {"graph", "search", "report", "cli", "api.py", "run_api.py"},
+    "graph": {"sim", "calibrate", "search", "report", "cli", "api.py", "run_api.py"},
     "cost": {"sim", "serving", "rl", "search", "design", "targets", "report", "cli", "calibrate"},
     "serving": {"rl", "search", "design", "calibrate", "targets", "report", "cli", "api.py", "run_api.py"},
     "rl": {"search", "design", "calibrate", "targets", "report", "cli", "api.py", "run_api.py"},
-    "design": {"report", "cli", "api.py", "run_api.py", "design_api.py"},
-    "report": {"cli"},
+    "design": {"report", "web", "cli", "api.py", "run_api.py", "design_api.py"},
+    "report": {"web", "cli", "run_api.py"},
+    "web": {"cli", "run_api.py"},
 }
 """Rooms that others enter through their `__init__` alone, and who does."""
 SIDE_DOORS = {
@@ -160,6 +183,7 @@ SIDE_DOORS = {
     "sim": ("batches", "forward_work"),
     "serving": ("measured", "simulation"),
     "search": ("rl",),
+    "report": ("pieces",),
     "runtime": ("rl", "bringup", "capture", "train"),
 }
 """What a room offers for one purpose each, beside its door."""
@@ -171,7 +195,7 @@ EXCEPT = {
     ("runtime", "train"): {"plan", "models"},
     ("runtime", "rl"): {"plan", "models"},
     ("runtime", "bringup"): {"plan", "models"},
-    ("runtime", "capture"): {"models"},
+    ("runtime", "capture"): {"plan", "models"},
 }
 """The folders of such a room that may: `run` executes the values of a plan, and still knows no prediction."""
 ALONE = "probe"  # the part of `runtime` that runs where nothing else of Ridgeline is
@@ -259,7 +283,7 @@ def test_rooms_with_a_door_are_entered_through_it(path: Path) -> None:
 
 
 def test_a_door_opens_to_what_it_names() -> None:
-    rooms = ("comm", "cost", "design", "report", "runtime", "serving", "sim", "trace")
+    rooms = ("comm", "compilers", "cost", "design", "graph", "report", "runtime", "serving", "sim", "trace")
     doors = [import_module(f"ridgeline.{room}") for room in rooms]
 
     sides = [import_module(f"ridgeline.{room}.{side}") for room, names in SIDE_DOORS.items() for side in names]
