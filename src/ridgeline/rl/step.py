@@ -456,6 +456,8 @@ def _idle(step: _Step, phases: tuple[RlPhase, ...], times: RolloutTimes | None) 
 def _interval(step_s: float, parameters: RlParameters) -> Interval:
     reach = math.exp(SIGMAS_90 * parameters.spread)
     basis = f"{parameters.runs} runs of {parameters.families} frameworks, each predicted without its framework"
+    if parameters.own_runs:
+        basis += f"; {parameters.own_runs} of your own set the pace"
     return Interval(low=step_s / reach, high=step_s * reach, coverage=0.9, runs=parameters.runs, basis=basis)
 
 

@@ -116,7 +116,7 @@ def test_what_a_row_leaves_open_is_named() -> None:
     assert single.scenario.plan.mesh.ranks == 1
     large = row(x_model="deepseek-v3", n="256", x_family="someone-else", trainer_parallelism="[EP,PP]=[16,16]")
     assert isinstance(large, RlRow)
-    assert large.scenario.plan.rl.rollout.tp >= 32  # 1.3 TB of weights
+    assert large.scenario.plan.rl.rollout.chips >= 32  # 1.3 TB of weights
 
 
 def test_one_number_of_a_model_is_judged_on_rows_that_it_did_not_see() -> None:

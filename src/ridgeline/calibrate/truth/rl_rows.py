@@ -368,6 +368,20 @@ def _plan(row: Row, habit: JsonMapping, chips: int, notes: list[str]) -> JsonObj
     return plan
 
 
+def _widen_for_weights(row: Row, rollout: JsonObject, chips: int) -> None:
+    """More ranks until a replica holds its weights: of tensors up to eight, then of experts with data ranks beside."""
+    width = 1 if row["x_precision"] == "fp8" else 2
+    room = (RANK_MEMORY if row["x_chip"].startswith("ascend") else _memory(_chip(row))) * WEIGHT_SHARE
+    size = count(MODELS[_model(row)]).total * width
+    experts = _has_experts(_model(row))
+    while size / (ranks := rollout["tp"] * rollout.get("pp", 1) * rollout.get("dp", 1)) > room and 2 * ranks <= chips:
+        if experts and rollout["tp"] >= 8:
+            rollout["dp"] = 2 * rollout.get("dp", 1)
+            rollout["ep"] = rollout["tp"] * rollout["dp"]
+        else:
+            rollout["tp"] *= 2
+
+
 @cache
 def _memory(chip: str) -> float:
     """Bytes of a chip."""
@@ -427,13 +441,10 @@ def _sync_method(row: Row, habit: JsonMapping) -> str:
 def _fit_rollout(row: Row, plan: JsonObject, chips: int, notes: list[str]) -> None:
     """Knobs of the rollout engine; fewer tensor ranks where the chips are fewer."""
     rollout, habit = plan["rl"]["rollout"], _habit(row)
-    pp, width = rollout.get("pp", 1), 1 if row["x_precision"] == "fp8" else 2
-    room = (RANK_MEMORY if row["x_chip"].startswith("ascend") else _memory(_chip(row))) * WEIGHT_SHARE
-    while count(MODELS[_model(row)]).total * width / (rollout["tp"] * pp) > room and rollout["tp"] * pp * 2 <= chips:
-        rollout["tp"] *= 2
+    _widen_for_weights(row, rollout, chips)
     while rollout["tp"] > 1 and chips % (rollout["tp"] * rollout.get("pp", 1)):
         rollout["tp"] //= 2
-    if _has_experts(_model(row)) and rollout["tp"] > 8:
+    if _has_experts(_model(row)) and rollout["tp"] > 8 and "dp" not in rollout:
         rollout["ep"] = rollout["tp"]
     match = re.search(r"gpu_mem[a-z_]* ?=? ?(0\.\d+)", row["rollout_engine_tp"])
     share = (
