@@ -457,6 +457,8 @@ def _interval(step: _Step, step_s: float) -> Interval:
     parameters = step.parameters
     reach = math.exp(SIGMAS_90 * parameters.spread)
     basis = f"{parameters.runs} runs of {parameters.families} frameworks, each predicted without its framework"
+    if parameters.own_runs:
+        basis += f"; {parameters.own_runs} of your own set the pace"
     span = Interval(low=step_s / reach, high=step_s * reach, coverage=0.9, runs=parameters.runs, basis=basis)
     return widen_for_unread(span, step_s, step.scenario.unread)
 
