@@ -137,9 +137,7 @@ class GraphChip:
         size = {**({"batch": 1, "kv_heads": kernel.dims["heads"]} if "heads" in kernel.dims else {}), **kernel.dims}
         impl = "torch" if kernel.op == "gemm" else "cudnn"
         dims = {name: value for name, value in size.items() if name != "value_dim"}
-        asked_kernel = fitting.Measurement(
-            kernel=Kernel(op=kernel.op, impl=impl, dtype=kernel.dtype, dims=dims), seconds=1.0
-        )
+        row = fitting.Measurement(kernel=Kernel(op=kernel.op, impl=impl, dtype=kernel.dtype, dims=dims), seconds=1.0)
         roof = fitting.kernel_roof(row, self.sheet)
         fitted_s = roof / self._share(kernel)
         surface = self._surface(kernel.op, kernel.dtype, impl)
