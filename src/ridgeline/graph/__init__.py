@@ -4,20 +4,7 @@ The door: what other rooms take is listed in `__init__.pyi` and loaded when it i
 name of a verb and can be called as one: `ridgeline.graph(...)` is `ridgeline.run_api.graph`.
 """
 
-import sys
-from importlib import import_module
-from types import ModuleType
+from ridgeline.core.door import answer_calls, open_door
 
-from ridgeline.core.door import open_door
-
+answer_calls(__name__, "ridgeline.run_api")
 __getattr__, __dir__, __all__ = open_door(__name__, __file__)
-
-
-class _GraphVerb(ModuleType):
-    """A package that answers a call with the verb of its name."""
-
-    def __call__(self, *given: object, **options: object) -> object:
-        return import_module("ridgeline.run_api").graph(*given, **options)
-
-
-sys.modules[__name__].__class__ = _GraphVerb

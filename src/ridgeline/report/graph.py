@@ -69,9 +69,16 @@ def _gain_line(report: GraphReport) -> Text:
     apart_s, joined_s = report.apart_s or 0.0, report.joined_s or 0.0
     words = f"{format_quantity(apart_s, 's', 4)} op by op, {format_quantity(joined_s, 's', 4)} joined by a compiler"
     chip = report.chip.id if report.chip is not None else ""
+    if report.compiled_s is not None:
+        words += f", {format_quantity(report.compiled_s, 's', 4)} as {graph_compiler(report)} fused it"
     fused_names = ", ".join(f"{name} x{count:.0f}" for name, count in report.fused_now.items())
     gain = percent((apart_s - joined_s) / apart_s) if apart_s else DASH
     return Text(f"on {chip}: {words}, which gains {gain}\nfused already: {fused_names or 'nothing'}")
+
+
+def graph_compiler(report: GraphReport) -> str:
+    """Who fused a graph that a compiler wrote."""
+    return next((fusion.by for fusion in report.graph.fusions if fusion.by), "its compiler")
 
 
 def _regions(report: GraphReport) -> Table:
