@@ -189,6 +189,8 @@ class _KernelReading:
         if dialect in ("arith", "math") and kind == "unknown":
             kind = "pointwise"
         outputs = [walk.tensor(type_) for type_ in result_types(statement) if prod(type_.shape) > 0]
+        if kind == "reduction" and not outputs:
+            outputs = [walk.builder.tensor((), "f32") for _ in statement.results]  # of a whole row: one number
         for name, number in zip(statement.results, outputs, strict=False):
             walk.bind(name, number)
         walk.builder.op(
