@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ridgeline.compilers.element_types import ELEMENT_TYPES, WIDEST
 from ridgeline.compilers.op_kinds import op_kind
-from ridgeline.compilers.program_source import MOST_OPS, MOST_RESULTS, refuse_program
+from ridgeline.compilers.program_text import MOST_OPS, MOST_RESULTS, refuse_program
 from ridgeline.core.dtype import DTYPES
 from ridgeline.core.records import dataclass
 from ridgeline.ir.kernel import Kernel

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 
 from ridgeline.compilers.mlir_text import ShapedType
-from ridgeline.compilers.program_source import ProgramSource, refuse_program
+from ridgeline.compilers.program_text import ProgramSource, refuse_program
 from ridgeline.core.units import BINARY
 
 MOST_SCRIPT = int(3 * BINARY["Mi"])  # characters: a syntax tree takes a hundred bytes for each

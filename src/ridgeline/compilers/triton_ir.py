@@ -17,7 +17,7 @@ from ridgeline.compilers.contractions import contraction_kernel, matmul_dims
 from ridgeline.compilers.mlir_functions import Walk, arguments_of, bind_results, entry_of, functions_of
 from ridgeline.compilers.mlir_text import ShapedType, Statement, parse_mlir, result_types, shaped_types
 from ridgeline.compilers.op_kinds import op_kind
-from ridgeline.compilers.program_source import ProgramSource
+from ridgeline.compilers.program_text import ProgramSource
 from ridgeline.ir.op_graph import OpGraph, OpKind
 
 _LOADS = (
