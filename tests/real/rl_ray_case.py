@@ -1,7 +1,8 @@
 """Runs of post-training on a Ray cluster of two chips, into a JSON file: rl_ray_case.py CASE FOLDER.
 
-placements   every placement, four steps each
-kills        asynchronous, with six random kills of its actors
+placements          every placement, four steps each
+algorithms          an algorithm with a critic, with pairs and with a teacher, four steps each
+kills PLACEMENT     with seven random kills of its actors
 """
 
 from __future__ import annotations
@@ -41,13 +42,18 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
     "one-step-off": {"placement": "one-step-off", "train_chips": 1},
     "async": {"placement": "async", "train_chips": 1, "staleness": 2, "partial_rollouts": True},
 }
-KILLS, STEPS = 6, 60
+ALGORITHMS: dict[str, tuple[str, ...]] = {
+    "ppo": ("workload.roles.critic=true",),
+    "dpo": ("workload.roles.reference=true", "workload.samples=1"),
+    "distill-on-policy": ("workload.roles.teacher=true",),
+}
+KILLS, STEPS = 7, 60
 
 
-def scenario(name: str) -> Any:
+def scenario(name: str, *settings: str) -> Any:
     table = json.loads(json.dumps(TINY))
     table["plan"]["rl"] = PLACEMENTS[name]
-    return ridgeline.scenario(table)
+    return ridgeline.scenario(table, settings)
 
 
 class DoomedCrew(RayCrew):
@@ -83,7 +89,16 @@ def placements() -> dict[str, Any]:
     return found
 
 
-def kills(folder: Path) -> dict[str, Any]:
+def algorithms() -> dict[str, Any]:
+    found = {}
+    for name, settings in ALGORITHMS.items():
+        built = scenario("colocated", f"workload.algorithm={name}", *settings)
+        outcome = run_post_training(built, RunOptions(steps=4, launcher="ray"))
+        found[name] = {"losses": [row.loss for row in outcome.rows], "ranks": outcome.train_ranks}
+    return found
+
+
+def kills(folder: Path, placement: str) -> dict[str, Any]:
     crew, draw, ended = DoomedCrew(), random.Random(11), threading.Event()
     told: list[RlStepRow] = []
     hits: list[str] = []
@@ -103,7 +118,7 @@ def kills(folder: Path) -> dict[str, Any]:
     hunter.start()
     options = RunOptions(steps=STEPS, launcher="ray", folder=str(folder / "run"), every=1, restarts=1000)
     try:
-        outcome = run_post_training(scenario("async"), options, tell=told.append, crew=crew)
+        outcome = run_post_training(scenario(placement), options, tell=told.append, crew=crew)
     finally:
         ended.set()
         hunter.join()
@@ -115,8 +130,8 @@ def kills(folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    case, folder = sys.argv[1], Path(sys.argv[2])
-    found = placements() if case == "placements" else kills(folder)
+    (case, _, placement), folder = sys.argv[1].partition(" "), Path(sys.argv[2])
+    found = {"placements": placements, "algorithms": algorithms}.get(case, lambda: kills(folder, placement))()
     (folder / "found.json").write_text(json.dumps(found))
 
 

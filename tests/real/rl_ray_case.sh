@@ -5,6 +5,7 @@ set -uo pipefail
 ip link set lo up
 ip addr add 10.99.0.1/32 dev lo
 export RAY_USAGE_STATS_ENABLED=0 GLOO_SOCKET_IFNAME=lo RAY_ADDRESS=127.0.0.1:6399
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN="$(od -An -N16 -tx1 /dev/urandom | tr -d " \n")"  # newer Rays ask every node for one
 common=(--num-cpus=1 --object-store-memory=80000000 --disable-usage-stats)
 "$RAY/ray" start --head --node-ip-address=127.0.0.1 --port=6399 --include-dashboard=false --temp-dir="$(mktemp -d /tmp/ray-XXXX)" "${common[@]}" \
     > "$1/head.out" 2>&1

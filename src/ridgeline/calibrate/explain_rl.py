@@ -22,10 +22,11 @@ from ridgeline.rl import RlPrediction, predict_rl
 from ridgeline.trace import Timeline, read_timeline
 
 NANO = 1e-9
-TRAIN, ROLLOUT, WAIT = "train", "rollout", "wait"
+TRAIN, ROLLOUT, WAIT, HELD_OUT = "train", "rollout", "wait", "held out"
 PREDICTED = {
-    "generate": (ROLLOUT,), "log-probabilities": ("log-probs",), "reference": ("reference",), "update": (TRAIN,),
-    "weight sync": ("sync",), "switch": (), "verify": ("reward",), "other": (WAIT,),
+    "generate": (ROLLOUT,), "log-probabilities": ("log-probs",), "reference": ("reference",), "teacher": ("teacher",),
+    "critic": ("critic",), "critic update": ("critic update",), "update": (TRAIN,), "weight sync": ("sync",),
+    "switch": (), "verify": ("reward",), HELD_OUT: (HELD_OUT,), "other": (WAIT,),
 }  # fmt: skip
 """Phase of a prediction -> phases of a run that it stands for."""
 
@@ -139,7 +140,7 @@ def _pools(timeline: Timeline, prediction: RlPrediction, when: tuple[tuple[int, 
     window, steps = when
     gaps = []
     for pool in prediction.idle:
-        members = [name for name in timeline.processes if _pool_of(name) == pool.pool]
+        members = [name for name in timeline.processes if pool.pool in ("all", _pool_of(name))]
         busy = sum(_seconds(timeline, members, name, window) for name in timeline.names)
         if members:
             seconds = {"predicted_s": pool.busy_s, "measured_s": busy / steps}

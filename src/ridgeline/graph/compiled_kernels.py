@@ -57,7 +57,7 @@ def fused_kernel(reader: GraphReader, name: str, ops: Sequence[int]) -> GraphKer
 
 def _read_sizes(reader: GraphReader, op: GraphOp) -> dict[int, float]:
     """Bytes under the inputs of an op by owner; of one that looks parts up no more than it says it reads."""
-    sizes = reader.touched(op.inputs)
+    sizes = reader.touched_bytes(op.inputs)
     if op.kind not in PARTS:
         free = op.bytes_read == 0  # registers, or one number repeated
         return {owner: 0.0 if free else size for owner, size in sizes.items()}

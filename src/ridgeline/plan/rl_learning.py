@@ -5,6 +5,19 @@ task = "arithmetic"        # arithmetic | rewrite | calculator: made locally, wi
 level = 1                  # digits of a number, letters of a word beyond three
 rate = 2e-3                # learning rate; absent: what the command line says
 warm_up = 40               # optimizer steps on examples before the first step of post-training
+
+[workload.learning.held_out]       # questions that nothing trains on, asked of the model every so many steps
+every = 10
+questions = 256
+
+[workload.learning.critic]         # ppo
+rate = 2e-3
+value_clip = 0.5
+[workload.learning.preference]     # dpo
+beta = 0.1
+[workload.learning.teacher]        # distill-on-policy, distill-off-policy
+divergence = "reverse"             # forward | reverse | jsd
+warm_up = 300
 """
 
 from __future__ import annotations
@@ -18,6 +31,59 @@ from ridgeline.core.table import AtLeast, Count, Doc, Size
 
 TaskName = Literal["arithmetic", "rewrite", "calculator"]
 Averaging = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
+TeacherDivergence = Literal["forward", "reverse", "jsd"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutSlice:
+    """Questions that no step trains on, of every source of data: what tells learning from forgetting."""
+
+    every: Annotated[Size, Doc("steps between two looks; 0: nothing is held out")] = 0
+    questions: Annotated[Count, Doc("of every source")] = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticLearning:
+    """How the critic of PPO learns, and what it does to advantages."""
+
+    rate: Annotated[float | None, AtLeast(0), Doc("learning rate; absent: the actor's")] = None
+    value_clip: Annotated[float, AtLeast(0), Doc("how far a value may move in a step and still count")] = 0.5
+    discount: Annotated[float, AtLeast(0), Doc("gamma of generalised advantages")] = 1.0
+    trace_decay: Annotated[float, AtLeast(0), Doc("lambda of generalised advantages")] = 1.0
+
+    def problems(self) -> Iterable[Problem]:
+        for name in ("discount", "trace_decay"):
+            if getattr(self, name) > 1:
+                yield Problem(path=name, given=f"{getattr(self, name):g}", expected="from 0 to 1")
+        for name in ("rate", "value_clip"):
+            if getattr(self, name) == 0:
+                yield Problem(path=name, given="0", expected="above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreferenceLearning:
+    """How DPO weighs a pair."""
+
+    beta: Annotated[float, AtLeast(0), Doc("how strongly the reference holds the policy")] = 0.1
+    smoothing: Annotated[float, AtLeast(0), Doc("share of pairs that are thought to be the wrong way round")] = 0.0
+
+    def problems(self) -> Iterable[Problem]:
+        if self.beta <= 0:
+            yield Problem(path="beta", given=f"{self.beta:g}", expected="above 0")
+        if self.smoothing >= 0.5:
+            yield Problem(path="smoothing", given=f"{self.smoothing:g}", expected="from 0 up to 0.5")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeacherLearning:
+    """What a student takes from its teacher.
+
+    divergence   forward: KL(teacher, student), the student covers what the teacher says; reverse: KL(student, teacher),
+                 it says only what the teacher would; jsd: between both
+    """
+
+    divergence: Annotated[TeacherDivergence | None, Doc("absent: reverse on policy, forward off policy")] = None
+    warm_up: Annotated[Size, Doc("optimizer steps on examples that make the teacher")] = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +105,10 @@ class Learning:
     kl: Annotated[float, AtLeast(0), Doc("times the divergence from the reference, in the loss")] = 0.0
     overlong: Annotated[Size, Doc("tokens before the limit in which the reward falls; 0: it does not")] = 0
     warm_up: Annotated[Size, Doc("optimizer steps on examples before post-training begins")] = 0
+    held_out: HeldOutSlice = HeldOutSlice()
+    critic: CriticLearning = CriticLearning()
+    preference: PreferenceLearning = PreferenceLearning()
+    teacher: TeacherLearning = TeacherLearning()
 
     def problems(self) -> Iterable[Problem]:
         if self.rate is not None and self.rate <= 0:

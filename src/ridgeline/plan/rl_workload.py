@@ -38,13 +38,24 @@ A scenario file of it:
     steps = 10000
     warmup_steps = 200                                     # the learning rate is warmed up again to peak
     peak = 0.3                                             # of the first pre-training's learning rate
+    decay_steps = 9800                                     # behind the warm-up, by a cosine
+    floor = 0.1                                            # of the peak
+
+    [workload.sources.code]                                # optional, for continual training and sft: data by origin
+    weight = 0.7                                           # among the new sources
+    final_weight = 0.9                                     # it moves there over replay.steps
+    document_tokens = 4096                                 # absent: as the workload says
+    [workload.sources.web]
+    earlier = true                                         # the model was trained on it: replay.share of the documents
 
 `response_tokens` are all tokens that the model writes for a sample, over all turns. Where they run is `plan.rl`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from ridgeline.core.errors import Problem, UnitError
@@ -53,7 +64,7 @@ from ridgeline.core.table import AtLeast, Count, Doc, Flat, QuantityUnit, Size, 
 from ridgeline.core.units import parse_count
 from ridgeline.plan.optimizer import Lora, Optimizer, optimizer_table
 from ridgeline.plan.quantities import Seconds, Tokens
-from ridgeline.plan.rl_learning import Learning
+from ridgeline.plan.rl_learning import Learning, TaskName
 
 Algorithm = Literal[
     "ppo", "grpo", "dapo", "rloo", "reinforce++", "dpo", "sft", "distill-on-policy", "distill-off-policy", "continual"
@@ -262,19 +273,43 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DataSource:
+    """Documents of one origin.
+
+    weight, final_weight   among the sources that are as new, or as old
+    task, level            what a run makes of it; absent: those of [workload.learning]
+    """
+
+    weight: Annotated[float, AtLeast(0)] = 1.0
+    final_weight: Annotated[float | None, AtLeast(0), Doc("where it moves to over replay.steps; absent: it stays")] = (
+        None
+    )
+    earlier: Annotated[bool, Doc("data that the model was trained on before")] = False
+    document_tokens: Annotated[
+        Lengths | None, Via(lengths_table), Doc("of a document; absent: the workload's prompt and answer")
+    ] = None
+    task: Annotated[TaskName | None, Doc("what a run makes it of")] = None
+    level: Annotated[Count | None, Doc("how hard that task is")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataReplay:
-    """Old data among the new, and the learning rate warmed up again, in continual training."""
+    """Old data among the new, and the learning rate warmed up again and decayed, in continual training."""
 
     share: Annotated[float, AtLeast(0), Doc("of a step's documents that come from earlier data")] = 0.0
     final_share: Annotated[float | None, AtLeast(0), Doc("where it moves to over `steps`; absent: it stays")] = None
     steps: Count = 1000
     warmup_steps: Size = 0
     peak: Annotated[float, AtLeast(0), Doc("learning rate after warm-up over that of the first training")] = 1.0
+    decay_steps: Annotated[Size, Doc("in which it then falls by a cosine; 0: it does not")] = 0
+    floor: Annotated[float, AtLeast(0), Doc("learning rate after that over its peak")] = 0.1
 
     def problems(self) -> Iterable[Problem]:
         for name, share in (("share", self.share), ("final_share", self.final_share)):
             if share is not None and share >= 1:
                 yield Problem(path=name, given=f"{share:g}", expected="a share from 0 up to 1")
+        if self.floor > 1:
+            yield Problem(path="floor", given=f"{self.floor:g}", expected="a share of the peak, from 0 to 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +349,9 @@ class Rl:
     roles: Roles = Roles()
     agent: Agent | None = None
     replay: DataReplay | None = None
+    sources: Annotated[
+        Mapping[str, DataSource], Doc("data by origin, for continual training and sft; absent: all documents are alike")
+    ] = field(default_factory=lambda: MappingProxyType({}))
     learning: Annotated[Learning, Doc("what a run learns from; predictions do not read it")] = Learning()
     seed: Size = 0
 
@@ -361,6 +399,7 @@ class Rl:
         if self.replay is not None and self.algorithm not in ("continual", "sft"):
             expectation = f"none for {self.algorithm}: replay mixes documents"
             yield Problem(path="replay", given="a table", expected=expectation, todo='set algorithm = "continual"')
+        yield from _source_problems(self)
 
 
 def _typical(lengths: Lengths | None) -> int:
@@ -376,6 +415,24 @@ def _typical(lengths: Lengths | None) -> int:
             return high or 1
         case None:
             return 0
+
+
+def _source_problems(work: Rl) -> Iterator[Problem]:
+    """What sources, the algorithm and the share of replay ask of each other."""
+    if not work.sources:
+        return
+    if work.algorithm not in ("continual", "sft"):
+        expectation = f"none for {work.algorithm}: sources are of documents"
+        yield Problem(path="sources", given="a table", expected=expectation, todo='set algorithm = "continual"')
+    has_replay = work.replay is not None and max(work.replay.share, work.replay.final_share or 0.0) > 0
+    for is_earlier, todo in ((False, "drop earlier from one"), (True, "set earlier = true in one")):
+        group = [entry for entry in work.sources.values() if entry.earlier == is_earlier]
+        kind = "earlier data" if is_earlier else "new data"
+        ends = [(entry.weight, entry.weight if entry.final_weight is None else entry.final_weight) for entry in group]
+        is_needed = has_replay or not is_earlier
+        if is_needed and not (group and all(sum(end) > 0 for end in zip(*ends, strict=True))):
+            expectation = f"a source of {kind} with a weight above 0, first and last"
+            yield Problem(path="sources", given=f"{len(group)} of {kind}", expected=expectation, todo=todo)
 
 
 def _sampling_problems(work: Rl) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ from ridgeline.core.units import format_count, format_gib, format_quantity
 from ridgeline.hardware.what_if import system_title
 from ridgeline.report import html
 from ridgeline.report.cells import bar_table, blocks, clean, facts, header_table, list_lines, percent
-from ridgeline.rl import RlPrediction
+from ridgeline.rl import ReplayCost, RlPrediction
 from ridgeline.search.rl import RlAnswer, RlPlanRow
 
 COLOURS = {"generate": "green", "update": "blue", "critic update": "blue", "weight sync": "magenta", "other": "white"}
@@ -119,9 +119,24 @@ def _facts(prediction: RlPrediction) -> Table:
             "weight sync",
             f"{format_quantity(sync.seconds, 's')} by {sync.method}, {sync.pieces:,} pieces" if sync else "",
         ),
+        ("replay", _replay_words(prediction.replay) if prediction.replay else ""),
         ("over training", drift),
         ("cost", f"${cost:,.0f} for 1,000 steps" if cost is not None else ""),
     )
+
+
+def _replay_words(replay: ReplayCost) -> str:
+    """What earlier data takes of a step, and what that costs."""
+    if not replay.share:
+        return "none: all documents are new"
+    ends_text = (
+        f" ({replay.first_share:.0%} to {replay.last_share:.0%})" if replay.first_share != replay.last_share else ""
+    )
+    share = f"{replay.share:.0%} of the documents{ends_text}, {replay.token_share:.0%} of the tokens"
+    time = f"{format_quantity(replay.seconds, 's')} of a step"
+    usd = replay.cost_per_1000_steps_usd
+    cost = f" and ${usd:,.0f} of 1,000 steps" if usd is not None else ""
+    return f"{share}: {time}{cost}; {replay.steps_factor:.2f} times as many steps for the same new data"
 
 
 # -- a plan -----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """A post-training scenario -> how long a step takes, what fits, who waits; split over roles on top of serving and sim.
 
     lengths                  described lengths and times -> numbers, sample by sample
+    mixture                  sources of data and replay -> lengths of documents, and what replay costs
     rollout_batch            samples and the cost of a step -> the closed batch of one replica, end by end
     parameters               what post-training costs beyond its phases, as fitted
     rollout                  all replicas of a step: the slowest, the tail, and a steady stream of samples

@@ -10,6 +10,7 @@ from ridgeline.plan.rl_roles import chip_shares
 from ridgeline.plan.rl_workload import Rl
 from ridgeline.plan.scenario import Scenario
 from ridgeline.rl.memory import RlMemory
+from ridgeline.rl.mixture import ReplayCost
 from ridgeline.rl.rollout import RolloutTimes
 from ridgeline.rl.sync_time import WeightSyncTime
 from ridgeline.sim import Interval
@@ -65,7 +66,7 @@ class Staleness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftPoint:
-    """A step at one point of training, where responses lengthen."""
+    """A step at one point of training, where responses lengthen or the mixture of data moves."""
 
     step: int
     mean_tokens: float
@@ -105,7 +106,8 @@ class RlPrediction:
     bound_by         what a step waits for
     tokens           that a step trains on, prompt and answer
     interval         where a measured step is expected
-    drift            steps over training, where responses lengthen
+    replay           what earlier data takes of a step, in continual training
+    drift            steps over training, where responses lengthen or the mixture of data moves
     """
 
     scenario: Scenario[Rl]
@@ -122,13 +124,14 @@ class RlPrediction:
     rollout: RolloutTimes | None
     weight_sync: WeightSyncTime | None
     cost_usd: float | None
+    replay: ReplayCost | None
     drift: tuple[DriftPoint, ...]
     assumptions: tuple[str, ...]
 
     JSON = """
         kind='rl' possible=true scenario=title step_time_s step_time_p90_s phases=phase_seconds
         exposed=exposed_seconds bound_by tokens_per_s_per_chip idle fits memory staleness interval tokens answer_tokens
-        rollout? weight_sync? cost_per_1000_steps_usd drift? assumptions timeline=phases
+        rollout? weight_sync? cost_per_1000_steps_usd replay? drift? assumptions timeline=phases
     """
 
     @property

@@ -23,8 +23,9 @@ from ridgeline.plan.check import check
 from ridgeline.plan.rl_roles import chip_shares
 from ridgeline.plan.rl_workload import Agent, Lengths, Rl, TokensFile, Verifier
 from ridgeline.plan.scenario import Scenario, post_training
-from ridgeline.rl.lengths import LengthMoments, latency_quantiles, length_quantiles, moments
+from ridgeline.rl.lengths import LengthMoments, latency_quantiles, length_quantiles
 from ridgeline.rl.memory import rl_memory
+from ridgeline.rl.mixture import MIDDLE, document_lengths, mixture_moves, replay_cost, schedule_step
 from ridgeline.rl.parameters import RlParameters, shipped_parameters
 from ridgeline.rl.prediction import BoundBy, DriftPoint, PoolIdle, RlPhase, RlPrediction, Staleness
 from ridgeline.rl.rollout import (
@@ -116,16 +117,16 @@ def _predict(
     middle = 1.0 if drift is None else (1 + drift.growth) / 2
     step = _prepare(scenario, engine, calibration, parameters, middle)
     answer = _assemble(step, draws)
-    if drift is None:
+    if drift is None and not (work.sources and mixture_moves(work)):
         return answer
     points = []
-    for share in (0.0, 0.5, 1.0):
-        growth = 1 + (drift.growth - 1) * share
-        other_part = (
-            _assemble(_prepare(scenario, engine, calibration, parameters, growth), 1) if share != 0.5 else answer
-        )
-        mean = _answer_mean(work, growth)
-        points.append(DriftPoint(step=round(drift.steps * share), mean_tokens=mean, step_time_s=other_part.step_time_s))
+    for share in (0.0, MIDDLE, 1.0):
+        growth = 1.0 if drift is None else 1 + (drift.growth - 1) * share
+        at_share = _prepare(scenario, engine, calibration, parameters, growth, share)
+        seconds = answer.step_time_s if share == MIDDLE else _assemble(at_share, 1).step_time_s
+        mean = at_share.lengths.mean if drift is None else _answer_mean(work, growth)
+        step_number = schedule_step(work, share) if drift is None else round(drift.steps * share)
+        points.append(DriftPoint(step=step_number, mean_tokens=mean, step_time_s=seconds))
     over_training = (points[0].step_time_s + 4 * points[1].step_time_s + points[2].step_time_s) / 6
     cost = None if answer.cost_usd is None else answer.cost_usd * over_training / answer.step_time_s
     return replace(answer, drift=tuple(points), cost_usd=cost)
@@ -139,10 +140,10 @@ def _answer_mean(work: Rl, growth: float) -> float:
 
 def _prepare(
     scenario: Scenario[Rl], engine: RolloutEngine | None, calibration: Calibration | None, parameters: RlParameters,
-    growth: float,
+    growth: float, progress: float = MIDDLE,
 ) -> _Step:  # fmt: skip
     work = scenario.workload
-    lengths = _lengths_of(work, growth)
+    lengths = _lengths_of(work, growth, progress)
     return _Step(
         scenario=scenario,
         parameters=parameters,
@@ -187,9 +188,9 @@ def rollout_times(
     return batch_rollout(engine, draw_samples(scenario.workload, prompts, 0))
 
 
-def _lengths_of(work: Rl, growth: float) -> LengthMoments:
-    """Lengths of samples, with what tools said."""
-    return _with_tools(moments(work.data.prompt_tokens, work.data.response_tokens, growth), work.agent)
+def _lengths_of(work: Rl, growth: float, progress: float = MIDDLE) -> LengthMoments:
+    """Lengths of samples, with what tools said; of documents where the mixture has come so far."""
+    return _with_tools(document_lengths(work, growth, progress), work.agent)
 
 
 # -- one step put together --------------------------------------------------------------------------------------------
@@ -400,6 +401,8 @@ def _answer(
     scenario, work = step.scenario, step.work
     step_s = _total(phases)
     chips, price = scenario.system.chips, scenario.system.chip.price
+    cost_usd = price.value * chips * step_s / HOUR if price else None
+    tokens = work.answers * step.lengths.mean
     in_order = np.sort(totals)
     spread_value = _spread_of_tokens(step) if len(in_order) == 1 else 0.0
     p90 = max(float(np.quantile(in_order, 0.9)), step_s * (1 + spread_value))
@@ -411,13 +414,14 @@ def _answer(
         bound_by=bound,
         idle=_idle(step, phases, times),
         memory=rl_memory(scenario, step.engine, step.actor, step.others),
-        tokens=work.answers * step.lengths.mean,
+        tokens=tokens,
         answer_tokens=work.answers * _answer_mean(work, step.growth),
         staleness=Staleness(mean=0.0, p90=0.0, bound=0.0, shares={"0": 1.0}),
         interval=_interval(step_s, step.parameters),
         rollout=times,
         weight_sync=step.sync,
-        cost_usd=price.value * chips * step_s / HOUR if price else None,
+        cost_usd=cost_usd,
+        replay=replay_cost(work, step_s, tokens, cost_usd),
         drift=(),
         assumptions=tuple(_assumptions(step)),
     )

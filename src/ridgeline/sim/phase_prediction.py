@@ -31,6 +31,7 @@ from ridgeline.models.spec import Moe
 from ridgeline.plan.check import check
 from ridgeline.plan.rl_workload import Rl
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.unread import unread_distance
 from ridgeline.plan.workload import Decode, Prefill
 from ridgeline.sim.forward_price import PARTS, ForwardSeconds, price_forward
 from ridgeline.sim.memory.serving import ServingMemory, limits_of, serving_memory
@@ -218,6 +219,7 @@ def _predict_phase(scenario: Scenario, calibration: Calibration, serving: Servin
     low, high, rows = serving_spread(scenario.engine, asked)
     basis = f"{rows} measured {'decodes' if asked == 'step' else 'prefills'} and serving runs of other configurations"
     span = Interval(low=total * low, high=total * high, coverage=COVERAGE, runs=rows, basis=basis)
+    span = widen_interval(span, total, Distance(*what_if_distance(scenario.system.chip)))
     return PhasePrediction(
         scenario=scenario,
         step_time_s=total,
@@ -226,7 +228,7 @@ def _predict_phase(scenario: Scenario, calibration: Calibration, serving: Servin
         breakdown=_breakdown(priced, times, total),
         memory=memory,
         cached_tokens=cached,
-        interval=widen_interval(span, total, Distance(*what_if_distance(scenario.system.chip))),
+        interval=widen_interval(span, total, Distance(*unread_distance(scenario.unread))),
         bill=step_bill(scenario, total),
         evidence=step_evidence(scenario, fitted=serving.knows(scenario.engine)),
         curve=_curve(scenario, memory, calibration, serving) if isinstance(work, Decode) else (),

@@ -66,6 +66,26 @@ def test_what_generation_hides_of_itself_is_not_counted_where_it_has_chips_of_it
     }  # fmt: skip
 
 
+def test_a_critic_a_reference_and_a_teacher_are_held_against_their_own_phases(tmp_path: Path) -> None:
+    phases = {
+        "rollout": (0.0, 3.0), "log-probs": (3.0, 4.0), "critic": (4.0, 4.5), "critic update": (5.0, 7.0),
+        "train": (7.0, 9.0), "held out": (9.0, 9.25),
+    }  # fmt: skip
+    trace = written(tmp_path / "ppo.json", {"worker 0": phases})
+    found = explained(trace, "workload.algorithm=ppo", "workload.roles.critic=true")
+    rows = {row.phase: row for row in found.phases}
+    assert rows["critic"].measured_s == pytest.approx(0.5)
+    assert rows["critic update"].measured_s == pytest.approx(2.0)
+    assert min(rows["critic"].predicted_s, rows["critic update"].predicted_s) > 0
+    assert rows["held out"].measured_s == pytest.approx(0.25)
+    assert sum(row.gap_s for row in found.phases) == pytest.approx(found.measured_s - found.predicted_s)
+    pairs = {"train 0": {"reference": (0.0, 1.0), "train": (1.0, 4.0)}}
+    settings = ("workload.algorithm=dpo", "workload.roles.reference=true", "workload.samples=1")
+    found = explained(written(tmp_path / "dpo.json", pairs), *settings)
+    assert {row.phase for row in found.phases} == {"reference", "update", "other"}
+    assert [(pool.pool, pool.processes, pool.measured_s) for pool in found.pools] == [("all", 1, pytest.approx(4.0))]
+
+
 @pytest.mark.parametrize("phases", [{"forward": (0.0, 1.0)}, {}])
 def test_a_trace_of_something_else_is_refused(tmp_path: Path, phases: dict[str, Any]) -> None:
     with pytest.raises(InputError):

@@ -143,6 +143,31 @@ def test_offline_algorithms_generate_nothing() -> None:
     assert set(found.phase_seconds) == {"reference", "update", "other"}
 
 
+def test_replay_is_a_share_of_a_step_and_costs_what_its_tokens_take() -> None:
+    table = {**BASE, "workload": {"kind": "rl", "algorithm": "continual", "prompts": 64, "prompt_tokens": 512}}
+    sources = "workload.sources={code={document_tokens=4000}, web={earlier=true, document_tokens=2000}}"
+
+    def found(replay: str) -> RlPrediction:
+        answer = predict_rl(scenario(table, (sources, f"workload.replay={replay}")))
+        assert isinstance(answer, RlPrediction), str(answer)
+        return answer
+
+    quarter = found("{share=0.25}")
+    assert quarter.replay is not None
+    assert quarter.tokens == pytest.approx(64 * (0.75 * 4000 + 0.25 * 2000))
+    assert quarter.replay.token_share == pytest.approx(500 / 3500)
+    assert quarter.replay.seconds == pytest.approx(quarter.step_time_s * 500 / 3500)
+    assert quarter.replay.steps_factor == pytest.approx(4 / 3)
+    assert quarter.drift == ()
+    falling = found("{share=0.5, final_share=0, steps=100}")
+    assert falling.replay is not None
+    assert [(point.step, point.mean_tokens) for point in falling.drift] == [(0, 3000), (50, 3500), (100, 4000)]
+    assert falling.drift[0].step_time_s < falling.drift[1].step_time_s < falling.drift[2].step_time_s
+    assert (falling.replay.first_share, falling.replay.share, falling.replay.last_share) == (0.5, 0.25, 0.0)
+    assert to_json(quarter)["replay"]["share"] == 0.25
+    assert predicted().replay is None
+
+
 def test_answers_and_spans_are_written() -> None:
     found = predicted(*ASYNC)
     document = to_json(found)

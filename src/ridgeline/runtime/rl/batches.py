@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 
 from ridgeline.core.records import dataclass
-from ridgeline.plan.rl_workload import Algorithm
-from ridgeline.runtime.rl import advantages
 from ridgeline.runtime.rl.samples import PromptGroup, ScoredSample
 from ridgeline.runtime.rl.tasks import STOP
 
@@ -78,42 +76,19 @@ def _last_own(scored_sample: ScoredSample) -> int:
     return max(index for index, is_own in enumerate(own) if is_own) + 1
 
 
-def examples(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...]]]) -> tuple[Tensor, Tensor]:
-    """Tokens and mask of good answers: of each the prompt, the answer, and which of it the policy is to write."""
-    longest = max(len(prompt) + len(answer) for prompt, answer, _ in pairs)
-    tokens, mask = torch.full((len(pairs), longest), STOP), torch.zeros(len(pairs), longest - 1)
-    for row, (prompt, answer, own) in enumerate(pairs):
-        tokens[row, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
-        mask[row, len(prompt) - 1 : len(prompt) - 1 + len(answer)] = torch.tensor(own, dtype=torch.float32)
-    return tokens, mask
+def shares(samples: int, mini_batches: int, place: tuple[int, int], beside: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of every mini-batch the rows that rank `place[0]` of `place[1]` trains on, and all of them.
 
+    A rank takes every n-th, so that lengths are mixed; `beside` rows stay together (both of a pair).
 
-def advantages_of(algorithm: Algorithm, batch: SampleBatch) -> Tensor:
-    """What each token is reinforced by, over the whole step."""
-    match algorithm:
-        case "grpo" | "dapo":
-            return advantages.grpo(batch.rewards, batch.mask, batch.groups)
-        case "rloo":
-            return advantages.rloo(batch.rewards, batch.mask, batch.groups)
-        case "reinforce++":
-            if len(batch.groups.unique()) < len(batch.groups):
-                return advantages.reinforce_plus_plus_baseline(batch.rewards, batch.mask, batch.groups)
-            return advantages.reinforce_plus_plus(batch.rewards, batch.mask)[0]
-        case _:
-            raise NotImplementedError(algorithm)
-
-
-def shares(samples: int, mini_batches: int, place: tuple[int, int]) -> Iterator[Tensor]:
-    """Rows of every mini-batch that rank `place[0]` of `place[1]` trains on: every n-th, so that lengths are mixed.
-
-    >>> [rows.tolist() for rows in shares(8, 2, (1, 2))]
-    [[1, 3], [5, 7]]
+    >>> [own.tolist() for own, _ in shares(8, 2, (1, 2))], [own.tolist() for own, _ in shares(8, 2, (1, 2), beside=2)]
+    ([[1, 3], [5, 7]], [[2, 3], [6, 7]])
     """
     rank, ranks = place
-    for rows in torch.arange(samples).chunk(mini_batches):
-        yield rows[rank::ranks]
+    for units in torch.arange(samples).view(-1, beside).chunk(mini_batches):
+        yield units[rank::ranks].flatten(), units.flatten()
 
 
-def microbatches(rows: Tensor, most: int) -> tuple[Tensor, ...]:
-    """Rows cut into pieces of at most so many."""
-    return tuple(rows.split(most))
+def microbatches(rows: Tensor, most: int, beside: int = 1) -> tuple[Tensor, ...]:
+    """Rows cut into pieces of at most so many; `beside` rows stay together."""
+    return tuple(rows.split(max(beside, most - most % beside)))

@@ -11,6 +11,9 @@ All placements are one loop over what is free to begin:
     async               the plan's bound; replicas stop every few tokens, and interrupt what is unfinished where the
                         plan says so (partial rollouts)
 
+Where nothing is generated there are no replicas, and a batch is what the data has for that step: pairs, documents, or
+answers that a teacher wrote before the first one.
+
 A replica that is lost is started again, and its unfinished prompts begin anew. When a training rank is lost all ranks
 start again from the newest checkpoint; batches of the steps behind it were not thrown away and are trained again.
 """
@@ -18,6 +21,7 @@ start again from the newest checkpoint; batches of the steps behind it were not 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field, replace
@@ -26,9 +30,12 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeline.plan.rl_roles import chip_shares
 from ridgeline.runtime.rl.crew import Answer, Crew, Worker
+from ridgeline.runtime.rl.documents import source_names, step_documents
 from ridgeline.runtime.rl.request import (
     PHASES,
     WAIT,
+    HeldOutChange,
+    HeldOutFigure,
     Learned,
     PhaseSpan,
     RlListener,
@@ -39,7 +46,7 @@ from ridgeline.runtime.rl.request import (
     Seat,
 )
 from ridgeline.runtime.rl.sample_queue import SampleQueue
-from ridgeline.runtime.rl.samples import PromptGroup, ScoredSample, informative_groups
+from ridgeline.runtime.rl.samples import PromptGroup, ScoredSample, grouped_samples, informative_groups
 from ridgeline.runtime.train.request import WorkerLost
 
 if TYPE_CHECKING:
@@ -47,12 +54,15 @@ if TYPE_CHECKING:
 
 SLICE = 8  # steps of a replica between two looks at what is new, where others train meanwhile
 POLL = 1.0  # seconds in which an interrupt is noticed
+TEACHER_ANSWERS = 1024  # questions that a teacher answers before the first step of distill-off-policy
 
 
 def seats_of(request: RlRunRequest) -> tuple[Seat, ...]:
     """The processes of a run, training ranks first; colocated ones do both."""
     plan, shares = request.scenario.plan.rl, chip_shares(request.scenario)
     ranks = request.scenario.plan.mesh.ranks
+    if not request.work.generates:
+        return tuple(Seat(rank=rank, chip=rank) for rank in range(ranks))
     if not plan.separate:
         replicas = plan.rollout.replicas or ranks
         return tuple(Seat(rank=rank, replica=rank if rank < replicas else None, chip=rank) for rank in range(ranks))
@@ -103,6 +113,9 @@ class Conductor:
         self.batch: list[PromptGroup] = []
         self.is_trained = True
         self.replay: dict[int, list[PromptGroup]] = {}
+        self.taught: list[PromptGroup] = []
+        self.baseline: tuple[HeldOutFigure, ...] = ()
+        self.looked: tuple[HeldOutFigure, ...] = ()
         self.rows: list[RlStepRow] = []
         self.spans: list[tuple[Seat, PhaseSpan]] = []
         self.notes: list[str] = []
@@ -128,6 +141,7 @@ class Conductor:
             placement=self.request.scenario.plan.rl.placement, train_ranks=self.request.scenario.plan.mesh.ranks,
             replicas=len(self.replicas), stopped=self.is_stopped, checkpoint=checkpoint, unsaved=unsaved,
             resumed=self.resumed, startup=self.startup, restarts=self.restarts, notes=tuple(self.notes),
+            held_out=self._held_out(),
         )  # fmt: skip
 
     # -- beginning and end --------------------------------------------------------------------------------------------
@@ -142,6 +156,9 @@ class Conductor:
         if not self.rows:
             self.resumed, self.queue.begun = done, done * self.queue.batch
         self.done = done
+        if self.request.work.algorithm == "distill-off-policy" and not self.taught:
+            answers = [worker.call("teach", range(TEACHER_ANSWERS)) for worker in self.trainers]
+            self.taught = grouped_samples(_all(answers)[0])
         self._publish()
 
     def _finish(self) -> tuple[str, bool]:
@@ -179,12 +196,22 @@ class Conductor:
     def _train(self) -> None:
         if self.learning or self.is_stopped or self.done >= self.request.options.steps:
             return
-        groups = self.replay.get(self.done) or self.queue.take(self.done)
+        groups = self.replay.get(self.done) or self._read() or self.queue.take(self.done)
         if groups is None:
             return
         self.batch, self.is_trained = groups, False
         chosen = informative_groups(groups, self.request.work.data.prompts)
         self.learning = [worker.call("learn", chosen, self.done) for worker in self.trainers]
+
+    def _read(self) -> list[PromptGroup]:
+        """What the data has for the next step; nothing where the actor writes its own."""
+        work = self.request.work
+        if work.generates:
+            return []
+        if not self.taught:
+            return step_documents(work, self.request.seed, self.done)
+        first, prompts = self.done * work.data.prompts, work.data.prompts
+        return [self.taught[number % len(self.taught)] for number in range(first, first + prompts)]
 
     def _occupy(self, replica: _KnownReplica) -> None:
         """Give a free replica newer weights, or prompts, or time for those it has."""
@@ -245,6 +272,8 @@ class Conductor:
 
     def _publish(self) -> None:
         """New weights for the replicas: at once where they share the trainers' chips."""
+        if not self.replicas:
+            return
         if self.is_colocated:
             answers = [worker.call("renew", self.done) for worker in self.trainers if worker.seat.replica is not None]
             rest = [worker.call("gather") for worker in self.trainers if worker.seat.replica is None]
@@ -268,13 +297,17 @@ class Conductor:
     def _tell(self, learned: Learned) -> None:
         now, since = time.monotonic(), self.since
         scored = [entry for group in self.batch for entry in group.samples]
-        lags = [max(0, self.done - 1 - entry.sample.oldest) for entry in scored]
+        generates = self.request.work.generates
+        lags = [max(0, self.done - 1 - entry.sample.oldest) if generates else 0 for entry in scored]
         seconds = now - since.began
+        figures = {name: value for name, value in learned.figures.items() if name != "clipped"}
+        self.baseline, self.looked = learned.baseline, learned.held_out or self.looked
         row = RlStepRow(
-            step=self.done, reward=fmean(entry.reward for entry in scored), loss=learned.loss,
+            step=self.done, reward=fmean(entry.reward for entry in scored) if generates else None, loss=learned.loss,
             gradient_norm=learned.gradient_norm, samples=len(scored),
             response_tokens=fmean(sum(entry.sample.own) for entry in scored),
-            complete=fmean(entry.sample.complete for entry in scored), clipped=learned.clipped,
+            complete=fmean(entry.sample.complete for entry in scored), clipped=learned.figures.get("clipped", 0.0),
+            rate=learned.rate, figures=figures, held_out=learned.held_out, sources=self._sources(),
             mismatch=learned.mismatch,
             staleness=SampleLag(mean=fmean(lags), largest=max(lags)), lost=since.lost, seconds=seconds,
             phases=self._phases(seconds), memory=learned.memory,
@@ -282,6 +315,17 @@ class Conductor:
         self.rows.append(row)
         self.since = _Since(began=now)
         self.listener.step(row)
+
+    def _sources(self) -> dict[str, int]:
+        """Documents of the step by source, where there are several."""
+        work = self.request.work
+        return dict(Counter(source_names(work, self.done - 1))) if work.sources else {}
+
+    def _held_out(self) -> tuple[HeldOutChange, ...]:
+        """What of held-out questions was learned and forgotten, between the beginning and the last look."""
+        return tuple(
+            HeldOutChange(before=before, after=after) for before, after in zip(self.baseline, self.looked, strict=False)
+        )
 
     def _phases(self, seconds: float) -> dict[str, float]:
         """Seconds of each phase since the last step: the mean of the processes that have a part in it."""

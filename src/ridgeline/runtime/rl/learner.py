@@ -1,19 +1,21 @@
-"""A rank that trains the actor: log-probabilities of what was generated, advantages, optimizer steps, new weights.
+"""A rank that trains: passes over what was generated or read, advantages, optimizer steps, new weights.
 
-    old        log p of the tokens by the weights at the beginning of the step
-    loss       policy loss of log p against old, x exp(old - rollout) cut off where older weights wrote the tokens,
-               + kl x divergence from the reference
-    mini-batch prompts of one optimizer step; ranks take every n-th sample of it, gradients are summed
+    old          log p of the tokens by the weights at the beginning of the step        online, but not by a teacher
+    reference    the same by the weights that the run began with                        kl > 0, dpo
+    teacher      log-probabilities of the whole vocabulary                              distillation
+    critic       values, of which advantages and returns are made; it is updated before the actor        ppo
+    mini-batch   prompts of one optimizer step; ranks take every n-th sample of it, gradients are summed
 
-It is a rank of `runtime.train`: the same modules, sharding, optimizer and checkpoints.
+`objectives` has what is lowered. Every model is a `Trainee`; the reference and the teacher are made again from the seed
+and their warm-up whenever a run begins, so that checkpoints hold what is trained alone.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,78 +23,56 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ridgeline.core.documents import JsonObject
-from ridgeline.core.records import dataclass
-from ridgeline.plan.rl_roles import actor_scenario
-from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Train
+from ridgeline.core.encode import encode
+from ridgeline.core.table import decode
+from ridgeline.plan.rl_mixture import rate_factor
 from ridgeline.runtime.probe.ranks import World
 from ridgeline.runtime.rl import losses
 from ridgeline.runtime.rl.advantages import overlong_penalty
-from ridgeline.runtime.rl.batches import SampleBatch, advantages_of, collate, examples, microbatches, shares
-from ridgeline.runtime.rl.request import Learned, Mismatch, Phase, PhaseSpan, RlRunRequest
+from ridgeline.runtime.rl.batches import SampleBatch, collate, shares
+from ridgeline.runtime.rl.documents import warm_up_documents
+from ridgeline.runtime.rl.held_out import HeldOutQuestions
+from ridgeline.runtime.rl.objectives import (
+    LossPart,
+    LossSetting,
+    Passes,
+    explained_variance,
+    microbatch_loss,
+    rows_together,
+    target_log_probs,
+    value_part,
+    with_gains,
+)
+from ridgeline.runtime.rl.request import HeldOutFigure, Learned, Mismatch, RlRunRequest
 from ridgeline.runtime.rl.samples import PromptGroup
-from ridgeline.runtime.rl.tasks import STOP, make_question, tokens_of
-from ridgeline.runtime.train.assemble import Assembly, assemble
-from ridgeline.runtime.train.checkpoint import Checkpoints
-from ridgeline.runtime.train.layout import Layout, full_of
-from ridgeline.runtime.train.loop import blueprint_of, join_ranks, resident_memory
-from ridgeline.runtime.train.request import RunRequest
-from ridgeline.runtime.train.run_folder import steps
-from ridgeline.runtime.train.step import finish_gradients, gradient_norm, sync_behind
-from ridgeline.runtime.train.update import Update
+from ridgeline.runtime.rl.stopwatch import Stopwatch
+from ridgeline.runtime.rl.trainee import StepLoss, Trainee, train_request
+from ridgeline.runtime.train.checkpoint import Checkpoints, facts_of
+from ridgeline.runtime.train.layout import Layout
+from ridgeline.runtime.train.loop import join_ranks, resident_memory
+from ridgeline.runtime.train.run_folder import checkpoint_folder, steps
 
-EXAMPLES = 128  # questions of one warm-up step
-EXAMPLE_SEED = 1 << 20  # apart from the questions of the run
-
-
-class Stopwatch:
-    """What a process did when."""
-
-    def __init__(self) -> None:
-        self.spans: list[PhaseSpan] = []
-
-    @contextmanager
-    def phase(self, phase: Phase) -> Iterator[None]:
-        begin = time.time_ns()
-        try:
-            yield
-        finally:
-            self.spans.append(PhaseSpan(phase=phase, begin_ns=begin, end_ns=time.time_ns()))
-
-    def take(self) -> tuple[PhaseSpan, ...]:
-        """The spans since they were last taken."""
-        spans, self.spans = tuple(self.spans), []
-        return spans
-
-
-def train_scenario(request: RlRunRequest) -> Scenario[Train]:
-    """The actor's training as `runtime.train` builds it."""
-    return actor_scenario(request.scenario, seq=max(2, request.work.seq))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outcome:
-    """Of a microbatch or mini-batch: its loss, and the share of clipped tokens times its tokens."""
-
-    loss: Tensor
-    clipped: float
+Parts = list[tuple[Tensor, losses.Totals]]
+"""Of every mini-batch this rank's rows, and what its sums are over."""
 
 
 class Learner:
-    """One rank of the actor's training."""
+    """One rank of a run's training."""
 
     def __init__(self, request: RlRunRequest, world: World, note: Callable[[str], None]) -> None:
         self.request, self.watch = request, Stopwatch()
-        built = RunRequest(scenario=train_scenario(request), options=request.options, constants=request.constants)
-        built = replace(built, options=replace(built.options, seed=request.seed))
         self.open_groups = ExitStack()
-        self.layout: Layout = self.open_groups.enter_context(join_ranks(built, world))
-        self.blueprint = blueprint_of(built)
-        self.assembly, self.update = self._fresh()
+        self.layout: Layout = self.open_groups.enter_context(join_ranks(train_request(request), world))
+        self.actor = Trainee(request, self.layout)
+        self.critic = Trainee(request, self.layout, "critic") if request.work.algorithm == "ppo" else None
+        self.reference: Trainee | None = None
+        self.teacher: Trainee | None = None
         folder = request.options.folder
-        checkpoint_parts = Path(folder), self.assembly, self.update, note
-        self.checkpoints = Checkpoints(*checkpoint_parts) if folder else None
-        self.reference: Assembly | None = None
+        beside_models = {} if self.critic is None else {"critic": (self.critic.assembly, self.critic.update)}
+        parts = self.actor.assembly, self.actor.update, note, beside_models
+        self.checkpoints = Checkpoints(Path(folder), *parts) if folder else None
+        self.held_out = HeldOutQuestions(request)
+        self.baseline: tuple[HeldOutFigure, ...] = ()
 
     @property
     def facts(self) -> JsonObject:
@@ -100,59 +80,57 @@ class Learner:
         learning = self.request.work.learning
         return {"seed": self.request.seed, "task": learning.task, "level": learning.level}
 
-    def _fresh(self) -> tuple[Assembly, Update]:
-        assembly = assemble(self.blueprint, self.layout)
-        return assembly, Update(assembly, self.request.work.updates.optimizer, self.request.rate)
-
     def begin(self) -> tuple[int, tuple[str, ...]]:
-        """Resume or warm up: the step that is behind, and what of older checkpoints was passed over.
-
-        The reference is what the run began with: it is made again, from the seed and the warm-up.
-        """
-        done, notes = 0, list[str]()
+        """Resume or warm up: the step that is behind, and what of older checkpoints was passed over."""
+        done, notes, work = 0, list[str](), self.request.work
         if self.checkpoints and self.request.options.resume:
             done, notes = self.checkpoints.load(self.facts)
-            work = self.request.work
-            self.update.set_steps(work.learning.warm_up + done * work.mini_batches * work.updates.epochs)
+            updates = done * work.mini_batches * work.updates.epochs
+            self.actor.update.set_steps(work.learning.warm_up + updates)
+            if self.critic is not None:
+                self.critic.update.set_steps(updates)
         if not done:
-            self._warm_up(self.assembly, self.update)
-        if self.request.work.learning.kl > 0:
-            self.reference, update = self._fresh()
-            self._warm_up(self.reference, update)
+            self._imitate(self.actor, work.learning.warm_up)
+        if work.learning.kl > 0 or work.algorithm == "dpo":
+            self.reference = Trainee(self.request, self.layout)
+            self._imitate(self.reference, work.learning.warm_up)
+        if work.algorithm.startswith("distill"):
+            self.teacher = Trainee(self.request, self.layout, "teacher")
+            self._imitate(self.teacher, work.learning.teacher.warm_up)
+        self.baseline = self._baseline(done)
         return done, tuple(notes)
+
+    def _baseline(self, done: int) -> tuple[HeldOutFigure, ...]:
+        """What the model made of held-out questions before the first step of the run."""
+        if not done or self.checkpoints is None:
+            return self.held_out.figures(self.actor)
+        stored_rows = facts_of(checkpoint_folder(self.checkpoints.folder, done)).get("baseline", [])
+        return tuple(decode(HeldOutFigure, row) for row in stored_rows)
 
     # -- a step -------------------------------------------------------------------------------------------------------
 
     def learn(self, groups: Sequence[PromptGroup], step: int) -> Learned:
         """Train on the groups of a step, the first of which is 0; writes the checkpoint that is due."""
         work, batch = self.request.work, self._shaped(collate(groups))
-        device = self.layout.device
+        factor = rate_factor(work.replay, step)
         place = self.layout.dp.index, self.layout.dp.degree
-        parts = list(shares(len(batch.tokens), work.mini_batches, place))
-        with self.watch.phase("log-probs"):
-            old = self._log_probs(self.assembly, batch, parts)
-        reference = None
-        if self.reference is not None:
-            with self.watch.phase("reference"):
-                reference = self._log_probs(self.reference, batch, parts)
+        pairs = [*shares(len(batch.tokens), work.mini_batches, place, rows_together(work))]
+        parts = [(own, losses.Totals.of(batch.mask[all_rows])) for own, all_rows in pairs]
+        passes = with_gains(work, batch, self._passes(batch, [own for own, _ in parts]))
+        figures: dict[str, float] = {}
+        if self.critic is not None:
+            figures = self._teach_critic(self.critic, batch, passes, (parts, step))
         with self.watch.phase("train"):
-            gains = advantages_of(work.algorithm, batch)
-            outcomes, norm = [], torch.zeros(())
-            for _ in range(work.updates.epochs):
-                for rows, whole in zip(parts, torch.arange(len(batch.tokens)).chunk(work.mini_batches), strict=True):
-                    totals = losses.Totals.of(batch.mask[whole])
-                    outcome, norm = self._optimizer_step(
-                        batch, rows, (old, reference, gains), (totals, step)
-                    )  # fmt: skip
-                    outcomes.append(outcome)
-        mismatch = self._mismatch(batch, old, torch.cat(parts), step)
-        loss = sum(float(outcome.loss) for outcome in outcomes) / len(outcomes)
-        clipped = sum(outcome.clipped for outcome in outcomes) / len(outcomes)
-        loss, clipped = self._sums(loss, clipped)
+            self.actor.set_rate(factor)
+            loss_steps = self._update(self.actor, (batch, parts), partial(self._actor_part, (batch, passes, step)))
+        loss, actor_figures = self._sums(loss_steps)
+        mismatch = self._mismatch(batch, passes.old, torch.cat([own for own, _ in parts]), step)
+        held_out = self._look(step + 1)
         saved = self._save(step + 1)
         return Learned(
-            loss=loss, gradient_norm=float(norm), clipped=clipped, mismatch=mismatch, spans=self.watch.take(),
-            memory=resident_memory(device), saved=saved,
+            loss=loss, gradient_norm=float(loss_steps[-1].norm), figures=figures | actor_figures, mismatch=mismatch,
+            spans=self.watch.take(), memory=resident_memory(self.layout.device), rate=self.actor.update.rate,
+            held_out=held_out, baseline=self.baseline, saved=saved,
         )  # fmt: skip
 
     def _shaped(self, batch: SampleBatch) -> SampleBatch:
@@ -167,76 +145,86 @@ class Learner:
         rewards[torch.arange(len(rewards)), places] += penalty
         return replace(batch, rewards=rewards)
 
-    def _rows_at_once(self, longest: int) -> int:
-        """Samples of a microbatch: as the plan says, or as many as its packed tokens hold."""
-        plan = self.request.scenario.plan
-        return max(1, plan.rl.pack // longest) if plan.rl.pack else plan.microbatch
+    def _passes(self, batch: SampleBatch, parts: Sequence[Tensor]) -> Passes:
+        """Forward passes over this rank's rows before anything is updated."""
 
-    def _log_probs(self, assembly: Assembly, batch: SampleBatch, parts: Sequence[Tensor]) -> Tensor:
-        """Of the targets of this rank's rows, in rows of the whole batch; 0 elsewhere."""
-        found = torch.zeros_like(batch.mask)
-        stage = assembly.stages[0]
-        with torch.no_grad():
-            for part in parts:
-                for rows in microbatches(part, self._rows_at_once(batch.tokens.shape[-1])):
-                    found[rows] = self._forward(stage, batch.tokens[rows]).cpu()
-        return found
+        def targets(trainee: Trainee) -> Tensor:
+            return trainee.read(batch.tokens, parts, lambda tokens: target_log_probs(trainee.logits(tokens), tokens))
 
-    def _forward(self, stage: torch.nn.Module, tokens: Tensor) -> Tensor:
-        tokens = tokens.to(self.layout.device)
-        logits = stage(tokens)[:, :-1].float() / self.request.work.learning.temperature
-        return torch.log_softmax(logits, -1).gather(-1, tokens[:, 1:, None]).squeeze(-1)
+        old = reference = teacher = values = None
+        if self.request.work.generates:
+            with self.watch.phase("log-probs"):
+                old = targets(self.actor)
+        if self.reference is not None:
+            with self.watch.phase("reference"):
+                reference = targets(self.reference)
+        if self.teacher is not None:
+            with self.watch.phase("teacher"):
+                look = self.teacher.logits
+                teacher = self.teacher.read(batch.tokens, parts, lambda tokens: look(tokens).log_softmax(-1))
+        if self.critic is not None:
+            with self.watch.phase("critic"):
+                values = self._shared(self.critic.read(batch.tokens, parts, self.critic.values))
+        return Passes(old=old, reference=reference, teacher=teacher, values=values)
 
-    def _optimizer_step(
-        self, batch: SampleBatch, rows: Tensor, known: tuple[Tensor, Tensor | None, Tensor],
-        what: tuple[losses.Totals, int],
-    ) -> tuple[_Outcome, Tensor]:  # fmt: skip
-        totals, step = what
-        stage, plan = self.assembly.stages[0], self.request.scenario.plan
-        pieces = microbatches(rows, self._rows_at_once(batch.tokens.shape[-1]))
-        loss, clipped = torch.zeros(()), 0.0
-        for index, piece in enumerate(pieces):
-            sync_behind(stage, plan.sharding.shard, last=index + 1 == len(pieces))
-            log_probs = self._forward(stage, batch.tokens[piece])
-            part, cut = self._loss(
-                log_probs, batch.rows(piece), [_rows(tensor, piece) for tensor in known], (totals, step)
-            )
-            part.backward()
-            loss += part.detach().cpu()
-            clipped += cut * float(batch.mask[piece].sum()) / totals.tokens
-        finish_gradients(self.assembly)
-        norm = gradient_norm(self.assembly)
-        self.update.step(norm)
-        return _Outcome(loss=loss, clipped=clipped), norm
+    def _shared(self, values: Tensor) -> Tensor:
+        """Rows of all ranks, of which each has its own and zeros: advantages are made of the whole step."""
+        if self.layout.ranks == 1:
+            return values
+        all_values = values.to(self.layout.device)
+        dist.all_reduce(all_values)
+        return all_values.cpu()
 
-    def _loss(
-        self, log_probs: Tensor, batch: SampleBatch, known: Sequence[Tensor | None], what: tuple[losses.Totals, int]
-    ) -> tuple[Tensor, float]:
-        totals, step = what
-        learning, algorithm = self.request.work.learning, self.request.work.algorithm
-        device = log_probs.device
-        old, reference, gains = (None if tensor is None else tensor.to(device) for tensor in known)
-        assert old is not None
-        assert gains is not None
-        mask = batch.mask.to(device)
-        usual: losses.Aggregation = "token-mean" if algorithm in ("dapo", "reinforce++") else "seq-mean-token-mean"
-        how = learning.average or usual
-        is_older = (batch.versions < step).to(device)
-        weights = torch.where(is_older, losses.importance_weights(old, batch.rollout.to(device)), torch.ones_like(old))
-        high = learning.clip_high if learning.clip_high is not None else 0.28 if algorithm == "dapo" else None
-        clipping = losses.Clipping(low=learning.clip_low, high=learning.clip_low if high is None else high)
+    def _teach_critic(
+        self, critic: Trainee, batch: SampleBatch, passes: Passes, when: tuple[Parts, int]
+    ) -> dict[str, float]:
+        parts, step = when
 
-        def average(token_losses: Tensor, of: Tensor) -> Tensor:
-            return losses.aggregate(token_losses * weights, of, how, totals)
+        def part(own: Tensor, totals: losses.Totals) -> LossPart:
+            rows, setting = batch.rows(own), LossSetting(work=self.request.work, step=step, totals=totals)
+            return value_part(setting, critic.values(rows.tokens), rows, passes.rows(own, self.layout.device))
 
-        outcome = losses.policy_loss(log_probs, old, gains, mask, clipping, average)
-        loss = outcome.loss
-        if reference is not None:
-            loss = loss + learning.kl * losses.aggregate(losses.divergence(log_probs, reference), mask, how, totals)
-        return loss, outcome.clipped
+        with self.watch.phase("critic update"):
+            loss_steps = self._update(critic, (batch, parts), part)
+        loss, _ = self._sums(loss_steps)
+        return {
+            "value_loss": loss, "explained_variance": explained_variance(batch, passes),
+            "critic_norm": float(loss_steps[-1].norm),
+        }  # fmt: skip
 
-    def _mismatch(self, batch: SampleBatch, old: Tensor, rows: Tensor, step: int) -> Mismatch:
-        """Of all ranks' rows."""
+    def _actor_part(
+        self, known: tuple[SampleBatch, Passes, int], own: Tensor, totals: losses.Totals
+    ) -> LossPart:  # fmt: skip
+        batch, passes, step = known
+        rows, setting = batch.rows(own), LossSetting(work=self.request.work, step=step, totals=totals)
+        return microbatch_loss(setting, self.actor.logits(rows.tokens), rows, passes.rows(own, self.layout.device))
+
+    def _update(
+        self, trainee: Trainee, what: tuple[SampleBatch, Parts], part_of: Callable[[Tensor, losses.Totals], LossPart]
+    ) -> list[StepLoss]:
+        """Every optimizer step of a step of post-training."""
+        loss_steps = []
+        batch, parts = what
+        for _ in range(self.request.work.updates.epochs):
+            for rows, totals in parts:
+                pieces = trainee.pieces(rows, batch.tokens.shape[-1])
+                loss_steps.append(trainee.step([(piece, totals) for piece in pieces], part_of))
+        return loss_steps
+
+    def _sums(self, loss_steps: Sequence[StepLoss]) -> tuple[float, dict[str, float]]:
+        """Loss and figures of all ranks, the mean over optimizer steps."""
+        names = sorted(loss_steps[0].figures)
+        rows = [torch.stack([step.loss, *(step.figures[name].float() for name in names)]) for step in loss_steps]
+        total = torch.stack(rows).double().mean(0)
+        if self.layout.ranks > 1:
+            dist.all_reduce(total)
+        loss, *figures = total.tolist()
+        return loss, dict(zip(names, figures, strict=True))
+
+    def _mismatch(self, batch: SampleBatch, old: Tensor | None, rows: Tensor, step: int) -> Mismatch:
+        """Of all ranks' rows; nothing where nothing was generated."""
+        if old is None:
+            return Mismatch()
         mask = batch.mask[rows].bool()
         distance = (old - batch.rollout)[rows].abs()
         newest = mask & (batch.versions[rows] == step)
@@ -256,52 +244,37 @@ class Learner:
             divergence=divergence / max(tokens, 1.0),
         )  # fmt: skip
 
-    def _sums(self, *values: float) -> tuple[float, ...]:
-        """The same of all ranks together."""
-        if self.layout.ranks == 1:
-            return values
-        total = torch.tensor(values, dtype=torch.float64, device=self.layout.device)
-        dist.all_reduce(total)
-        return tuple(total.tolist())
+    def _look(self, done: int) -> tuple[HeldOutFigure, ...]:
+        if not self.held_out.is_due(done, self.request.options.steps):
+            return ()
+        with self.watch.phase("held out"):
+            return self.held_out.figures(self.actor)
 
     # -- examples -----------------------------------------------------------------------------------------------------
 
-    def _warm_up(self, assembly: Assembly, update: Update) -> None:
-        for step in range(self.request.work.learning.warm_up):
-            self._imitate(assembly, update, step)
+    def _imitate(self, trainee: Trainee, updates: int) -> None:
+        """Supervised optimizer steps on good answers to questions that the run does not ask."""
+        for step in range(updates):
+            batch = collate(warm_up_documents(self.request.work, self.request.seed, step))
+            rows = torch.arange(len(batch.tokens))[self.layout.dp.index :: self.layout.dp.degree]
 
-    def _imitate(self, assembly: Assembly, update: Update, step: int) -> None:
-        """One supervised optimizer step on good answers to questions that the run does not ask."""
-        learning = self.request.work.learning
-        assert learning.task is not None
-        pairs = []
-        for index in range(EXAMPLES):
-            place = self.request.seed + EXAMPLE_SEED, step * EXAMPLES + index
-            question = make_question(learning.task, learning.level, place)
-            answer, own = list[int](), list[bool]()
-            for turn, text in enumerate(question.example):
-                answer += (*tokens_of(text), STOP)
-                own += [True] * (len(text) + 1)
-                if turn + 1 < len(question.example):
-                    answer += tokens_of(question.result)
-                    own += [False] * len(question.result)
-            pairs.append((tokens_of(question.prompt), tuple(answer), tuple(own)))
-        tokens, mask = examples(pairs)
-        rows = torch.arange(len(tokens))[self.layout.dp.index :: self.layout.dp.degree]
-        stage = assembly.stages[0]
-        sync_behind(stage, self.request.scenario.plan.sharding.shard, last=True)
-        losses.aggregate(
-            -self._forward(stage, tokens[rows]), mask[rows].to(self.layout.device), "token-mean", losses.Totals.of(mask)
-        ).backward()
-        finish_gradients(assembly)
-        update.step(gradient_norm(assembly))
+            def part(own: Tensor, totals: losses.Totals, batch: SampleBatch = batch) -> LossPart:
+                tokens, mask = batch.tokens[own], batch.mask[own].to(self.layout.device)
+                log_probs = target_log_probs(trainee.logits(tokens), tokens)
+                return LossPart(loss=losses.aggregate(-log_probs, mask, "token-mean", totals))
+
+            trainee.step([(rows, losses.Totals.of(batch.mask))], part)
+
+    def teach(self) -> dict[str, Tensor]:
+        """Whole weights of the teacher; every rank takes part."""
+        assert self.teacher is not None
+        return self.teacher.gather()
 
     # -- weights and checkpoints --------------------------------------------------------------------------------------
 
     def gather(self) -> dict[str, Tensor]:
-        """Whole weights by name, on this rank's device; every rank takes part."""
-        with torch.no_grad():
-            return {name: full_of(parameter.detach()) for name, parameter in self.assembly.parameters().items()}
+        """Whole weights of the actor by name, on this rank's device; every rank takes part."""
+        return self.actor.gather()
 
     def _save(self, done: int) -> int:
         """Write the checkpoint that is due behind so many steps; the newest step that has one."""
@@ -310,8 +283,11 @@ class Learner:
             return 0
         checkpoints.look()
         if (options.every and done % options.every == 0) or done == options.steps:
-            checkpoints.save(done, self.facts)
+            checkpoints.save(done, self._saved_facts())
         return next(iter(steps(checkpoints.folder)), 0)
+
+    def _saved_facts(self) -> JsonObject:
+        return self.facts | ({"baseline": [encode(figure) for figure in self.baseline]} if self.baseline else {})
 
     def finish(self, step: int, *, save: bool) -> tuple[str, bool]:
         """End in order behind a step: the last checkpoint, and whether the last one could not be written."""
@@ -321,11 +297,7 @@ class Learner:
                 and not (self.checkpoints.folder / f"step-{step:08d}").exists()
                 and self.checkpoints.pending is None
             ):
-                self.checkpoints.save(step, self.facts)
+                self.checkpoints.save(step, self._saved_facts())
             self.checkpoints.finish()
         self.open_groups.close()
         return (self.checkpoints.last, self.checkpoints.unsaved) if self.checkpoints else ("", False)
-
-
-def _rows(tensor: Tensor | None, rows: Tensor) -> Tensor | None:
-    return None if tensor is None else tensor[rows]

@@ -59,8 +59,8 @@ class PolicyLoss:
     """
 
     loss: Tensor
-    clipped: float
-    kl: float
+    clipped: Tensor
+    kl: Tensor
 
 
 def aggregate(losses: Tensor, mask: Tensor, how: Aggregation, totals: Totals | None = None) -> Tensor:
@@ -106,7 +106,7 @@ def policy_loss(
     losses = torch.where(advantages < 0, torch.minimum(-advantages * clipping.dual, worse), worse)
     loss = aggregate(losses, mask, "token-mean") if average is None else average(losses, mask)
     clipped = masked_mean((cut > plain).float(), mask)
-    return PolicyLoss(loss=loss, clipped=float(clipped), kl=float(masked_mean(-log_ratio.detach(), mask)))
+    return PolicyLoss(loss=loss, clipped=clipped, kl=masked_mean(-log_ratio.detach(), mask))
 
 
 def divergence(log_probs: Tensor, reference: Tensor, kind: Divergence = "k3") -> Tensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ridgeline.runtime.probe.ranks import find_world
 from ridgeline.runtime.rl.request import Learned, PhaseSpan, RlRunRequest, Seat
-from ridgeline.runtime.rl.samples import PromptGroup
+from ridgeline.runtime.rl.samples import PromptGroup, ScoredSample
 
 if TYPE_CHECKING:
     from ridgeline.runtime.rl.learner import Learner
@@ -63,6 +63,17 @@ class SeatMember:
         learned = self.learner.learn(groups, step)
         notes, self.notes = tuple(self.notes), []
         return learned, notes
+
+    def teach(self, numbers: Sequence[int]) -> tuple[ScoredSample, ...]:
+        """What the teacher answers to these questions, from rank 0; every rank takes part."""
+        from ridgeline.runtime.rl.replica import SamplerReplica
+
+        weights = self.learner.teach()
+        if self.seat.rank != 0:
+            return ()
+        writer = SamplerReplica(self.request, self.learner.layout.device, "teacher")
+        writer.load(weights, 0)
+        return writer.generate(numbers).samples
 
     def gather(self) -> tuple[WeightBuffer | None, tuple[PhaseSpan, ...]]:
         """Whole weights as a buffer, from rank 0; every rank takes part."""

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from ridgeline.core.errors import Problem, not_among
+from ridgeline.core.errors import Problem
 from ridgeline.models.numerics import numerics_of
-from ridgeline.plan.rl_roles import chip_shares
-from ridgeline.plan.rl_workload import Rl
+from ridgeline.plan.rl_roles import chip_shares, role_model
+from ridgeline.plan.rl_workload import DataSource, Rl
 from ridgeline.plan.scenario import Scenario, post_training
 from ridgeline.plan.serving_plan import VllmKnobs
+from ridgeline.runtime.rl.documents import task_sources
 from ridgeline.runtime.rl.request import RlRunRequest
 from ridgeline.runtime.rl.tasks import VOCABULARY, longest_texts
 from ridgeline.runtime.train.refuse import model_refusals, numerics_refusals
 from ridgeline.runtime.train.request import ForwardConstants, RunOptions
 
-ALGORITHMS = ("grpo", "dapo", "rloo", "reinforce++")
+ROLE_USERS = {
+    "critic": ("ppo",), "teacher": ("distill-on-policy", "distill-off-policy"), "reward_model": (),
+}  # fmt: skip
+"""Roles that run a model beside the actor -> algorithms whose run does that."""
 USUAL_RATE = RunOptions().rate
 
 
@@ -29,15 +34,15 @@ def rl_refusals(scenario: Scenario, options: RunOptions) -> tuple[Problem, ...]:
 
 def _workload(request: RlRunRequest) -> Iterator[Problem]:
     work = request.work
-    if work.algorithm not in ALGORITHMS:
-        yield not_among("workload.algorithm", work.algorithm, ALGORITHMS, "`predict` and `plan` know the others")
-    if work.learning.task is None:
+    if work.learning.task is None and any(source.task is None for source in work.sources.values() or (DataSource(),)):
         todo = 'add [workload.learning] with task = "arithmetic", "rewrite" or "calculator"'
         yield Problem(path="workload.learning.task", given="nothing", expected="what is learned", todo=todo)
-    for name in ("critic", "reward_model", "teacher"):
-        if name in work.roles.models:
+    for name, users in ROLE_USERS.items():
+        if name in work.roles.models and work.algorithm not in users:
+            expected = f"none in a run of {work.algorithm}" + (f": it is for {' and '.join(users)}" if users else "")
             todo = f"leave {name} out: the task judges its answers"
-            yield Problem(path=f"workload.roles.{name}", given="a model", expected="none in a run", todo=todo)
+            yield Problem(path=f"workload.roles.{name}", given="a model", expected=expected, todo=todo)
+    yield from _replay_sources(work)
     unread = {"agent": work.agent, "drift": work.data.drift, "lora": work.updates.lora}
     for name, value in unread.items():
         if value is not None:
@@ -47,23 +52,38 @@ def _workload(request: RlRunRequest) -> Iterator[Problem]:
         yield Problem(path="workload.learning.overlong", given=str(work.learning.overlong), expected="0, or dapo")
 
 
+def _replay_sources(work: Rl) -> Iterator[Problem]:
+    """A share of earlier data needs a source that says what it is."""
+    replay = work.replay
+    if replay is not None and not work.sources and max(replay.share, replay.final_share or 0.0) > 0:
+        todo = "add [workload.sources.old] with earlier = true and a task, and [workload.sources.new]"
+        yield Problem(path="workload.sources", given="none", expected="what earlier data is, in a run", todo=todo)
+
+
 def _reference(request: RlRunRequest) -> Iterator[Problem]:
     work = request.work
     reference = work.roles.reference
     if reference is not None and reference.model:
         expected = "true: the model as the run began with it"
         yield Problem(path="workload.roles.reference", given=reference.model, expected=expected)
-    if work.learning.kl and reference is None:
+    is_rewarded = work.generates and work.algorithm != "distill-on-policy"
+    if work.learning.kl and not is_rewarded:
+        expected = f"0: {work.algorithm} has no divergence in its loss"
+        yield Problem(path="workload.learning.kl", given=f"{work.learning.kl:g}", expected=expected)
+    elif work.learning.kl and reference is None:
         todo = "add reference = true under [workload.roles]"
         yield Problem(path="workload.learning.kl", given=f"{work.learning.kl:g}", expected="a reference", todo=todo)
-    if reference is not None and not work.learning.kl:
+    if reference is not None and not is_rewarded and work.algorithm != "dpo":
+        expected = f"none: {work.algorithm} does not ask it"
+        yield Problem(path="workload.roles.reference", given="a model", expected=expected, todo="leave it out")
+    if reference is not None and is_rewarded and not work.learning.kl:
         todo = "set workload.learning.kl, or leave the reference out"
         yield Problem(path="workload.learning.kl", given="0", expected="above 0 with a reference", todo=todo)
 
 
 def _lengths(request: RlRunRequest) -> Iterator[Problem]:
     scenario, work, longest = request.scenario, request.work, request.longest_answer
-    if not longest:
+    if not longest and work.algorithm != "continual":
         expected = "a limit: a number, or a distribution with high"
         yield Problem(path="workload.response_tokens", given="no longest answer", expected=expected)
     if work.learning.overlong >= max(longest, 1):
@@ -74,10 +94,25 @@ def _lengths(request: RlRunRequest) -> Iterator[Problem]:
         expected = f"{VOCABULARY} or more: the characters of the tasks"
         yield Problem(path="model.vocab", given=str(scenario.model.vocab), expected=expected, todo=todo)
     positions = scenario.model.embedding.positions
-    if positions and longest and work.learning.task:
-        needed = sum(longest_texts(work.learning.task, work.learning.level)) + longest
+    if positions and work.learning.task:
+        needed = max(sum(longest_texts(source.task, source.level)) for source in task_sources(work)) + longest
         if positions < needed:
             yield Problem(path="model.positions", given=str(positions), expected=f"{needed} or more")
+
+
+def _roles(request: RlRunRequest) -> Iterator[Problem]:
+    """Models that a role names have to read what the actor writes, with one rank's means."""
+    scenario = request.scenario
+    for role in ("critic", "teacher"):
+        if role not in scenario.workload.roles.models:
+            continue
+        model = role_model(scenario, role)
+        vocab, least = model.vocab, scenario.model.vocab
+        if vocab < least or (role == "teacher" and vocab != least):
+            expected = f"{least}: the actor's" if role == "teacher" else f"{least} or more: the actor's"
+            yield Problem(path=f"workload.roles.{role}.model", given=f"{vocab} tokens", expected=expected)
+        for problem in (*model_refusals(model), *numerics_refusals(numerics_of(model))):
+            yield replace(problem, path=problem.path.replace("model", f"workload.roles.{role}.model", 1))
 
 
 def _plan(request: RlRunRequest) -> Iterator[Problem]:
@@ -140,5 +175,5 @@ def _options(request: RlRunRequest) -> Iterator[Problem]:
 
 
 RULES: tuple[Callable[[RlRunRequest], Iterator[Problem]], ...] = (
-    _workload, _reference, _lengths, _plan, _shares, _options,
+    _workload, _reference, _lengths, _roles, _plan, _shares, _options,
 )  # fmt: skip

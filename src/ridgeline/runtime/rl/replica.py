@@ -13,16 +13,16 @@ from torch import Tensor
 
 from ridgeline.core.records import dataclass
 from ridgeline.plan.serving_plan import VllmKnobs
-from ridgeline.runtime.rl.learner import Stopwatch, train_scenario
+from ridgeline.runtime.rl.documents import task_sources, trained_slice
 from ridgeline.runtime.rl.paged import CacheShape
 from ridgeline.runtime.rl.request import PhaseSpan, RlRunRequest
 from ridgeline.runtime.rl.sampler import Decoding, Sampler
 from ridgeline.runtime.rl.samples import Prompt, Sample, ScoredSample
-from ridgeline.runtime.rl.tasks import STOP, TaskQuestion, longest_texts, make_question, text_of, tokens_of
+from ridgeline.runtime.rl.stopwatch import Stopwatch
+from ridgeline.runtime.rl.tasks import STOP, TaskQuestion, longest_texts, text_of, tokens_of
+from ridgeline.runtime.rl.trainee import role_blueprint
 from ridgeline.runtime.train.assemble import assemble
 from ridgeline.runtime.train.layout import Layout
-from ridgeline.runtime.train.loop import blueprint_of
-from ridgeline.runtime.train.request import RunRequest
 from ridgeline.runtime.train.verify import alone_of
 
 CACHE_BYTES = 1 << 30  # of keys and values, where no plan says how many blocks
@@ -59,21 +59,20 @@ class Generated:
 
 
 class SamplerReplica:
-    """One replica on one chip."""
+    """One replica on one chip, of the actor or of another model that writes."""
 
-    def __init__(self, request: RlRunRequest, device: str) -> None:
+    def __init__(self, request: RlRunRequest, device: str, role: str = "actor") -> None:
         self.request, self.watch = request, Stopwatch()
-        built = RunRequest(scenario=train_scenario(request), options=request.options, constants=request.constants)
-        self.stage = assemble(replace(alone_of(blueprint_of(built)), seed=request.seed), Layout(device=device)).stages[
-            0
-        ]
+        blueprint = alone_of(role_blueprint(request, role))
+        self.model = blueprint.model
+        self.stage = assemble(blueprint, Layout(device=device)).stages[0]
         self.parameters = dict(self.stage.named_parameters())
         self.dtype = next(iter(self.parameters.values())).dtype
         self.questions: dict[int, TaskQuestion] = {}
         self.sampler = self._sampler()
 
     def _sampler(self) -> Sampler:
-        work, model = self.request.work, self.request.scenario.model
+        work, model = self.request.work, self.model
         assert work.learning.task is not None
         prompt, words = longest_texts(work.learning.task, work.learning.level)
         longest = self.request.longest_answer
@@ -114,9 +113,8 @@ class SamplerReplica:
         return Prompt(number=number, tokens=tokens_of(question.prompt), samples=self.request.work.data.samples)
 
     def _question(self, number: int) -> TaskQuestion:
-        learning = self.request.work.learning
-        assert learning.task is not None
-        return make_question(learning.task, learning.level, (self.request.seed, number))
+        work = self.request.work
+        return task_sources(work)[0].ask((self.request.seed, number), trained_slice(work))
 
     def _reply(self, prompt: Prompt, answer: Sequence[int]) -> Sequence[int]:
         question = self._question(prompt.number)

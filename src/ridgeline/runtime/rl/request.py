@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from statistics import fmean
-from typing import Literal
+from typing import Literal, get_args
 
 from ridgeline.core.records import dataclass
 from ridgeline.plan.rl_workload import ConstantTokens, LognormalTokens, Rl, TokensFile, UniformTokens
 from ridgeline.plan.scenario import Scenario
 from ridgeline.runtime.train.request import ForwardConstants, RunOptions, nobody
 
-Phase = Literal["rollout", "reward", "log-probs", "reference", "train", "sync"]
-PHASES: tuple[Phase, ...] = ("rollout", "reward", "log-probs", "reference", "train", "sync")
+Phase = Literal[
+    "rollout", "reward", "log-probs", "reference", "teacher", "critic", "critic update", "train", "sync", "held out"
+]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 WAIT = "wait"  # seconds of a step in which nobody trains, generates or syncs on the chips that train
 
 
@@ -117,18 +120,42 @@ class SampleLag:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutFigure:
+    """What the model makes of questions that nothing trains on.
+
+    earlier    they are of data that it was trained on before
+    loss       mean of minus the log-probability of the tokens of good answers
+    accuracy   share of questions whose likeliest answer is the good one
+    chance     of a good answer that is drawn: the mean of their probabilities
+    """
+
+    source: str
+    earlier: bool
+    loss: float
+    accuracy: float
+    chance: float
+
+    JSON = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
     """What one training rank tells of a step; all ranks tell the same but for spans and memory.
 
-    saved   the newest step behind which there is a checkpoint
+    figures    of the algorithm's own: what a critic foresaw, which of a pair is preferred
+    held_out   behind this step, where it was looked at; baseline: before the first
+    saved      the newest step behind which there is a checkpoint
     """
 
     loss: float
     gradient_norm: float
-    clipped: float
+    figures: Mapping[str, float]
     mismatch: Mismatch
     spans: tuple[PhaseSpan, ...]
     memory: int
+    rate: float
+    held_out: tuple[HeldOutFigure, ...] = ()
+    baseline: tuple[HeldOutFigure, ...] = ()
     saved: int = 0
 
 
@@ -136,9 +163,14 @@ class Learned:
 class RlStepRow:
     """One step as it was measured.
 
-    reward      mean over the samples that were trained on
+    reward      mean over the samples that were trained on; None where nothing was generated
     complete    share of answers that ended by themselves
     clipped     share of tokens whose ratio was cut off
+    rate        learning rate of its optimizer steps
+    figures     of the algorithm's own: ppo value_loss, explained_variance, critic_norm; dpo accuracy, margin, chosen;
+                distillation agreement
+    held_out    by source, where it was looked at behind this step
+    sources     documents of each source, in continual training
     lost        samples that a lost worker had not finished, and that were generated again
     seconds     from the end of the step before to the end of this one
     phases      of those, by what the processes did: the mean of a pool
@@ -146,7 +178,7 @@ class RlStepRow:
     """
 
     step: int
-    reward: float
+    reward: float | None
     loss: float
     gradient_norm: float
     samples: int
@@ -159,10 +191,14 @@ class RlStepRow:
     seconds: float
     phases: Mapping[str, float]
     memory: int
+    rate: float = 0.0
+    figures: Mapping[str, float] = field(default_factory=dict)
+    held_out: tuple[HeldOutFigure, ...] = ()
+    sources: Mapping[str, int] = field(default_factory=dict)
 
     JSON = """
-        step reward loss gradient_norm samples response_tokens complete clipped mismatch staleness lost seconds
-        tokens_per_s phases memory_bytes=memory
+        step reward loss gradient_norm samples response_tokens complete clipped rate figures? held_out? sources?
+        mismatch staleness lost seconds tokens_per_s phases memory_bytes=memory
     """
 
     @property
@@ -172,9 +208,38 @@ class RlStepRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutChange:
+    """What a run made of one source's held-out questions: as it began, and behind its last look."""
+
+    before: HeldOutFigure
+    after: HeldOutFigure
+
+    JSON = """
+        source earlier forgotten loss_before=before.loss loss_after=after.loss accuracy_before=before.accuracy
+        accuracy_after=after.accuracy chance_before=before.chance chance_after=after.chance
+    """
+
+    @property
+    def source(self) -> str:
+        """Its name."""
+        return self.after.source
+
+    @property
+    def earlier(self) -> bool:
+        """Whether the model was trained on it before."""
+        return self.after.earlier
+
+    @property
+    def forgotten(self) -> float:
+        """Share of questions that are no longer answered, less those that now are."""
+        return self.before.accuracy - self.after.accuracy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RlOutcome:
     """What became of a run of post-training.
 
+    held_out     by source, what was learned and forgotten
     timeline     the file of its phases
     checkpoint, stopped, resumed, restarts, startup, unsaved   as of any run
     """
@@ -192,21 +257,32 @@ class RlOutcome:
     restarts: int = 0
     notes: tuple[str, ...] = ()
     timeline: str = ""
+    held_out: tuple[HeldOutChange, ...] = ()
 
     JSON = """
-        kind='rl_run' algorithm placement train_ranks replicas steps=rows first_reward last_reward step_s
-        startup_s=startup resumed restarts stopped checkpoint unsaved timeline notes
+        kind='rl_run' algorithm placement train_ranks replicas steps=rows first_reward last_reward first_loss last_loss
+        held_out? step_s startup_s=startup resumed restarts stopped checkpoint unsaved timeline notes
     """
 
     @property
     def first_reward(self) -> float:
-        """Of the first step."""
-        return self.rows[0].reward if self.rows else 0.0
+        """Of the first step; 0 where nothing was generated."""
+        return (self.rows[0].reward or 0.0) if self.rows else 0.0
 
     @property
     def last_reward(self) -> float:
         """Mean of the last five steps."""
-        return fmean(row.reward for row in self.rows[-5:]) if self.rows else 0.0
+        return fmean(row.reward or 0.0 for row in self.rows[-5:]) if self.rows else 0.0
+
+    @property
+    def first_loss(self) -> float:
+        """Of the first step."""
+        return self.rows[0].loss if self.rows else 0.0
+
+    @property
+    def last_loss(self) -> float:
+        """Mean of the last five steps."""
+        return fmean(row.loss for row in self.rows[-5:]) if self.rows else 0.0
 
     @property
     def step_s(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ridgeline.core.records import dataclass
 
@@ -61,6 +61,14 @@ class PromptGroup:
     def differs(self) -> bool:
         """Whether its rewards do: otherwise a baseline of the group leaves nothing to learn."""
         return len({scored.reward for scored in self.samples}) > 1
+
+
+def grouped_samples(samples: Iterable[ScoredSample]) -> list[PromptGroup]:
+    """Samples by their prompt, in the order of its number."""
+    groups: dict[int, list[ScoredSample]] = {}
+    for scored in samples:
+        groups.setdefault(scored.sample.prompt.number, []).append(scored)
+    return [PromptGroup(number=number, version=0, samples=tuple(groups[number])) for number in sorted(groups)]
 
 
 def informative_groups(groups: Sequence[PromptGroup], count: int) -> list[PromptGroup]:

@@ -11,6 +11,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Literal
+from zlib import crc32
 
 from ridgeline.core.records import dataclass
 from ridgeline.plan.rl_learning import TaskName
@@ -19,6 +23,8 @@ STOP = 0
 ALPHABET = "\n0123456789+-*=?:>[]abcdefghijklmnopqrstuvwxyz ."  # the first is the stop token
 VOCABULARY = len(ALPHABET)
 LETTERS, FEWEST = "abcdefgh", 2  # of a word to rewrite, and how many at least
+HELD_OUT = 8  # of so many questions one is held out, by its text
+QuestionSlice = Literal["all", "trained", "held out"]
 
 
 def tokens_of(text: str) -> tuple[int, ...]:
@@ -61,6 +67,24 @@ class TaskQuestion:
         if not self.call or len(turns) > 1:
             return ""
         return self.result if turns[0] == self.call else "?:" if turns[0][:1] == "[" else ""
+
+    def spoil(self, draw: random.Random) -> TaskQuestion:
+        """The same question with a wrong answer that looks like the right one: two characters change places, or one
+        becomes another.
+
+        >>> TaskQuestion(prompt="9+3=", answer="12").spoil(random.Random(0)).answer
+        '21'
+        """
+        letters = list(self.answer)
+        first = draw.randrange(len(letters))
+        other_places = [place for place, letter in enumerate(letters) if letter != letters[first]]
+        if other_places:
+            second = draw.choice(other_places)
+            letters[first], letters[second] = letters[second], letters[first]
+        else:
+            like = LETTERS if letters[first] in LETTERS else "0123456789"
+            letters[first] = draw.choice([letter for letter in like if letter != letters[first]])
+        return replace(self, answer="".join(letters))
 
     def reward(self, turns: Sequence[str]) -> float:
         """1 for the answer in the last turn, with the call before it where there is a tool; otherwise 0."""
@@ -106,10 +130,22 @@ def longest_texts(task: TaskName, level: int) -> tuple[int, int]:
     return 2 * level + 2, 2 * level + 1 if task == "calculator" else 0
 
 
-def make_question(task: TaskName, level: int, place: tuple[int, int]) -> TaskQuestion:
+def make_question(
+    task: TaskName, level: int, place: tuple[int, int], part: QuestionSlice = "all"
+) -> TaskQuestion:  # fmt: skip
     """The question at a place: the seed of the run and the number of the prompt; the same place, the same question.
+
+    part   where a slice is held out: a question that is trained on, or one that never is
 
     >>> make_question("rewrite", 1, (3, 5)) == make_question("rewrite", 1, (3, 5))
     True
+    >>> make_question("rewrite", 1, (3, 5), "held out").prompt == make_question("rewrite", 1, (3, 5), "trained").prompt
+    False
     """
-    return TASKS[task](random.Random(f"{task}:{level}:{place[0]}:{place[1]}"), level)
+    for attempt in count():
+        attempt_text = f":{attempt}" if attempt else ""
+        question = TASKS[task](random.Random(f"{task}:{level}:{place[0]}:{place[1]}{attempt_text}"), level)
+        is_held_out = crc32(question.prompt.encode()) % HELD_OUT == 0
+        if part == "all" or is_held_out == (part == "held out"):
+            break
+    return question

@@ -44,6 +44,7 @@ class Blueprint:
     placement   layers of each virtual stage
     gradients   the format in which they are accumulated and reduced
     compiled    layers are compiled one by one (torch.compile)
+    values      the head gives one value for each token, as a critic's does, instead of logits
     fuses       words of `ir.fusions.FUSIONS`: what runs as one kernel
     """
 
@@ -54,6 +55,7 @@ class Blueprint:
     gradients: DType
     seed: int = 0
     compiled: bool = False
+    values: bool = False
     fuses: frozenset[str] = frozenset({"norm", "cross-entropy", "optimizer"})
 
 
@@ -135,7 +137,8 @@ def _stage(make: Maker, blueprint: Blueprint, index: int) -> Stage:
         for layer in range(first, first + placement[index])
     ]
     ahead = recomputed_parts(recompute, "", covered=True)  # beyond every count of layers, as lowering has it
-    return Stage(make, model, layers, (index == 0, index == len(placement) - 1), ahead)
+    ends = index == 0, index == len(placement) - 1
+    return Stage(make, model, layers, ends, ahead, outputs=1 if blueprint.values else model.vocab)
 
 
 def _shard(stage: Stage, blueprint: Blueprint, layout: Layout) -> None:

@@ -19,9 +19,10 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 import torch.distributed as dist
@@ -157,12 +158,17 @@ def _refuse_metadata(path: Path, given: str) -> InputError:
 class Checkpoints:
     """The checkpoints of one run; at most one is being written at a time.
 
+    beside    other models of the run by role, with their optimizers: stored in the same files as ROLE/NAME
     last      the newest that counts
     unsaved   the newest that was begun could not be written: the run went on, and the one before it counts
     """
 
-    def __init__(self, folder: Path, assembly: Assembly, update: Update, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, assembly: Assembly, update: Update, note: Callable[[str], None],
+        beside: Mapping[str, tuple[Assembly, Update]] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
         self.folder, self.assembly, self.update, self.note = folder / CHECKPOINTS, assembly, update, note
+        self.beside = beside
         self.pending: tuple[int, Future[object]] | None = None
         self.last = ""
         self.unsaved = False
@@ -240,19 +246,9 @@ class Checkpoints:
 
     def _state(self) -> dict[str, Tensor]:
         """Every tensor of the run by the name it is stored under, sharing memory with the run."""
-        state: dict[str, Tensor] = {}
-        copy, has_both_ends = self.assembly.embedding_copy, "embedding.weight" in self.update.named
-        for name, parameter in self.update.named.items():
-            end = name == copy
-            if end and has_both_ends:  # a matrix that two stages hold is stored once
-                continue
-            stored_name = "embedding.weight" if end else name
-            state[f"weight.{stored_name}"] = parameter.detach()
-            master = self.update.masters[name]
-            if master is not self.update.shards[name]:
-                state[f"master.{stored_name}"] = _as(parameter, master)
-            for moment in MOMENTS:
-                state[f"{moment}.{stored_name}"] = _as(parameter, self.update.moment(name, moment))
+        state = _tensors_of(self.assembly, self.update)
+        for role, model_state in self.beside.items():
+            state |= {f"{role}/{name}": tensor for name, tensor in _tensors_of(*model_state).items()}
         return state
 
     def _restore(self, step: int) -> None:
@@ -261,6 +257,24 @@ class Checkpoints:
         copy = self.assembly.embedding_copy
         if copy and {"embedding.weight", copy} <= set(self.update.named):
             self.update.copy_state(copy, "embedding.weight")
+
+
+def _tensors_of(assembly: Assembly, update: Update) -> dict[str, Tensor]:
+    """Weights, master copies and moments of one model."""
+    state: dict[str, Tensor] = {}
+    copy, has_both_ends = assembly.embedding_copy, "embedding.weight" in update.named
+    for name, parameter in update.named.items():
+        end = name == copy
+        if end and has_both_ends:  # a matrix that two stages hold is stored once
+            continue
+        stored_name = "embedding.weight" if end else name
+        state[f"weight.{stored_name}"] = parameter.detach()
+        master = update.masters[name]
+        if master is not update.shards[name]:
+            state[f"master.{stored_name}"] = _as(parameter, master)
+        for moment in MOMENTS:
+            state[f"{moment}.{stored_name}"] = _as(parameter, update.moment(name, moment))
+    return state
 
 
 def _newest(folder: Path, facts: JsonObject) -> tuple[Path | None, int, list[str]]:

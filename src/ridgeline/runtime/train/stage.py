@@ -157,15 +157,15 @@ def own_positions(layout: Layout, tokens: int, device: torch.device) -> Tensor:
 
 
 class HeadModule(nn.Module):  # type: ignore[misc]
-    """The output matrix: logits of this rank's part of the vocabulary."""
+    """The output matrix: logits of this rank's part of the vocabulary, or of as many outputs as it has."""
 
-    def __init__(self, make: Maker, model: ModelSpec) -> None:
+    def __init__(self, make: Maker, model: ModelSpec, outputs: int) -> None:
         super().__init__()
         self.layout, self.fuses = make.layout, make.fuses
         numerics = make.constants.numerics
         self.scale, self.softcap = numerics.logit_scale or 1.0, numerics.logit_softcap
-        self.weight = make.weight(model.vocab, model.hidden, cut=0)
-        self.bias = make.weight(model.vocab, cut=0) if model.embedding.head_bias else None
+        self.weight = make.weight(outputs, model.hidden, cut=0)
+        self.bias = make.weight(outputs, cut=0) if model.embedding.head_bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, tokens, hidden] to [batch, tokens, vocabulary / tp]."""
@@ -206,7 +206,7 @@ class Stage(nn.Module):  # type: ignore[misc]
     offload: ActivationOffload | None = None
 
     def __init__(self, make: Maker, model: ModelSpec, layers: Sequence[tuple[int, frozenset[str]]],
-                 ends: tuple[bool, bool], ahead: frozenset[str] = frozenset()) -> None:  # fmt: skip
+                 ends: tuple[bool, bool], ahead: frozenset[str], *, outputs: int) -> None:  # fmt: skip
         super().__init__()
         first, last = ends
         self.embedding = EmbeddingModule(make, model) if first else None
@@ -216,7 +216,7 @@ class Stage(nn.Module):  # type: ignore[misc]
         self.layers, self.layout = nn.ModuleDict(layers_by_name), make.layout
         self.rotaries = [layer.mixer.rotary for layer in layers_by_name.values() if layer.has_rotary]
         self.norm = NormModule(make, model.norm, model.hidden) if last and model.norm else None
-        self.head = HeadModule(make, model) if last else None
+        self.head = HeadModule(make, model, outputs) if last else None
         if first and last and model.embedding.tied:
             assert self.head is not None
             assert self.embedding is not None

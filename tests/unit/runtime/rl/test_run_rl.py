@@ -134,7 +134,15 @@ def test_a_run_writes_its_steps_and_phases_and_goes_on_from_its_checkpoint(tmp_p
 
 
 REFUSALS: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
-    (("workload.algorithm=sft", "workload.samples=1"), {}, "workload.algorithm"),
+    (("workload.roles.critic=true",), {}, "workload.roles.critic"),
+    (("workload.roles.reward_model=true",), {}, "workload.roles.reward_model"),
+    (("workload.algorithm=distill-on-policy", "workload.roles.teacher=qwen2.5-7b"), {}, "workload.roles.teacher.model"),
+    (("workload.algorithm=sft", "workload.samples=1", "workload.learning.kl=0.1"), {}, "workload.learning.kl"),
+    (
+        ("workload.algorithm=continual", "workload.samples=1", "workload.replay={share=0.2}"),
+        {},
+        "workload.sources",
+    ),
     (("plan.tp=2", "plan.dp=1"), {}, "plan.tp"),
     (("model.vocab=20",), {}, "model.vocab"),
     (("workload.samples=3", "plan.dp=2"), {}, "workload.samples"),
