@@ -128,7 +128,7 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 def sets_table(sheet: Sheet) -> str:
     """Set, target, reached."""
     lines = list(sheet["sets"])
-    for key in ("learning_curve", "left_out_families", "left_out_engines", "left_out_sources"):
+    for key in ("learning_curve", "left_out_families", "left_out_engines", "left_out_laboratories"):
         if key in sheet:
             lines[3:3] = [sheet[key][name] for name in ("figure", "all", "coverage") if name in sheet[key]]
     rows = []
@@ -148,25 +148,32 @@ def beside_table(sheet: Sheet) -> str:
         (BESIDE.get(item["set"], item["set"]), str(item["rows"]), *(percent(item[measure]) for measure in measures))
         for item in sheet["beside"]
     ]
-    if "left_out_sources" in sheet:
-        figure = sheet["left_out_sources"]["figure"]
+    if "left_out_laboratories" in sheet:
+        figure = sheet["left_out_laboratories"]["figure"]
         rows.append(
-            ("headline, each source left out of the fit", str(figure["rows"]), percent(figure["reached"]), *[DASH] * 3)
+            (
+                "headline, each laboratory left out of the fit",
+                str(figure["rows"]),
+                percent(figure["reached"]),
+                *[DASH] * 3,
+            )
         )
     return _table(("set", "rows", "mean", "median", "nine of ten within", "inside the interval"), rows)
 
 
+LEFT = ("laboratories", "engines", "families")
+
+
 def _sources_table(sheet: Sheet) -> str:
-    """By source and by engine: the group left out, the whole source or engine left out, and the bias of the latter."""
-    rows = []
-    for grouping, key in (("source", "sources"), ("framework", "engines")):
-        held, out = sheet["groups"][grouping], sheet.get(f"left_out_{key}", {}).get(key, {})
-        rows += [
-            (key[:-1], name, str(item["n"]), percent(item["mape"]), *_left_cells(out.get(name, {})))
-            for name, item in held.items()
-        ]
-    families = sheet.get("left_out_families", {}).get("families", {})
-    rows += [("family", name, str(item["n"]), "", *_left_cells(item)) for name, item in families.items()]
+    """By source and by engine: the group left out; by laboratory, engine and family of chips: all of it left out."""
+    held, out = sheet["groups"], {key: sheet.get(f"left_out_{key}", {}).get(key, {}) for key in LEFT}
+    rows = [("source", name, str(item["n"]), percent(item["mape"]), "", "") for name, item in held["source"].items()]
+    rows += [
+        ("engine", name, str(item["n"]), percent(item["mape"]), *_left_cells(out["engines"].get(name, {})))
+        for name, item in held["framework"].items()
+    ]
+    for key, word in (("laboratories", "laboratory"), ("families", "family")):
+        rows += [(word, name, str(item["n"]), "", *_left_cells(item)) for name, item in out[key].items()]
     return _table(("by", "name", "rows", "group left out", "all of it left out", "bias then"), rows)
 
 

@@ -138,7 +138,8 @@ SCALINGS = {"tensorwise": "tensor", "current": "tensor", "delayed": "tensor", "r
 def engine_of(cells: RowCells) -> str:
     """The engine's id: `x_engine`, or what the framework's name suggests; `generic` for software nobody described.
 
-    A stranger's software is never taken for the best-tuned one: that made unknown sources a fifth too fast.
+    A stranger's software is never taken for the best-tuned one: that made unknown sources a fifth too fast. One that
+    says what it descends from is its relative's, without what that overlaps and fuses (`row_habits.engine_habits`).
     """
     engine_name, framework = cells.text("x_engine"), cells.text("framework")
     is_known, for_gaudi = bool(engine_name) and engine_name in ENGINES, re.search(HABANA, framework.lower())
@@ -336,7 +337,7 @@ def scenario_table(cells: RowCells) -> JsonObject:
         "system": _system(cells, chip),
         "workload": workload_table(cells, engine),
         "plan": plan_table(cells, engine, CHIPS[chip]),
-        **row_habits.engine_habits(cells),
+        **row_habits.engine_habits(cells, engine),
     }
 
 
