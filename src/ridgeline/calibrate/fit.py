@@ -484,7 +484,7 @@ def descend(problem: _FitProblem, vector: Array, rounds: int) -> Array:
 
 
 def habit_columns(table: Dataset) -> Index:
-    """Which effects of laboratories each row has: that of its own, and that of its software and family of chips there."""
+    """Which effects of laboratories each row has: that of its own, and that of its software and chips there."""
     labs = [laboratory_of(row) for row in table.rows]
     families = [scenario.system.chip.family for scenario in table.scenarios]
     cells = [f"{lab}/{engine}/{family}" for lab, engine, family in zip(labs, table.engines, families, strict=True)]
