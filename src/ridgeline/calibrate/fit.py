@@ -483,6 +483,21 @@ def descend(problem: _FitProblem, vector: Array, rounds: int) -> Array:
     return vector
 
 
+def effective_parameters(table: Dataset, offsets: Array, prior: OffsetPrior = SHIPPED_PRIOR) -> float:
+    """How many parameters the rows and anchors determine, of all that have a place in the vector.
+
+        trace((H + 1 / spread^2)^-1 H)          H = J' W J
+
+    An offset that nothing measures counts 0, one that the data alone decide counts 1, as for ridge regression.
+    """
+    problem = _FitProblem.of(table, np.ones(len(table.rows), dtype=np.bool_), prior, frozenset())
+    vector = np.zeros(len(problem.spread))
+    vector[: len(offsets)] = offsets
+    slopes = problem.slopes(vector)
+    curvature = (slopes / np.sqrt(1 + problem.residuals(vector) ** 2)[:, None]).T @ slopes
+    return float(np.trace(np.linalg.solve(curvature + np.diag(1 / problem.spread**2), curvature)))
+
+
 def habit_columns(table: Dataset) -> Index:
     """Which effects of laboratories each row has: that of its own, and that of its software and chips there."""
     labs = [laboratory_of(row) for row in table.rows]

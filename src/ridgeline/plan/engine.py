@@ -96,6 +96,10 @@ class Supports:
         tuple[Shard, ...], Doc("sharding that goes with pipeline stages; none named: all of shard")
     ] = ()
     vendors: Annotated[tuple[str, ...], Doc("vendors whose chips it runs on; none named: any")] = ()
+    experts_split_tokens: Annotated[
+        bool, Doc("experts beside tensor ranks need sequence parallelism: the software asserts it")
+    ] = False
+    one_node: Annotated[bool, Doc("a script and no trainer: offered for the chips of one node alone")] = False
     features: Features = Features()
 
     @property

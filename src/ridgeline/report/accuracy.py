@@ -73,7 +73,7 @@ def nested_table(sheet: Sheet) -> str:
     """What was left out, the error on headline and on all rows, and which candidates the folds chose."""
     rows = [
         (what, percent(entry["figure"]["reached"]), percent(entry["all"]["reached"]), "; ".join(entry["chosen"]))
-        for what in ("sources", "engines", "families")
+        for what in LEFT
         for entry in (sheet[what],)
     ]
     return _table(("left out, a quarter at a time", "headline rows", "all rows", "chosen by the inner folds"), rows)
@@ -162,6 +162,34 @@ def beside_table(sheet: Sheet) -> str:
 
 
 LEFT = ("laboratories", "engines", "families")
+STRANGERS = MappingProxyType(
+    {
+        "laboratories": "a new laboratory: everything of it left out",
+        "engines": "new software: every run of it left out",
+        "families": "a new family of chips: every run of it left out",
+    }
+)
+
+
+def strangers_table(sheet: Sheet) -> str:
+    """How far off each kind of user's runs are: of software and machines in the fit, and of those that are not."""
+    known = next(item for item in sheet["beside"] if item["set"] == "headline")
+    rows = [_stranger_cells("software and machines of the tables, each configuration left out", known)]
+    for key in LEFT:
+        if (sheet_part := sheet.get(f"left_out_{key}")) is not None:
+            members = sheet_part[key].values()
+            bias = sum(item["n"] * item["bias"] for item in members) / sum(item["n"] for item in members)
+            figures = {"rows": sheet_part["all"]["rows"], "mape": sheet_part["all"]["reached"], "bias": bias}
+            rows.append(_stranger_cells(STRANGERS[key], figures | {"coverage90": sheet_part["coverage"]["reached"]}))
+    if "learning_curve" in sheet:
+        after = next(point for point in sheet["learning_curve"]["same"] if point["runs"] == 1)
+        rows.append(_stranger_cells("a new laboratory, anchored by one run of its own", after))
+    return _table(("predicted", "rows", "mean", "bias", "inside the interval"), rows)
+
+
+def _stranger_cells(name: str, item: Sheet) -> tuple[str, ...]:
+    bias = signed_share(item["bias"]) if "bias" in item else DASH
+    return name, str(item["rows"]), percent(item["mape"]), bias, percent(item["coverage90"])
 
 
 def _sources_table(sheet: Sheet) -> str:
@@ -236,6 +264,7 @@ TABLES: Mapping[str, Callable[[Sheet], str]] = MappingProxyType(
     {
         "accuracy": sets_table,
         "accuracy-beside": beside_table,
+        "accuracy-strangers": strangers_table,
         "accuracy-sources": _sources_table,
         "learning-curve": curve_table,
         "learning-curve-by": curve_by_table,

@@ -300,7 +300,8 @@ SHARE_UNSTATED = "recompute: every second block"  # the same where only its shar
 UNKNOWN = ("", "blank", "unstated", "unknown", "?")
 _MODULES = re.compile(r"recompute(?:_modules)?[= ]([\w+,]+)")
 _POLICY = re.compile(r"remat(?:_policy)?\W+(custom\b[^;]*(?:; rest recomputed\))?|minimal\w*|qkv_proj_offloaded|full)")
-_BLOCKS = re.compile(r"rg=full rm=block rn=(\d{1,4})")  # Megatron's arguments: full recompute of so many layers
+# full recompute of so many layers: Megatron's arguments, and NeMo's in the environment of its MLPerf entries
+_BLOCKS = re.compile(r"(?:rm=block rn=|ACM=block,? ?ACL=|method=block num_layers=)(\d{1,4})")
 _OFFLOADED = re.compile(r"offload (\d+) layers")
 
 
@@ -321,7 +322,7 @@ def memory_table(cells: RowCells, engine: str) -> JsonObject:
     if keeps is not None and kind != "none":
         return _policy(cells, keeps, detail)
     recompute: JsonObject = {"kind": kind}
-    some = _BLOCKS.search(cells.text("x_recompute_detail") or cells.text("notes"))
+    some = _BLOCKS.search(f"{cells.text('x_recompute_detail')} {cells.text('notes')}")
     if kind == "full" and some:
         recompute["layers"] = int(some[1])
         cells.note(f"recompute: {some[1]} layers of each stage, by its arguments")
