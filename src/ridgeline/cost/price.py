@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import pairwise
 from typing import Protocol, assert_never
 
@@ -350,10 +350,9 @@ def _collectives(table: OpTable, links: Links) -> Array:
     if not table.collectives.size:
         return np.zeros(0)
     kind, payload, ranks, stride, _, copies, chosen, groups, _, aligned = table.collectives
-    links = replace(links, skew=links.skew * (1 - aligned))
-    return collective_seconds(
-        kind.astype(np.int64), payload, ranks, stride, links, Routing(copies=copies, chosen=chosen, groups=groups)
-    )
+    routing = Routing(copies=copies, chosen=chosen, groups=groups)
+    seconds = collective_seconds(kind.astype(np.int64), payload, ranks, stride, links, routing)
+    return seconds - aligned * links.skew * np.log2(ranks)  # whoever has just met does not wait again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

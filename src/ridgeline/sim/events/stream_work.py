@@ -269,9 +269,10 @@ def _axis_comms(priced: Priced) -> list[list[list[Comm]]]:
     if table.collectives.size:
         kind, payload, ranks, stride, axis, *routing, _, aligned = table.collectives
         links = rates.links.at(np.zeros(len(kind), dtype=np.int64))
-        links = replace(links, skew=links.skew * (1 - aligned))
         sizes = (kind.astype(np.int64), payload, ranks, stride)
+        together = aligned * links.skew * np.log2(ranks)  # ranks that have just met do not wait again
         spent = [collective_seconds(*sizes, each, Routing(*routing)) for each in _tiers(links)]
+        spent[0] = spent[0] - together
         for place, seconds in enumerate((spent[0], spent[1] - spent[3], spent[2] - spent[3])):
             np.add.at(busy[:, :, place], (table.collective_slot, axis.astype(np.int64)), seconds)
     alike = np.ones((PHASES, len(table.cell)))
