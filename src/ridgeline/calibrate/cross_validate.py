@@ -390,9 +390,10 @@ def headline_of(table: Dataset) -> Mask:
 
 
 def _left_out(task: _Task, what: Left, ticks: _Ticks, laboratories: list[Unseen]) -> Array:
-    """Seconds of every row by a fit that saw none of its laboratory, engine or family of chips."""
+    """Seconds of every row by a fit that saw none of its laboratory, engine or family of chips; the runs of each source
+    of a laboratory are gathered, for a user anchors on runs of one machine and software, not of a vendor."""
     members = members_of(task.table, what)
-    folds, names = np.array(left_out_folds(members)), np.array(members)
+    folds, sources = np.array(left_out_folds(members)), np.array([row.source for row in task.table.rows])
     predicted_s = np.zeros(len(members))
     for fold in dict.fromkeys(folds.tolist()):
         ticks.next(f"without {what} {fold}")
@@ -401,7 +402,8 @@ def _left_out(task: _Task, what: Left, ticks: _Ticks, laboratories: list[Unseen]
         predicted_s[of_fold] = task.predict_steps(offsets)[of_fold]
         if what == "laboratory":
             laboratories += [
-                unseen(task.table, names == name, task.layout, offsets, name) for name in dict.fromkeys(names[of_fold])
+                unseen(task.table, of_fold & (sources == name), task.layout, offsets, name)
+                for name in dict.fromkeys(sources[of_fold].tolist())
             ]
     return predicted_s
 
