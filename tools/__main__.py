@@ -40,14 +40,17 @@ FIGURES = {
     "prices": "tools.figures.prices",
     "anchors": "tools.figures.anchors",
     "picture": "tools.figures.picture",
+    "workbench": "tools.figures.workbench",
 }
 OPTIONS = ("megatron", "megatron-bridge", "mindspeed")
 TRAINERS = ("accelerate", "llamafactory", "axolotl", "torchtitan-preset", "primus", "nxd-training")
 ENGINES = ("vllm", "sglang", "dynamo")
+POST_TRAINING = ("openrlhf", "slime", "nemo-rl", "areal", "trl", "mindspeed-rl", "verl-rl")
 RECORD = {
     **dict.fromkeys(OPTIONS, "tools.record.options"),
     **dict.fromkeys(TRAINERS, "tools.record.trainers"),
     **dict.fromkeys(ENGINES, "tools.record.engines"),
+    **dict.fromkeys(POST_TRAINING, "tools.record.post_training"),
     "maxtext": "tools.record.maxtext",
     "maxtext-benchmarks": "tools.record.maxtext_benchmarks",
     "paths": "tools.record.paths",

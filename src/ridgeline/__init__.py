@@ -16,6 +16,11 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     why_slow                                   ServingPrediction -> WhySlow: why its slow requests are slow, what helps
     estimate                                   Scenario -> every op of a rank with seconds, bound and evidence
     roofline                                   model, chip -> Roofline: every op under the chip's roofs
+    graph                                      model, chip -> GraphReport: every op of a step, and what could be fused
+    sense                                      Scenario -> SensitivityAnswer: what limits it, and what 1 % is worth
+    design                                     study file -> DesignAnswer, the machines that no other beats; or
+                                               ArchitectureAnswer, the models of equal quality
+    report                                     study file -> RequirementReport: what is asked of which team
     profile                                    files of measured kernels -> Profile, several nodes as one
     read_profile                               a file of `ridgeline characterize` -> Profile
     profile_report                             Profile -> ProfileReport: its ceilings, and which chips are slow
@@ -49,6 +54,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     dry_run                                    Scenario -> DryRun: its step traced without its ranks, op by op
     anchored                                   your measured runs -> Calibration: yours, that `predict` takes
     next_measurements                          Scenario -> what to measure to be surer of it, the best first
+    open                                       files -> the workbench in a browser of this machine, until Ctrl-C
     collective                                 name, system or topology -> CollectiveTime: algorithm, bound, four prices
     collective_list                            system or topology -> AlgorithmList: what its algorithms take there
     collective_verify                          file -> CollectiveFile; with a network CollectiveTime

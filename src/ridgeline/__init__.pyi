@@ -19,6 +19,9 @@ from ridgeline.comm import collective_verify as collective_verify
 from ridgeline.cost import profile_report as profile_report
 from ridgeline.cost.profile import Profile as Profile
 from ridgeline.cost.profile import read_profile as read_profile
+from ridgeline.design_api import design as design
+from ridgeline.design_api import report as report
+from ridgeline.design_api import sense as sense
 from ridgeline.hardware.load import CHIPS as CHIPS
 from ridgeline.hardware.load import SYSTEMS as SYSTEMS
 from ridgeline.hardware.load import chip as chip
@@ -40,6 +43,8 @@ from ridgeline.run_api import bringup as bringup
 from ridgeline.run_api import dry_run as dry_run
 from ridgeline.run_api import export as export
 from ridgeline.run_api import fit as fit
+from ridgeline.run_api import graph as graph
+from ridgeline.run_api import open_workbench
 from ridgeline.run_api import run as run
 from ridgeline.run_api import scenario_text as scenario_text
 from ridgeline.run_api import write_sbatch as write_sbatch
@@ -63,4 +68,5 @@ from ridgeline.trace.read.readers import read_timeline as read_timeline
 from ridgeline.trace.span_query import query as query
 from ridgeline.version import __version__ as __version__
 
+open = open_workbench
 schedule = build

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from ridgeline.core.documents import JsonObject
     from ridgeline.cost import Profile
     from ridgeline.cost.library_times import LibraryParameters
+    from ridgeline.graph import GraphComparison, GraphReport
+    from ridgeline.ir.op_graph import OpGraph
     from ridgeline.ir.rank_ops import DryRun
+    from ridgeline.models.spec import ModelSpec
     from ridgeline.plan.scenario import Scenario
     from ridgeline.runtime.bringup import BringUp, FaultsReport, ImportedDump, Rates
     from ridgeline.runtime.rl import RlOutcome, RlStepRow
@@ -34,10 +37,12 @@ if TYPE_CHECKING:
         Verification,
     )
     from ridgeline.sim.prediction import Prediction
-    from ridgeline.targets import Export, Imported
+    from ridgeline.targets import Export, Imported, Unread
+    from ridgeline.web import OpenWorkbench
 
 OWN_ENGINE = "ridgeline"
 MOST = 8  # decisions named for one reason
+MOST_NAMES = 16  # options on one line
 
 
 # -- running ----------------------------------------------------------------------------------------------------------
@@ -397,7 +402,7 @@ def export(
     """A scenario as files of other software, with the account of every decision; see `targets.export`.
 
     output         a folder to write them to; nothing is written where `check` refuses them: they no longer fit, are
-                   over 5 % slower, or mean no run
+                   over 5 % slower or faster, or mean no run
     allow_misfit   write them all the same
     force          over files that are there
     """
@@ -423,6 +428,26 @@ def export(
     return exported
 
 
+def open_workbench(
+    *files: Path | str, port: int = 0, allow_launch: bool = False, seconds: float | None = None,
+    ready: Callable[[OpenWorkbench], None] | None = None,
+) -> OpenWorkbench:  # fmt: skip
+    """Serve the workbench to this machine's browser until Ctrl-C, or for so many seconds; what was open.
+
+    files          traces, scenarios, configurations and scripts, each opened on its page
+    port           0: one that is free
+    allow_launch   whether pages may start runs on this machine
+    ready          hears of the address as soon as it answers
+    """
+    from ridgeline.web import serve_workbench
+
+    with serve_workbench(files, port=port, allow_launch=allow_launch) as (opened, server):
+        if ready is not None:
+            ready(opened)
+        server.join(seconds)
+    return opened
+
+
 def scenario_text(imported: Imported) -> str:
     """The scenario file that a run's configuration means; refused where it names no model or no machine."""
     from ridgeline.core.encode import toml_text
@@ -445,23 +470,35 @@ def scenario_text(imported: Imported) -> str:
 
 
 def unread_lines(found: Imported) -> Iterator[str]:
-    """What was not read: what changes the step by name and reason, then the rest by how many."""
-    matters = replace(found, unread=tuple(part for part in found.unread if part.matters))
-    for why, names in _by_reason(matters).items():
-        yield one_line(f"unread, changes the step ({why}): {', '.join(names)}")
-    rest = [part for part in found.unread if not part.matters]
+    """What was not read: by name and reason what changes the step, by decision what may; the rest by name."""
+    changing = [part for part in found.unread if part.effect == "changes"]
+    for why, names in _group_options(changing, lambda part: part.why).items():
+        yield from _named_lines(f"unread, changes the step ({why})", names)
+    open_options = [part for part in found.unread if part.effect == "may change"]
+    for decision, names in _group_options(open_options, lambda part: part.decision).items():
+        yield from _named_lines(f"unread, may change the step ({decision})", names)
+    rest = [_option_words(part) for part in found.unread if not part.changes_step]
     if rest:
-        named = ", ".join(one_line(f"{part.option} {part.value}".strip()) for part in rest[:MOST])
         more = f", and {len(rest) - MOST} more (--json lists them)" if len(rest) > MOST else ""
-        yield f"unread, changes no step: {named}{more}"
+        yield f"unread, changes no step: {', '.join(rest[:MOST])}{more}"
 
 
-def _by_reason(found: Imported) -> dict[str, list[str]]:
-    """What was not read, gathered by why."""
-    reasons: dict[str, list[str]] = {}
-    for part in found.unread:
-        reasons.setdefault(one_line(part.why), []).append(one_line(f"{part.option} {part.value}".strip()))
-    return reasons
+def _named_lines(head: str, names: Sequence[str]) -> Iterator[str]:
+    """Every name behind its head, as many to a line as it holds."""
+    for first in range(0, len(names), MOST_NAMES):
+        yield one_line(f"{head}: {', '.join(names[first : first + MOST_NAMES])}")
+
+
+def _option_words(part: Unread) -> str:
+    return one_line(f"{part.option} {part.value}".strip())
+
+
+def _group_options(parts: Sequence[Unread], key: Callable[[Unread], str]) -> dict[str, list[str]]:
+    """What was not read, gathered by why or by what it decides."""
+    groups: dict[str, list[str]] = {}
+    for part in parts:
+        groups.setdefault(one_line(key(part)), []).append(_option_words(part))
+    return groups
 
 
 def refuse_existing(paths: Sequence[Path], force: bool) -> None:
@@ -486,3 +523,51 @@ def _notes(found: Imported) -> str:
 def one_line(text: str) -> str:
     """A text of a stranger's file on one line."""
     return "".join(char if char.isprintable() else " " for char in text)[:2000]
+
+
+def graph(
+    model: str, *, on: str = "", seq: int = 4096, batch: int = 1, compare: str = ""
+) -> GraphReport | GraphComparison:  # fmt: skip
+    """The op graph of a training step of a model: held against lowering, and with its fusible regions priced on a chip.
+
+    model    a catalog id, whose module is the one that `run` trains; a config.json, whose module transformers builds;
+             `module:function`, a torch module of your own; a file that `ridgeline graph -o FILE.json` wrote; or what a
+             compiler wrote: StableHLO, HLO, TVM script, MLIR, Triton IR, PTX, a program of torch.export
+    on       a chip or a system, whose chip it is
+    compare  a second file of the same program: what one compiler fused and the other did not, and what that costs
+    """
+    from ridgeline.graph import GraphReport, check_lowering, compare_files, graph_of_file
+    from ridgeline.hardware.load import system
+
+    sheet = None
+    if on:
+        sheet = system(on if "x" in on.partition("-")[0] or Path(on).is_file() else f"1x{on}").chip
+    if compare:
+        return compare_files(Path(model), Path(compare), sheet)
+    if Path(model).is_file() and Path(model).name != "config.json":
+        return GraphReport(graph=graph_of_file(Path(model)), chip=sheet)
+    step_graph, spec = recorded_graph(model, seq=seq, batch=batch)
+    check = check_lowering(step_graph, spec, seq=seq, batch=batch) if spec is not None else None
+    return GraphReport(graph=step_graph, sizes={"seq": seq, "batch": batch}, check=check, chip=sheet)
+
+
+def recorded_graph(model: str, *, seq: int, batch: int) -> tuple[OpGraph, ModelSpec | None]:
+    """A graph that torch records, beside the description of the same model where there is one."""
+    from ridgeline.api import is_reference
+    from ridgeline.models.load import model as model_of
+    from ridgeline.runtime import need_torch
+
+    need_torch("graph")
+    from ridgeline.runtime.capture import graph_of_config, graph_of_model, graph_of_reference
+
+    if is_reference(model):
+        return graph_of_reference(model), None
+    path = Path(model)
+    file = path / "config.json" if path.is_dir() else path
+    if file.name == "config.json" and file.is_file():
+        from ridgeline.core.files import read_table
+
+        spec = model_of(str(file))
+        return graph_of_config(dict(read_table(file).data), seq=seq, batch=batch, name=spec.id), spec
+    spec = model_of(model)
+    return graph_of_model(spec, seq=seq, batch=batch), spec

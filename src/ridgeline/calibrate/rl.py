@@ -1,19 +1,21 @@
 """Turn measured post-training runs into cases: a step, a weight sync or a rate beside its prediction, and the phases.
 
 A row is predicted by the shipped parameters, with the length that was fitted for its model where nobody prints one and
-the pace of its framework. Rows that share `x_pair` differ in placement: the ratio of asynchronous to synchronous is
-predicted too.
+the pace of its framework. Its interval is that of its framework, wider where its length is a guess. Rows that share
+`x_pair` differ in placement: the ratio of asynchronous to synchronous is predicted too.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from ridgeline.calibrate.truth.rl_rows import PHASE_COLUMNS, RlRow, fitted_figures, rl_row
 from ridgeline.calibrate.truth.rows import Row, Skipped
 from ridgeline.calibrate.validation import Pair, PhaseCheck, Validation, ValidationCase
+from ridgeline.plan.rl_workload import LognormalTokens
 from ridgeline.rl import RlParameters, RlPrediction, predict_rl, shipped_parameters
 
 Z90 = 1.645  # standard deviations either way that hold nine of ten
@@ -49,13 +51,33 @@ def _case(read: RlRow, parameters: RlParameters) -> ValidationCase | Skipped:
         for column, names in PHASE_COLUMNS.items()
         if (measured_value := read.phases.get(column))
     }
-    reach = math.exp(Z90 * family_spread(read.family, parameters.spread))
+    spread = math.hypot(family_spread(read.family, parameters.spread), _spread_of_length(read, answer, parameters))
+    reach = math.exp(Z90 * spread)
     return ValidationCase.of(
         read.row, read.measured, figures[read.metric], (1 / reach, reach), part=read.metric,
         chip=read.scenario.system.chip.id, engine=read.row["framework"], cross_validated=False,
         assumptions=(*_pace_note(read.family, pace), *answer.assumptions), metric=read.metric,
         phases=MappingProxyType(checks) or None,
     )  # fmt: skip
+
+
+def _spread_of_length(read: RlRow, answer: RlPrediction, parameters: RlParameters) -> float:
+    """Standard deviation of a step's logarithm from what is not known of its answers: how far longer ones move it."""
+    response = read.scenario.workload.data.response_tokens
+    if not read.length_spread or not isinstance(response, LognormalTokens):
+        return 0.0
+    mean = round(response.mean * math.exp(read.length_spread))
+    longer = replace(response, mean=min(mean, response.high or mean))
+    if longer.mean <= response.mean:
+        return 0.0
+    work = read.scenario.workload
+    scenario = replace(read.scenario, workload=replace(work, data=replace(work.data, response_tokens=longer)))
+    longer_answer = predict_rl(scenario, parameters=parameters, draws=1)
+    if not isinstance(longer_answer, RlPrediction):
+        return 0.0
+    name = "tokens_per_s_per_chip" if read.metric == "tokens_per_s" else "step_time_s"
+    step = math.log(longer.mean / response.mean)
+    return abs(math.log(getattr(longer_answer, name) / getattr(answer, name))) * read.length_spread / step
 
 
 def _pace_note(family: str, pace: float) -> tuple[str, ...]:

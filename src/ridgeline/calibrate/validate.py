@@ -38,6 +38,7 @@ from ridgeline.calibrate.folds import (
     shipped_folds,
     shipped_parameters,
 )
+from ridgeline.calibrate.fusion import validate_fusion
 from ridgeline.calibrate.inference import validate_inference
 from ridgeline.calibrate.kernels import validate_kernels
 from ridgeline.calibrate.profile_sources import profiles_of
@@ -124,7 +125,7 @@ def _run(entry: JsonMapping, rows: Mapping[str, Row]) -> PublishedRun:
 
 PUBLISHED = "published"  # name of the table of published runs
 # kinds of tables that predictions exist for; all but training are one bundled file each
-PREDICTED: tuple[Kind, ...] = ("training", "collectives", "kernels", "serving", "inference", "rl")
+PREDICTED: tuple[Kind, ...] = ("training", "collectives", "kernels", "serving", "inference", "rl", "fusion")
 Span = tuple[float, float]
 
 
@@ -175,6 +176,8 @@ def validate(
             return validate_serving(selected_rows, prices)
         case "rl":
             return validate_rl(selected_rows)
+        case "fusion":
+            return validate_fusion(selected_rows)
         case "inference":
             return validate_inference(selected_rows, replace(default_calibration(), profiles=profiles))
         case "training":

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Literal
@@ -297,6 +297,10 @@ class Validation:
         return {name: errors_of(cases) for name, cases in self.cases_by(grouping).items()}
 
 
+def _cell(name: str, case: ValidationCase) -> str:
+    return case.row[name]
+
+
 GROUPINGS: Mapping[str, Callable[[ValidationCase], str]] = MappingProxyType(
     {
         "accelerator": lambda case: case.chip,
@@ -310,6 +314,7 @@ GROUPINGS: Mapping[str, Callable[[ValidationCase], str]] = MappingProxyType(
         "model": lambda case: case.row["x_model"],
         "family": lambda case: case.row["x_family"],
         **dict.fromkeys(("kind", "op"), lambda case: next(iter(case.parts))),
+        **{name: partial(_cell, name) for name in ("variant", "direction")},
         "priced by": lambda case: case.assumptions[0],
     }
 )
@@ -321,6 +326,7 @@ GROUPINGS_OF_KIND: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
         "rl": ("family", "metric", "model", "accelerator"),
         "inference": ("kind", "metric", "engine", "accelerator", "source"),
         "kernels": ("accelerator", "source", "library", "op", "priced by"),
+        "fusion": ("op", "variant", "direction", "accelerator"),
     }
 )
 

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-TORCH_VERBS = {"run", "capture", "bringup", "characterize", "preflight", "collective"}
+TORCH_VERBS = {"run", "capture", "graph", "bringup", "characterize", "preflight", "collective"}
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Turn `ridgeline export` and `ridgeline import` into calls of the library.
 
-0  done        1  the files would not run as planned: they no longer fit, are slower, or mean no run (--allow-misfit)
+0  done        1  the files would not run as planned: no longer fit, slower or faster, no run at all (--allow-misfit);
+                  options that were not read change the step that was imported, or may (--accept-unread)
                2  the scenario cannot be exported, the files cannot be read, or a file would be overwritten
 """
 
@@ -22,9 +23,10 @@ from ridgeline.run_api import MOST, one_line, refuse_existing, scenario_text, un
 from ridgeline.targets import IDS, LAUNCHERS
 
 if TYPE_CHECKING:
-    from ridgeline.targets import Export
+    from ridgeline.targets import Export, Imported
 
 MISFIT = 1  # exit code: the files would not run as planned
+DOUBTFUL = 1  # exit code: what was read is not quite what the files mean, or may not be
 
 
 To = Annotated[str, typer.Option("--to", metavar="TARGET", help=f"Software to write for: {', '.join(sorted(IDS))}.")]
@@ -39,7 +41,7 @@ def export(
 ) -> None:  # fmt: skip
     """Write a scenario as a target's own configuration and launch scripts; say what the target cannot express.
 
-    The files are read again and predicted: where they would no longer fit, or take over 5 % longer than the plan,
+    The files are read again and predicted: where they would no longer fit, or take over 5 % more or less than the plan,
     nothing is written and the exit code is 1.
     """
     exported_files = ridgeline.export(
@@ -78,8 +80,10 @@ def _refusal(found: Export) -> Iterator[str]:
     check = found.check
     assert check is not None
     outcome_words = {"misfit": "no longer fit in memory", "unreadable": "describe no run that can be predicted"}
-    slower = f"are {check.change:.1%} slower" if check.change is not None else ""
-    yield f"refused: the {found.target} files {outcome_words.get(check.verdict, slower)}; nothing was written"
+    way = (
+        f"are {abs(check.change):.1%} {'slower' if check.change > 0 else 'faster'}" if check.change is not None else ""
+    )
+    yield f"refused: the {found.target} files {outcome_words.get(check.verdict, way)}; nothing was written"
     yield from (f"  {line}" for line in check_lines(check))
     for lost in check.causes[:MOST]:
         yield one_line(f"  because {lost.path} = {plain(lost.value)}: {lost.why}")
@@ -103,26 +107,45 @@ def lost_lines(found: Export) -> Iterator[str]:
 def import_run(
     source: Path, target: str | None = None, system: str | None = None, model: str | None = None,
     seq: str | None = None, arguments: list[str] | None = None, environment: list[str] | None = None,
-    output: Path | None = None, force: bool = False, json: bool = False,
+    output: Path | None = None, accept_unread: bool = False, force: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
-    """Read a run's configuration into a scenario that `ridgeline predict` takes; say what could not be read."""
+    """Read a run's configuration into a scenario that `ridgeline predict` takes; say what could not be read.
+
+    Where options that were not read change the step, or may, each is named, the exit code is 1 and no file is written;
+    with --accept-unread the scenario names them and its prediction is wider by what they may decide.
+    """
     with progress_bar("reading", json=json) as wait:
         imported_run = ridgeline.import_run(
             source, target=target, system=system, model=model, seq=_tokens(seq), arguments=arguments or (),
             environment=_variables(environment or []), progress=wait,
         )  # fmt: skip
     text = scenario_text(imported_run)
-    if output is not None:
+    is_doubtful = bool(imported_run.doubtful) and not accept_unread
+    if output is not None and not is_doubtful:
         refuse_existing([output], force)
         write_text(output, text)
     if json:
         print_json(imported_run)
-        return
-    say(f"wrote {output}" if output is not None else text, nl=output is not None)
-    for note in imported_run.assumptions:
+    else:
+        _tell_import(imported_run, text, output, is_doubtful)
+    if is_doubtful:
+        raise typer.Exit(DOUBTFUL)
+
+
+def _tell_import(found: Imported, text: str, output: Path | None, is_doubtful: bool) -> None:
+    """The scenario or where it is, what was assumed, and what was not read."""
+    if output is None:
+        say(text, nl=False)
+    elif not is_doubtful:
+        say(f"wrote {output}")
+    for note in found.assumptions:
         say(f"assumed {one_line(note)}", err=True)
-    for line in unread_lines(imported_run):
+    for line in unread_lines(found):
         say(line, err=True)
+    if is_doubtful:
+        unwritten = "; nothing was written" if output is not None else ""
+        say(f"{len(found.doubtful)} options change the step, or may, and were not read{unwritten}", err=True)
+        say("  change them in the scenario where you know what they mean, or add --accept-unread", err=True)
 
 
 def _tokens(given: str | None) -> int | None:

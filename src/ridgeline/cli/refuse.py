@@ -2,7 +2,8 @@
 
     0    done; also when the reader of a pipe went away
     1    `fit --check` found a table that is out of date; `preflight` found something wrong; `run --verify` a difference
-         `export` wrote nothing, for its files would no longer fit or be slower (--allow-misfit)
+         `export` wrote nothing, for its files would no longer fit, or be slower or faster (--allow-misfit)
+         `import` did not read options that change the step, or may (--accept-unread)
     2    the input cannot be used, nothing fits, or the answer cannot be written; the problems say why
     70   a mistake of Ridgeline's own
     130  stopped by Ctrl-C or SIGTERM

@@ -19,6 +19,20 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+
+
+def answer_calls(package: str, module: str) -> None:
+    """Make a package that has the name of a verb answer a call with it: the function of its name in `module`.
+
+    `ridgeline.plan(...)` so is `ridgeline.api.plan`, whatever module of the package was imported before.
+    """
+
+    class VerbPackage(ModuleType):
+        def __call__(self, *given: object, **options: object) -> object:
+            return getattr(import_module(module), package.rpartition(".")[2])(*given, **options)
+
+    sys.modules[package].__class__ = VerbPackage
 
 
 def door_names(stub: Path) -> dict[str, tuple[str, str]]:

@@ -1,7 +1,7 @@
 """Turn a TOML, JSON or YAML file into a plain table that remembers on which line each key stands.
 
-Input is hostile: size and nesting are capped, YAML aliases and tags are refused, and a syntax error becomes an
-`InputError` with its line. Writing is atomic: a file is either the old one or the new one.
+Input is hostile: size, nesting and what YAML aliases stand for are capped, YAML tags are refused, and a syntax error
+becomes an `InputError` with its line. Writing is atomic: a file is either the old one or the new one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ridgeline.core.records import dataclass
 
 BIGGEST_FILE = 4 * 1024 * 1024  # bytes; a scenario is a page, a chip is a page
 DEEPEST = 32  # nested tables
+MOST_YAML_VALUES = 100_000  # of a file, with every alias written out
 SUFFIXES = (".toml", ".json", ".yaml", ".yml")
 INSIDE = "a path inside the file's own folder"  # what is expected of a path that is written in a file
 
@@ -243,16 +244,20 @@ def _yaml(path: Path, text: str) -> tuple[object, dict[str, int]]:
         depth = 0
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
             line = token.start_mark.line + 1
-            if isinstance(token, (yaml.AliasToken, yaml.AnchorToken, yaml.TagToken)):
-                raise _refuse(path, "an alias, anchor or tag", "plain YAML", "write the value out", line)
+            if isinstance(token, yaml.TagToken):
+                raise _refuse(path, "a tag", "plain YAML", "write the value out", line)
             kind = type(token).__name__
             depth += (kind in _YAML_OPENS) - (kind in _YAML_CLOSES)
             if depth > DEEPEST + 1:  # before the scanner's time grows with the square of it
                 raise _refuse(path, "too deeply nested", f"at most {DEEPEST} levels", "flatten it", line)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        if node is not None:
-            _yaml_lines(node, "", lines, 0)
-        return yaml.safe_load(text), lines
+        if node is None:
+            return None, lines
+        if _count_yaml_values(node, {}) > MOST_YAML_VALUES:
+            expected = f"at most {MOST_YAML_VALUES} values with aliases written out"
+            raise _refuse(path, "aliases of aliases", expected, "write the values out")
+        _yaml_lines(node, "", lines, 0)
+        return _write_aliases_out(yaml.safe_load(text)), lines
     except yaml.YAMLError as wrong:
         mark = getattr(wrong, "problem_mark", None)
         problem = getattr(wrong, "problem", None) or str(wrong)
@@ -261,6 +266,26 @@ def _yaml(path: Path, text: str) -> tuple[object, dict[str, int]]:
         raise _refuse(path, str(wrong).split(";")[0], "plain YAML numbers and dates", "quote it or fix it") from None
     except RecursionError:
         raise _refuse(path, "too deeply nested", f"at most {DEEPEST} levels", "flatten it") from None
+
+
+def _count_yaml_values(node: JsonValue, counts: dict[int, int]) -> int:
+    """Values below a node of YAML with every alias written out; a `RecursionError` for one that holds itself."""
+    if not isinstance(node.value, list):
+        return 1
+    if counts.get(id(node)) == 0:
+        raise RecursionError
+    if id(node) not in counts:
+        counts[id(node)] = 0
+        items = (part for item in node.value for part in (item if isinstance(item, tuple) else (item,)))
+        counts[id(node)] = 1 + sum(_count_yaml_values(part, counts) for part in items)
+    return counts[id(node)]
+
+
+def _write_aliases_out(value: JsonValue) -> JsonValue:
+    """The value with a table and a list of its own in each place, so that changing one changes no other."""
+    if isinstance(value, dict):
+        return {key: _write_aliases_out(item) for key, item in value.items()}
+    return [_write_aliases_out(item) for item in value] if isinstance(value, list) else value
 
 
 def _yaml_lines(node: JsonValue, path: str, lines: dict[str, int], depth: int) -> None:

@@ -19,7 +19,7 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.dtype import PEAKS, peak_key
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import DECIMAL
-from ridgeline.cost.machine import exponentials_per_s
+from ridgeline.cost.machine import FLOOR, exponentials_per_s
 from ridgeline.hardware.chip import Chip
 from ridgeline.ir.kernel import FLASH_BACKWARD, ROW_PASSES
 from ridgeline.ir.ops import ALIGNED, FLASH_EXTRA
@@ -117,7 +117,6 @@ START = 120.0  # depth that starting and ending a tile costs
 ALIGNED_ELEMENTS = 8  # elements of a 16-byte read, of 16 bits each
 UNALIGNED = 2.5  # doublings that a product with an odd side stands apart
 SHARPNESS = 4.0  # how sharply the slower of products and traffic wins
-FLOOR = 1.8e-6  # seconds of a kernel that does next to nothing
 
 
 Units = tuple[Array, Array, Array]
@@ -152,7 +151,9 @@ class ChipRates:
         return rates.get(peak_key(dtype, rates), 0.0)
 
 
-def product_roof(sizes: Array, traffic: Array, peak: Array, memory: Array, cores: Array) -> Array:
+def product_roof(
+    sizes: Array, traffic: Array, peak: Array, memory: Array, cores: Array, floor: Array | float = FLOOR
+) -> Array:
     """Seconds of products at data-sheet rates once they are cut into tiles.
 
         t = (c^p + b^p)^(1/p) + floor        c = waves * tile * (k + k0) / peak        b = traffic / memory
@@ -168,7 +169,7 @@ def product_roof(sizes: Array, traffic: Array, peak: Array, memory: Array, cores
     tiles = groups * np.ceil(m / TILE[0]) * np.ceil(n / TILE[1])
     waves = np.maximum(tiles / cores, 1.0)
     compute = waves * cores * (2 * TILE[0] * TILE[1]) * (k + START) / peak
-    through: Array = ((compute**SHARPNESS) + (traffic / memory) ** SHARPNESS) ** (1 / SHARPNESS) + FLOOR
+    through: Array = ((compute**SHARPNESS) + (traffic / memory) ** SHARPNESS) ** (1 / SHARPNESS) + floor
     return through
 
 
@@ -204,11 +205,16 @@ def attention_work(dims: Mapping[str, Array], backward: bool, size: float) -> tu
 
 
 def attention_roof(
-    flops: Array, moved: Array, width: Array, backward: Array, units: tuple[Array, Array, Array]
+    flops: Array,
+    moved: Array,
+    width: Array,
+    backward: Array,
+    units: tuple[Array, Array, Array],
+    floor: Array | float = FLOOR,
 ) -> Array:
     """Seconds of flash attention at data-sheet rates of matrix unit, exponential unit and memory."""
     peak, exponentials, memory = units
-    roof: Array = np.maximum(flash_seconds(flops, width, backward, peak, exponentials), moved / memory) + FLOOR
+    roof: Array = np.maximum(flash_seconds(flops, width, backward, peak, exponentials), moved / memory) + floor
     return roof
 
 

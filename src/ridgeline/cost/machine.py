@@ -36,6 +36,7 @@ FLOPS_PER_JOULE: Mapping[str, float] = MappingProxyType(
     }
 )  # fmt: skip
 BITS = {"fp8": 8, "int8": 8, "fp4": 4, "int4": 4, "nvfp4": 4}  # of formats with a unit of their own
+FLOOR = 1.8e-6  # seconds of a kernel that does next to nothing
 MOST_OF_MEMORY = 0.98  # of its rate, whatever a clock says
 FLOPS_PER_EXPONENTIAL = 16.0  # 128 multiply-adds beside 16 exponentials a clock and core
 
@@ -60,14 +61,49 @@ class Machines:
     topology: TopologyColumns
     exponentials: Array  # a second, of the unit that works out softmax
     density: Array  # by peak: flops for a joule of rated power, over those of an H100 SXM; 1 where no power is known
+    floor: Array | None = None  # seconds of a kernel that does next to nothing; None: as measured
 
     @classmethod
     def of(cls, systems: Sequence[System]) -> Machines:
         """The columns of several systems; a number that is missing is named."""
         rows = [_machine_row(system) for system in systems]
-        names = [field.name for field in fields(cls) if field.name != "topology"]
+        names = [field.name for field in fields(cls) if field.name in rows[0]]
         columns = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in names}
         return cls(topology=topology_columns(systems), **columns)
+
+    @property
+    def floor_s(self) -> float:
+        """Seconds of a kernel that does next to nothing, of the first row."""
+        return FLOOR if self.floor is None else float(self.floor[0])
+
+    def at(self, rows: Index) -> Machines:
+        """The machines of these rows, in this order."""
+        names = [field.name for field in fields(self) if field.name not in ("floor", "topology")]
+        columns = {name: getattr(self, name)[rows] for name in names}
+        floor = None if self.floor is None else self.floor[rows]
+        return Machines(topology=self.topology.at(rows), floor=floor, **columns)
+
+    def scaled(self, factors: Mapping[str, Array], count: int) -> Machines:
+        """One machine in `count` rows, its numbers times factors by row.
+
+        memory, scale_up, scale_out, host, exponentials, cores, domain   as fields are called
+        peak.FORMAT, density.FORMAT, density                             of one format, or of all
+        start, scale_out_step, top, hop, switch_step                     of its links
+        floor                                                            of kernels
+        """
+        one = np.ones(count)
+        names = [field.name for field in fields(self) if field.name not in ("peak", "density", "floor", "topology")]
+        columns = {name: np.repeat(getattr(self, name), count) * factors.get(name, one) for name in names}
+        by_format = {
+            name: np.stack(
+                [getattr(self, name)[:, place] * factors.get(f"{name}.{key}", one) for place, key in enumerate(PEAKS)],
+                axis=1,
+            )
+            for name in ("peak", "density")
+        }
+        by_format["density"] *= factors.get("density", one)[:, None]
+        floor = FLOOR * factors["floor"] if "floor" in factors else None
+        return Machines(**columns, **by_format, floor=floor, topology=self.topology.scaled(factors, count))
 
     def copy_seconds(self, op: HostCopy, rows: Index | slice = slice(None)) -> Array:
         """A copy over the chip's link to its host; nothing where the catalog does not state its rate."""

@@ -139,7 +139,7 @@ class SustainedRates:
         graph, xla, attention_peak = plans.graph, plans.xla, plans.attention.astype(np.int64)
         rows = np.arange(len(machines.peak))
         share = np.stack([rates[product_parameter(key)] for key in PEAKS], axis=1)
-        share *= machines.density ** -rates["power"][:, None]  # clocks fall where flops are dense in power
+        share = share * machines.density ** -rates["power"][:, None]  # clocks fall where flops are dense in power
         peak = machines.peak * np.minimum(share, REACHABLE)
         return cls(
             machines=machines,

@@ -29,7 +29,6 @@ from ridgeline.core.dtype import PEAKS, element_bytes
 from ridgeline.core.errors import RidgelineError
 from ridgeline.core.records import dataclass
 from ridgeline.cost.kernels import (
-    FLOOR,
     ChipRates,
     Units,
     attention_coordinates,
@@ -41,7 +40,7 @@ from ridgeline.cost.kernels import (
     product_coordinates,
     product_roof,
 )
-from ridgeline.cost.machine import Machines
+from ridgeline.cost.machine import FLOOR, Machines
 from ridgeline.cost.op_table import OpTable
 from ridgeline.cost.profile import Measurement, Profile, profile_for
 from ridgeline.hardware.load import CHIPS, chip
@@ -360,11 +359,12 @@ def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
             peak = machines.peak[rows if len(machines.peak) > 1 else 0, PEAKS.index(key)]
             sizes = np.stack([m, n, k, groups])
             roof = product_roof(
-                sizes, traffic, np.broadcast_to(peak, m.shape), at(machines.memory, rows), at(machines.cores, rows)
-            )
+                sizes, traffic, np.broadcast_to(peak, m.shape), at(machines.memory, rows), at(machines.cores, rows),
+                floor_of(machines, rows),
+            )  # fmt: skip
             halvings = np.log2(ALIGNED / alignment)
             where = np.column_stack([product_coordinates(sizes, halvings), PHASE_STATE[phase[mine_first]]])
-            ratio, distances = surface.read(where)
+            ratio, distances = _read_distinct(surface, where) if len(machines.peak) > 1 else surface.read(where)
             least = product_flops(m, n, k, groups) / peak  # no product beats its data sheet
             seconds[indices] = np.maximum(np.exp(ratio) * roof * prices.steady / share, least)[inverse]
             distance[indices] = distances[inverse]
@@ -400,14 +400,27 @@ def _attends(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
             rows = cell[indices]
             wide = np.broadcast_to(at(machines.peak[:, PEAKS.index("bf16")], rows), indices.shape)
             units = (wide, at(machines.exponentials, rows), at(machines.memory, rows))
-            roof = attention_roof(flops[indices], traffic[indices], width[indices], back[indices], units)
-            ratio, distance[indices] = surface.read(
-                attention_coordinates(flops[indices], traffic[indices], width[indices])
-            )
+            work = flops[indices], traffic[indices], width[indices]
+            roof = attention_roof(*work, back[indices], units, floor_of(machines, rows))
+            ratio, distance[indices] = _read_distinct(surface, attention_coordinates(*work))
             seconds[indices] = np.exp(ratio) * roof
         indices = np.flatnonzero((caches > 0) & (traffic > 0) & (owner == place) & (sharing <= MOST_SHARED))
         if prices.decode is not None and len(indices):
             place_of = decode_coordinates(traffic[indices], caches[indices], sharing[indices], width[indices])
-            ratio, distance[indices] = prices.decode.read(place_of)
-            seconds[indices] = np.exp(ratio) * (traffic[indices] / at(machines.memory, cell[indices]) + FLOOR)
+            ratio, distance[indices] = _read_distinct(prices.decode, place_of)
+            rows = cell[indices]
+            read_s = traffic[indices] / at(machines.memory, rows) + floor_of(machines, rows)
+            seconds[indices] = np.exp(ratio) * read_s
     return seconds, distance
+
+
+def _read_distinct(surface: Surface, places: Array) -> tuple[Array, Array]:
+    """A surface read once at every distinct place: machines that differ in rates alone run kernels of one shape."""
+    first, inverse = _distinct(np.ascontiguousarray(places.T), len(places) + 1)
+    ratio, distance = surface.read(places[first])
+    return ratio[inverse], distance[inverse]
+
+
+def floor_of(machines: Machines, rows: Index) -> Array | float:
+    """Seconds of a kernel that does next to nothing, by row."""
+    return FLOOR if machines.floor is None else at(machines.floor, rows)

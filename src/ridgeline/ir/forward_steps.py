@@ -35,6 +35,17 @@ class ForwardSteps:
     def __len__(self) -> int:
         return len(self.prefill_tokens)
 
+    def at(self, rows: NDArray[np.int64]) -> ForwardSteps:
+        """These steps, in this order."""
+        return ForwardSteps(
+            prefill_tokens=self.prefill_tokens[rows],
+            prefill_pairs=self.prefill_pairs[rows],
+            decodes=self.decodes[rows],
+            kv_tokens=self.kv_tokens[rows],
+            prefills=self.prefills[rows],
+            decode_tokens=self.decode_tokens,
+        )
+
     @property
     def tokens(self) -> NDArray[np.float64]:
         """Tokens that go through the linear layers."""

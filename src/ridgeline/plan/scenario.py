@@ -14,6 +14,7 @@ from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.engine import Engine
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.rl_workload import Rl
+from ridgeline.plan.unread import UnreadOptions
 from ridgeline.plan.workload import Decode, Serve, Train, Workload
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Scenario(Generic[W]):
     post-training; `Scenario` is any: `training`, `serving`, `post_training` and `is_training` tell them apart.
 
     engine   the software that `plan.engine` names, as a value: nobody looks it up again
+    unread   options of the files it was read from that nobody understood: they widen its prediction
 
     A scenario may be impossible: `ridgeline.check` says why, as values.
     """
@@ -90,6 +92,7 @@ class Scenario(Generic[W]):
     plan: Plan = Plan()
     assumptions: tuple[str, ...] = ()
     name: str = ""
+    unread: UnreadOptions = ()
 
     def with_engine(self, engine: Engine) -> Scenario[W]:
         """The same under other software."""

@@ -7,6 +7,7 @@ system = "64xh100-sxm"              # or a path to a TOML file, or a table
 [workload]                          # kind = "train" | "prefill" | "decode" | "serve" | "rl", ...
 [plan]                              # tp, pp, dp, ..., everything optional
 [measured]                          # optional: what a run of it took, for `--anchor`; predictions do not read it
+[unread]                            # optional: options of imported files that nobody understood; see `plan.unread`
 
 A setting below a short form turns it into a table first: upon `recompute = "full"`, `plan.recompute.layers=2` makes
 `{ kind = "full", layers = 2 }`. A table of another kind replaces the one that is there, and a trace of requests the
@@ -42,9 +43,10 @@ from ridgeline.plan.rl_plan import MODEL_ROLES
 from ridgeline.plan.rl_workload import Rl, lengths_table
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
+from ridgeline.plan.unread import LOG_WIDTHS, unread_distance, unread_options
 from ridgeline.plan.workload import Serve, Train, Workload
 
-KEYS = ("model", "system", "chip", "workload", "plan", "engine", "name", "notes", "measured")
+KEYS = ("model", "system", "chip", "workload", "plan", "engine", "name", "notes", "measured", "unread")
 ARRIVALS, LENGTHS = "workload.arrivals", ("isl", "osl", "range_ratio", "lengths")
 # a setting below one of these turns its short form into a table: the short form goes under this name
 SHORT = {
@@ -166,6 +168,12 @@ MEASURED = {
         "notes": {"type": "string"},
     },
 }
+UNREAD = {
+    "type": "object",
+    "description": "options of imported files that nobody understood, by the decision they may make",
+    "additionalProperties": False,
+    "properties": {name: {"type": "array", "items": {"type": "string"}} for name in LOG_WIDTHS},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +245,8 @@ def assemble(
         plan_table["engine"] = own_engine
     assumptions = [*size_notes, *_complete(plan_table, system, workload.workload if workload else None)]
     plan = decode_into(Plan, plan_table, "plan", problems)
+    unread, unread_problems = unread_options(data.get("unread", {}))
+    problems += unread_problems
     engine = _engine(data, _named_engine(plan_table), problems)
     if model is None or system is None or workload is None or plan is None:
         load = workload.workload if workload else None
@@ -251,12 +261,12 @@ def assemble(
         plan = replace(plan, engine=engine.id)  # an alias, or what a table starts from, means the same
     built = Scenario(
         model=model, system=system, workload=workload.workload, engine=engine, plan=plan,
-        name=str(data.get("name", "")),
+        name=str(data.get("name", "")), unread=unread,
     )  # fmt: skip
     problems.extend(check(built))
     notes = (
         *_given_parts(data), *assumptions, *system.assumptions, *_placement_notes(built), *_beyond(built),
-        *unsupported_decisions(built),
+        *unsupported_decisions(built), *filter(None, (unread_distance(unread)[1],)),
     )  # fmt: skip
     return replace(built, assumptions=notes), tuple(dict.fromkeys(problems))
 
@@ -287,6 +297,7 @@ def schema() -> JsonObject:
             "workload": of(Workload),
             "plan": of(Plan),
             "measured": MEASURED,
+            "unread": UNREAD,
         },
     }
 

@@ -107,7 +107,13 @@ def _crosses(label: PlacedLabel, lines: Sequence[Box]) -> bool:
     """Whether the line from a label to its point crosses another label or a barrier."""
     if label.leader is None:
         return False
-    return any(piece.overlaps(other) for piece in line_boxes(*label.leader, thick=1.0, every=2.0) for other in lines)
+    pieces = list(line_boxes(*label.leader, thick=1.0, every=2.0))
+    around = Box(
+        left=min(piece.left for piece in pieces), top=min(piece.top for piece in pieces),
+        right=max(piece.right for piece in pieces), bottom=max(piece.bottom for piece in pieces),
+    )  # fmt: skip
+    near = [other for other in lines if around.overlaps(other)]
+    return any(piece.overlaps(other) for piece in pieces for other in near)
 
 
 def _places(point: NamedPoint) -> Iterator[Box]:

@@ -280,10 +280,22 @@ def _axis(quantity: str, most: float) -> ChartAxis:
 
 
 def _frontier(report: PlanReport) -> str:
+    drawing = frontier_chart(report)
+    return f"<h2>Frontier</h2>{chart_figure(drawing, frontier_caption(report))}" if drawing is not None else ""
+
+
+def frontier_caption(report: PlanReport) -> str:
+    """What the picture of the front shows."""
+    first, second = report.found.frontier_axes
+    return f"{len(report.found.frontier)} plans that no other beats in both {first} and {second}."
+
+
+def frontier_chart(report: PlanReport) -> Chart | None:
+    """The plans of the Pareto front and the chosen one; None where there is but one."""
     first, second = report.found.frontier_axes
     points = report.found.frontier
     if len(points) < 2:
-        return ""
+        return None
     form_x, form_y = FORMS[first][1], FORMS[second][1]
     winner = report.winner_amount(first), report.winner_amount(second)
     dots = []
@@ -294,14 +306,12 @@ def _frontier(report: PlanReport) -> str:
     words = f"{report.winner.plan_words} on {system_title(report.scenario.system)}"
     note = f"chosen: {words}: {form_x(winner[0])}, {form_y(winner[1])}"
     dots.append(ChartDot(x=winner[0], y=winner[1], note=note, kind="best", name="chosen"))
-    drawing = Chart(
+    return Chart(
         across=_axis(first, max(dot.x for dot in dots)),
         up=_axis(second, max(dot.y for dot in dots)),
         dots=dots,
         legend=(("best", "chosen plan"), ("dot", "other plans of the front")),
     )
-    caption = f"{len(points)} plans that no other beats in both {first} and {second}."
-    return f"<h2>Frontier</h2>{chart_figure(drawing, caption)}"
 
 
 def _scaling(report: PlanReport) -> str:

@@ -33,6 +33,17 @@ def draw(result: object, console: Console) -> None:
     _call("pages", result, console)
 
 
+def terminal_text(result: object, columns: int = 118) -> str:
+    """The terminal page of a result as plain text."""
+    import io
+
+    from rich.console import Console
+
+    text = io.StringIO()
+    draw(result, Console(file=text, width=columns, color_system=None, highlight=False))
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
 def page(result: object, *about: object) -> str:
     """The HTML page of a result. One without is refused: nothing is written, and the reader learns what to do instead.
 

@@ -1,3 +1,4 @@
+from ridgeline.rl.lengths import longest_tokens as longest_tokens
 from ridgeline.rl.mixture import ReplayCost as ReplayCost
 from ridgeline.rl.parameters import RlParameters as RlParameters
 from ridgeline.rl.parameters import shipped_parameters as shipped_parameters
@@ -5,6 +6,8 @@ from ridgeline.rl.prediction import RlPrediction as RlPrediction
 from ridgeline.rl.step import predict_rl as predict_rl
 from ridgeline.rl.step import rollout_times as rollout_times
 from ridgeline.rl.step import training_pass as training_pass
+from ridgeline.rl.sync_time import CONVERTED as CONVERTED
 from ridgeline.rl.sync_time import weight_sync as weight_sync
+from ridgeline.rl.sync_time import weight_tensors as weight_tensors
 from ridgeline.rl.timeline import rl_timeline as rl_timeline
 from ridgeline.rl.training import RolePass as RolePass

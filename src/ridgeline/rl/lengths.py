@@ -92,6 +92,19 @@ def length_quantiles(lengths: Lengths, shares: Array, growth: float = 1.0) -> Ar
     return np.maximum(np.round(drawn_tokens), 1.0)
 
 
+def longest_tokens(lengths: Lengths) -> int:
+    """Tokens of the longest: where lengths are cut, else the longest that is expected.
+
+    >>> longest_tokens(LognormalTokens(mean=850, sigma=1.0, high=28672)), longest_tokens(ConstantTokens(tokens=512))
+    (28672, 512)
+    """
+    match lengths:
+        case LognormalTokens(mean=mean, sigma=sigma, high=None):
+            return round(mean * math.exp(FAR * sigma))
+        case _:
+            return int(length_quantiles(lengths, np.array([1.0]))[0])
+
+
 def _lognormal(lengths: LognormalTokens, shares: Array, growth: float) -> Array:
     sigma, mean = lengths.sigma, lengths.mean * growth
     high = float(lengths.high or mean * math.exp(FAR * sigma))

@@ -77,18 +77,23 @@ class RolloutTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopStepCost:
-    """A step of an engine inside a training loop: a factor of what serving takes, and so many seconds more."""
+    """A step of an engine inside a training loop: a factor of what serving takes, and so many seconds more.
+
+    more_s, token_s   of every step, and of every token that it samples
+    """
 
     cost: StepCost
     factor: float
     more_s: float
+    token_s: float
 
     def decode_line(self, decodes: int) -> tuple[float, float]:
         fixed, slope = self.cost.decode_line(decodes)
-        return fixed * self.factor + self.more_s, slope * self.factor
+        return fixed * self.factor + self.more_s + self.token_s * decodes, slope * self.factor
 
     def mixed_step_seconds(self, chunks: Sequence[tuple[int, int]], decodes: int, kv_tokens: int) -> float:
-        return self.cost.mixed_step_seconds(chunks, decodes, kv_tokens) * self.factor + self.more_s
+        seconds = self.cost.mixed_step_seconds(chunks, decodes, kv_tokens) * self.factor
+        return seconds + self.more_s + self.token_s * decodes
 
 
 def rollout_engine(
@@ -102,7 +107,12 @@ def rollout_engine(
     return RolloutEngine(
         instance=instance,
         replicas=instance.count,
-        cost=LoopStepCost(cost=instance.cost, factor=parameters.rollout_factor, more_s=parameters.decode_step_s),
+        cost=LoopStepCost(
+            cost=instance.cost,
+            factor=parameters.rollout_factor,
+            more_s=step_seconds(scenario, parameters),
+            token_s=parameters.token_s,
+        ),
         limits=EngineLimits(
             tokens=max(instance.memory.tokens, 1) * ranks,
             seqs=_setting(settings, SEQS_FIELDS) * ranks,
@@ -112,6 +122,12 @@ def rollout_engine(
             frees_waiting=agent is not None and agent.waiting == "free",
         ),
     )
+
+
+def step_seconds(scenario: Scenario[Rl], parameters: RlParameters) -> float:
+    """Software of one step of the engine: of the loop, and of every layer where no graph is replayed."""
+    eager_layers = scenario.model.layers if scenario.plan.rl.rollout.eager else 0
+    return parameters.decode_step_s + eager_layers * parameters.eager_layer_s
 
 
 def _setting(settings: Settings, names: Sequence[str]) -> int:

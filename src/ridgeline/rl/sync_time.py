@@ -1,11 +1,12 @@
 """Turn a model, two pools and a method into the seconds that new weights take to reach the rollout engines.
 
-seconds = max(gather, wire, load) + software x tensors or buckets
+seconds = max(gather, wire, load, convert) + software x tensors or buckets
 
 gather   trainer ranks put the shards of their weights together
 wire     weights travel to the chips that generate: all of them to each, or its own shard alone (direct);
          colocated they are there already
 load     engines copy them into place
+convert  tensors of buckets and files are put into the engine's layout one by one, while others are on their way
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from ridgeline.rl.parameters import RlParameters
 
 SHARDED: frozenset[SyncMethod] = frozenset({"direct"})
 """Methods by which a chip receives its own shard alone."""
+CONVERTED: frozenset[SyncMethod] = frozenset({"bucket", "checkpoint-engine", "file"})
+"""Methods by which tensors are converted beside the wire; where they go one by one their software counts all."""
 STORAGE_BYTES_PER_S = 2e9  # of a node's share of a file system: assumed
 LOAD_PASSES = 3.0  # a copy reads and writes memory, and casts or transposes on the way
 MIXER_TENSORS, NORM_TENSORS, MLP_TENSORS, END_TENSORS = 4, 2, 3, 3
@@ -42,6 +45,7 @@ class WeightSyncTime:
     gather_s: float
     wire_s: float
     load_s: float
+    convert_s: float
     software_s: float
     bytes: float
     pieces: int
@@ -69,7 +73,8 @@ def weight_sync(scenario: Scenario[Rl], parameters: RlParameters) -> WeightSyncT
     """One sync of a scenario's actor into its rollout engines."""
     plan, rl = scenario.plan, scenario.plan.rl
     shares, method = chip_shares(scenario), rl.weight_sync.method
-    size = count(scenario.model).total * rl.rollout.precision.weights.bytes_per_element
+    weights = count(scenario.model).total
+    size = weights * plan.precision.weights.bytes_per_element  # as the trainer has them: engines quantise what arrives
     held_ranks = plan.mesh.tp * plan.mesh.pp * (plan.shard_degree if plan.sharding.shard == "zero3" else 1)
     gather = (
         size * (1 - 1 / held_ranks) / _bytes_per_s(scenario.system, min(held_ranks, shares.train))
@@ -84,11 +89,12 @@ def weight_sync(scenario: Scenario[Rl], parameters: RlParameters) -> WeightSyncT
         wire = size / (STORAGE_BYTES_PER_S * nodes) + size / STORAGE_BYTES_PER_S
     memory = scenario.system.chip.need("hbm.bandwidth").value
     load = LOAD_PASSES * size / (rl.rollout.tp * rl.rollout.pp) / memory
+    convert = weight_tensors(scenario.model) * parameters.convert_s if method in CONVERTED else 0.0
     pieces = _pieces(rl, scenario.model, size)
     software = pieces * (parameters.tensor_s if method == "tensor" else parameters.bucket_s)
     return WeightSyncTime(
-        method=method, seconds=max(gather, wire, load) + software, gather_s=gather, wire_s=wire, load_s=load,
-        software_s=software, bytes=size, pieces=pieces,
+        method=method, seconds=max(gather, wire, load, convert) + software, gather_s=gather, wire_s=wire, load_s=load,
+        convert_s=convert, software_s=software, bytes=size, pieces=pieces,
     )  # fmt: skip
 
 

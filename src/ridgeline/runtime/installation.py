@@ -32,7 +32,8 @@ VERBS_OF_EXTRA: Mapping[str, str] = MappingProxyType({
     "tensorboard": "run --tensorboard",
     "shm": "collective run --backend ridge_shm, run with it",
     "kernels": "profile aiconfigurator:CHIP",
-    "perfetto": "timeline --open",
+    "perfetto": "timeline --open, timelines of open",
+    "web": "open",
 })  # fmt: skip
 COMPILERS = ("c++", "g++", "clang++")  # what torch builds extensions with
 LAUNCHERS = ("torchrun", "srun", "sbatch", "ray", "mpirun")

@@ -1,6 +1,8 @@
 from ridgeline.sim.closed_form.stage_times import SectionTimes as SectionTimes
 from ridgeline.sim.closed_form.step import EndOfStep as EndOfStep
 from ridgeline.sim.closed_form.step import StepTimes as StepTimes
+from ridgeline.sim.machine_rows import MachineRows as MachineRows
+from ridgeline.sim.machine_rows import RowTimes as RowTimes
 from ridgeline.sim.memory.peak import ModelState as ModelState
 from ridgeline.sim.plan_model import LayoutModel as LayoutModel
 from ridgeline.sim.plan_model import Placement as Placement

@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ridgeline.comm.closed_form import Links
-from ridgeline.core.arrays import Array, Index, Mask
+from ridgeline.core.arrays import Array, Index, Mask, at
 from ridgeline.core.dtype import PEAKS
 from ridgeline.core.records import dataclass
 from ridgeline.cost import (
@@ -126,14 +126,16 @@ def price_forward(
     return forward_seconds(scenario, work, serving or shipped_serving())
 
 
-def forward_work(scenario: Scenario, steps: ForwardSteps, calibration: Calibration) -> ForwardWorkload:
-    """The nominal work of engine steps."""
+def forward_work(
+    scenario: Scenario, steps: ForwardSteps, calibration: Calibration, rates: SustainedRates | None = None
+) -> ForwardWorkload:
+    """The nominal work of engine steps; `rates` of other chips than the scenario's, one for each step."""
     drafted = scenario.plan.speculation
     if drafted is not None:
         steps = replace(steps, decode_tokens=1.0 + drafted.draft_tokens)
     graph_batch = 0 if scenario.plan.switches.graph == "none" else limits_of(scenario).graph_batch
     program = lower_forward(scenario, steps, graph_batch)
-    rates = _rates(scenario, calibration)
+    rates = rates or forward_rates(scenario, Machines.of([scenario.system]), calibration)
     classes = _classes(scenario, program, rates, calibration)
     stages = np.array(program.stages, dtype=np.float64)
     return ForwardWorkload(
@@ -145,11 +147,12 @@ def forward_work(scenario: Scenario, steps: ForwardSteps, calibration: Calibrati
     )
 
 
-def _rates(scenario: Scenario, calibration: Calibration) -> SustainedRates:
-    machines, parameters = Machines.of([scenario.system]), ParameterColumns.of(calibration, [scenario])
+def forward_rates(scenario: Scenario, machines: Machines, calibration: Calibration) -> SustainedRates:
+    """What machines sustain under a scenario's engine when it serves, by row."""
+    parameters = ParameterColumns.of(calibration, [scenario])
     attention = np.array([float(PEAKS.index(attention_format(scenario.plan.precision).peak))])
     rates = SustainedRates.bare(machines, parameters, attention)
-    return replace(rates, links=replace(rates.links, skew=np.zeros(1)))
+    return replace(rates, links=replace(rates.links, skew=np.zeros(len(machines.scale_up))))
 
 
 def _classes(
@@ -167,6 +170,8 @@ def _classes(
     by_vector = np.repeat(_on_vector_units(program.sections), many)
     experts = np.repeat(_of_experts(program.sections), many)
     none = np.zeros(0)
+    exponentials = at(rates.machines.exponentials, table.slot_cell[table.attend_slot])
+    links = rates.links.at(table.slot_cell[table.collective_slot])
     made = (
         _sum(table, table.matmul_slot, np.where(bound & ~experts, matmul_s, 0.0)),
         _sum(table, table.matmul_slot, np.where(bound | experts, 0.0, matmul_s)),
@@ -177,9 +182,9 @@ def _classes(
         _sum(table, table.matmul_slot, table.matmuls[7])
         + _sum(table, table.attend_slot, table.attends[5])
         + _sum(table, table.stream_slot, table.streams[1]),
-        _sum(table, table.collective_slot, _collectives(table, prices.collective_s, rates.links)),
+        _sum(table, table.collective_slot, _collectives(table, prices.collective_s, links)),
         _sum(table, table.collective_slot, np.log2(table.collectives[2]) if table.collectives.size else none),
-        _sum(table, table.attend_slot, np.where(by_vector, table.attends[0] / 2 / rates.machines.exponentials, 0.0)),
+        _sum(table, table.attend_slot, np.where(by_vector, table.attends[0] / 2 / exponentials, 0.0)),
         _sum(table, table.matmul_slot, np.where(experts & bound, matmul_s, 0.0)),
     )
     return np.stack([one.reshape(len(program.sections), many) for one in made])
@@ -299,9 +304,11 @@ def is_weight_only(scenario: Scenario) -> bool:
     return precision.weights.bits < precision.compute.bits
 
 
-def forward_seconds(scenario: Scenario, load: ForwardWorkload, serving: ServingCalibration) -> ForwardSeconds:
-    """Seconds of steps from their nominal work and the serving parameters."""
-    values, stages = serving_values(scenario, serving), load.work.shape[1]
+def forward_seconds(
+    scenario: Scenario, load: ForwardWorkload, serving: ServingCalibration, values: Mapping[str, Num] | None = None
+) -> ForwardSeconds:
+    """Seconds of steps from their nominal work and the serving parameters; `values` by step take their place."""
+    values, stages = values or serving_values(scenario, serving), load.work.shape[1]
     by_stage = class_seconds(load.work, load.graphed, values)
     draft = sum(class_seconds(load.draft, np.ones_like(load.graphed), values).values())
     parts = {name: by_stage[name].sum(0) for name in PARTS if name in by_stage}

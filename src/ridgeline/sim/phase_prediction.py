@@ -44,7 +44,7 @@ from ridgeline.sim.prediction import (
     unless_impossible,
     unmeasured_host,
 )
-from ridgeline.sim.prediction_interval import Distance, Interval, widen_interval
+from ridgeline.sim.prediction_interval import Distance, Interval, widen_for_unread, widen_interval
 from ridgeline.sim.unpriced_fields import unused_networks
 
 CURVE = 14  # batches of the curve
@@ -218,6 +218,7 @@ def _predict_phase(scenario: Scenario, calibration: Calibration, serving: Servin
     low, high, rows = serving_spread(scenario.engine, asked)
     basis = f"{rows} measured {'decodes' if asked == 'step' else 'prefills'} and serving runs of other configurations"
     span = Interval(low=total * low, high=total * high, coverage=COVERAGE, runs=rows, basis=basis)
+    span = widen_interval(span, total, Distance(*what_if_distance(scenario.system.chip)))
     return PhasePrediction(
         scenario=scenario,
         step_time_s=total,
@@ -226,7 +227,7 @@ def _predict_phase(scenario: Scenario, calibration: Calibration, serving: Servin
         breakdown=_breakdown(priced, times, total),
         memory=memory,
         cached_tokens=cached,
-        interval=widen_interval(span, total, Distance(*what_if_distance(scenario.system.chip))),
+        interval=widen_for_unread(span, total, scenario.unread),
         bill=step_bill(scenario, total),
         evidence=step_evidence(scenario, fitted=serving.knows(scenario.engine)),
         curve=_curve(scenario, memory, calibration, serving) if isinstance(work, Decode) else (),

@@ -46,7 +46,13 @@ from ridgeline.sim.prediction import (
     step_evidence,
     unmeasured_host,
 )
-from ridgeline.sim.prediction_interval import Distance, narrow_interval, shipped_interval, widen_interval
+from ridgeline.sim.prediction_interval import (
+    Distance,
+    narrow_interval,
+    shipped_interval,
+    widen_for_unread,
+    widen_interval,
+)
 from ridgeline.sim.step_batch import anchor_effect
 from ridgeline.sim.unpriced_fields import slow_paths, unpriced_fields
 
@@ -166,6 +172,7 @@ def _predict_step(scenario: Scenario[Train], calibration: Calibration, causal: b
     precision, seq = scenario.plan.precision.compute.id, scenario.workload.seq
     span = shipped_interval(step_s, chip.fitted_id, engine.fitted_id, chip.family, precision, seq)
     span = widen_interval(span, step_s, Distance(*what_if_distance(chip)))
+    span = widen_for_unread(span, step_s, scenario.unread)
     anchor = anchor_effect(scenario, calibration, step_s)
     kernels = _kernels(scenario, priced, calibration)
     notes = (

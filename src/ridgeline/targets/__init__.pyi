@@ -12,3 +12,4 @@ from ridgeline.targets.registry import TRAIN as TRAIN
 from ridgeline.targets.target import Export as Export
 from ridgeline.targets.target import Imported as Imported
 from ridgeline.targets.target import Lost as Lost
+from ridgeline.targets.target import Unread as Unread

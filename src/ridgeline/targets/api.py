@@ -18,13 +18,16 @@ from ridgeline.core.files import read_text
 from ridgeline.core.waits import ProgressCallback, ignore_progress
 from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.unread import unread_table
+from ridgeline.targets.imports.foreign_programs import refuse_foreign
 from ridgeline.targets.imports.run_files import BIGGEST_TEXT, Checkout, RunFiles, top_of
 from ridgeline.targets.imports.shell_arguments import call_of, lacking, missing_arguments, shown_call, with_call
+from ridgeline.targets.imports.unread_effects import judge_unread
 from ridgeline.targets.launchers.launch import FILES, job_request, system_in, with_launcher
 from ridgeline.targets.ledger import annotate_files
 from ridgeline.targets.registry import TARGETS, detect
 from ridgeline.targets.reread import reread, with_batch
-from ridgeline.targets.target import DECODER, Export, Imported
+from ridgeline.targets.target import DECODER, ROLLOUT, Export, Imported
 from ridgeline.targets.vendors import refuse_other_chips
 
 SUFFIXES = (".sh", ".sbatch", ".slurm", ".toml", ".json", ".yaml", ".yml", ".py")
@@ -94,12 +97,20 @@ def import_run(
     if seq is not None:
         workload = {**imported_run.settings["workload"], "seq": seq}
         imported_run = replace(imported_run, settings={**imported_run.settings, "workload": workload})
+    imported_run = _with_unread(judge_unread(imported_run))
     name = system or system_in(files)
     return imported_run if name is None or "system" in imported_run.settings else on_system(imported_run, name)
 
 
+def _with_unread(found: Imported) -> Imported:
+    """The run whose scenario names the options that may change the step, so that its prediction carries the doubt."""
+    doubts = unread_table((part.decision, f"{part.option} {part.value}".strip()) for part in found.doubtful)
+    return replace(found, settings={**found.settings, "unread": doubts}) if doubts else found
+
+
 def _read(files: RunFiles, target: str | None) -> Imported:
     """What the files say; a script that means nothing without its words, as documentation beside it calls it."""
+    refuse_foreign(files)
     try:
         return (TARGETS[target] if target else detect(files)).read(files)
     except InputError as problem:
@@ -129,7 +140,7 @@ def _name_files(problem: Problem, files: RunFiles) -> Problem:
 
 def _other_work(problem: InputError) -> bool:
     """Whether a file was refused for what it does, whatever it is called with."""
-    return any(one.expected == DECODER for one in problem.problems)
+    return any(one.expected in (DECODER, ROLLOUT) for one in problem.problems)
 
 
 def on_system(found: Imported, name: str) -> Imported:

@@ -20,7 +20,7 @@ from ridgeline.targets.ledger import Lose, Say
 from ridgeline.targets.tables import tables, words
 from ridgeline.targets.target import Imported
 
-Kind = Literal["degree", "count", "size", "switch", "flag", "word"]
+Kind = Literal["degree", "count", "size", "number", "text", "switch", "flag", "word"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,8 @@ class OptionRow:
     option   its name in the target's files
     path     the decision
     kind     degree: a whole number, 1 where a file is silent; count: at least 1, size: or 0, else `default`;
-             switch: true or false; flag: a switch that is written only where it is on; word: one of `words`
+             number, text: as it stands, else `default`; switch: true or false; flag: a switch that is written only
+             where it is on; word: one of `words`
     words    the decision's value -> the option's word
     also     further words that are read -> the decision's value
     older    further names that are read
@@ -57,10 +58,17 @@ class OptionRow:
             case "size":
                 count_read = reader.size(*names)
                 return self.default if count_read is None else count_read
+            case "number":
+                return reader.number(*names, default=self.default)
+            case "text":
+                text_read = reader.take(*names)
+                return text_read if isinstance(text_read, str) and text_read else self.default
             case "switch" | "flag":
                 return reader.switch(*names, default=bool(self.default))
             case "word":
-                own_words = {word: value for value, word in self.words.items() if word not in self.also}
+                own_words: JsonObject = {}
+                for value, word in self.words.items():  # of two values with one word the first is meant
+                    own_words.setdefault(str(word), value)
                 means = own_words | dict(self.also)
                 return reader.word(*names, among=means, default=self.default)
 

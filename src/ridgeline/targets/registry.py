@@ -30,10 +30,12 @@ TRAIN = (
     "torchtitan",
     "deepspeed",
 )
+# software that runs a whole step of post-training; verl does that too
+POST_TRAIN = ("openrlhf", "slime", "nemo-rl", "areal", "mindspeed-rl", "trl")
 SERVE = ("dynamo", "tensorrt-llm", "sglang", "vllm")
-IDS = (*SERVE, *TRAIN)
+IDS = (*SERVE, *TRAIN, *POST_TRAIN)
 # dialects that are read and not written, tried before the software they are dialects of, and who writes for it instead
-READ_ONLY = {"megatron-deepspeed": "deepspeed", "nemo": "megatron-bridge"}
+READ_ONLY = {"megatron-deepspeed": "deepspeed", "nemo": "megatron-bridge", "verl-update": "verl"}
 # who starts a run on its nodes -> the file it reads and who writes it, below `launchers`
 LAUNCHERS = {
     "torchrun": ("", ""),
@@ -47,7 +49,7 @@ LAUNCHERS = {
 }
 # those whose own keys tell them first: a trainer's file may hold options that a server has too
 FIRST = ("axolotl", "llamafactory", "primus", "nxd-training")
-READABLE = tuple(dict.fromkeys((*FIRST, *SERVE, *READ_ONLY, *TRAIN)))
+READABLE = tuple(dict.fromkeys((*POST_TRAIN, *FIRST, *SERVE, *READ_ONLY, *TRAIN)))
 
 
 @cache

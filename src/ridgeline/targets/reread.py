@@ -12,18 +12,21 @@ from ridgeline.core.units import format_count
 from ridgeline.hardware.system import System
 from ridgeline.models.params import count
 from ridgeline.models.spec import ModelSpec
-from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario import Scenario, is_post_training
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.plan.serving_plan import KNOBS
-from ridgeline.plan.workload import Train
+from ridgeline.plan.workload import Serve, Train
+from ridgeline.rl import RlPrediction
 from ridgeline.targets.decisions import decisions_of, serving_decisions_of
+from ridgeline.targets.post_training.decisions import rl_decisions_of
+from ridgeline.targets.post_training.meaning import written_scenario
 from ridgeline.targets.registry import TARGETS
 from ridgeline.targets.target import Export, ExportCheck, ExportDifference, Figures, Imported, Lost
 
 if TYPE_CHECKING:
     from ridgeline.sim.prediction import Prediction
 
-SLOWER = 0.05  # of a step: more than this and the files are refused
+SLOWER = 0.05  # of a step: more than this, or as much less, and the files are refused
 ALIKE = 0.01  # of a model's weights: more than this and it is another model
 DEPLOYED = "plan.serving."
 SAME = 0.001  # of a step and of memory: less than this is the same prediction
@@ -64,7 +67,7 @@ def reread(made: Export, scenario: Scenario) -> ExportCheck:
     causes = tuple(lost for lost in _planned_elsewhere(made) if lost.path in paths)
     if another_model := _another_model(scenario.model, meant.model):
         return ExportCheck(verdict="unreadable", why=another_model, differs=differs, causes=causes)
-    if not isinstance(scenario.workload, Train):
+    if isinstance(scenario.workload, Serve):
         return ExportCheck(verdict="not-predicted", differs=differs, causes=causes)
     return _judge_predictions(scenario, meant, ExportCheck(verdict="same", differs=differs, causes=causes))
 
@@ -85,6 +88,8 @@ def _planned_elsewhere(made: Export) -> tuple[Lost, ...]:
 
 def meaning(made: Export, found: Imported, scenario: Scenario) -> Scenario:
     """The scenario that files mean on the plan's machine; an `InputError` where they mean none that can run."""
+    if is_post_training(scenario):
+        return written_scenario(found, scenario)
     settings = with_batch(found, scenario.system).settings
     workload = dict(settings.get("workload", {}))
     script = {lost.path for lost in made.lost if lost.yours}
@@ -121,10 +126,16 @@ def _as_scripted(built: Scenario, scenario: Scenario, script: set[str]) -> Scena
     return built
 
 
+def decisions_by_kind(scenario: Scenario) -> JsonMapping:
+    """Every decision of a training run, a deployment or a step of post-training, by path."""
+    if is_post_training(scenario):
+        return rl_decisions_of(scenario)
+    return decisions_of(scenario) if isinstance(scenario.workload, Train) else serving_decisions_of(scenario)
+
+
 def _differences(scenario: Scenario, meant: Scenario) -> Iterator[ExportDifference]:
     """Decisions that came back otherwise; parts that a model has nowhere else are absent there."""
-    of = decisions_of if isinstance(scenario.workload, Train) else serving_decisions_of
-    before, after = of(scenario), of(meant)
+    before, after = decisions_by_kind(scenario), decisions_by_kind(meant)
     for path in dict.fromkeys((*before, *after)):
         planned_value, written = before.get(path), after.get(path)
         if planned_value != written and not _is_same(path, before, after):
@@ -140,10 +151,12 @@ def _is_same(path: str, before: JsonMapping, after: JsonMapping) -> bool:
 
 
 def _judge_predictions(scenario: Scenario, meant: Scenario, check: ExportCheck) -> ExportCheck:
-    from ridgeline.sim.predict_step import predict  # heavy
+    from ridgeline.rl import predict_rl  # heavy
+    from ridgeline.sim.predict_step import predict
     from ridgeline.sim.prediction import Impossible
 
-    planned_value, written = predict(scenario), predict(meant)
+    predicts = predict_rl if is_post_training(scenario) else predict
+    planned_value, written = predicts(scenario), predicts(meant)
     if isinstance(planned_value, Impossible):
         return replace(check, verdict="not-predicted", why=_one_line(InputError(planned_value.reasons)))
     before = _figures(planned_value)
@@ -156,13 +169,20 @@ def _judge_predictions(scenario: Scenario, meant: Scenario, check: ExportCheck) 
         return replace(check, verdict="misfit")
     if change > SLOWER:
         return replace(check, verdict="slower")
+    other_run = any(difference.path != "plan.engine" for difference in check.differs)
+    if change < -SLOWER and other_run:  # they leave out work that the plan counts, or split it in another way
+        return replace(check, verdict="faster")
     grown = abs(after.peak_memory_bytes / before.peak_memory_bytes - 1) if before.peak_memory_bytes else 0.0
     return replace(check, verdict="same" if abs(change) <= SAME and grown <= SAME else "differs")
 
 
-def _figures(found: Prediction) -> Figures:
-    memory, seconds = found.memory, found.step_time_s
-    sizes = (memory.peak_bytes, memory.capacity_bytes)
+def _figures(found: Prediction | RlPrediction) -> Figures:
+    seconds = found.step_time_s
+    if isinstance(found, RlPrediction):
+        tightest = found.memory.tightest
+        sizes = (tightest.total_bytes, tightest.capacity_bytes)
+    else:
+        sizes = (found.memory.peak_bytes, found.memory.capacity_bytes)
     return Figures(step_time_s=seconds, peak_memory_bytes=sizes[0], capacity_bytes=sizes[1], fits=found.fits)
 
 

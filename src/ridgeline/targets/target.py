@@ -22,9 +22,11 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.options import options
 
 NOTHING: JsonMapping = MappingProxyType({})
-DIALECTS = ("megatron-deepspeed", "nemo")  # read and not written: no options of their own are recorded
+DIALECTS = ("megatron-deepspeed", "nemo", "verl-update")  # read and not written: no options of their own are recorded
 DECODER = "training of a decoder"  # what the files of a run that is read have to do
+ROLLOUT = "a step of post-training with a rollout: GRPO, PPO and their kin"  # or those of post-training
 Files = Mapping[str, str]  # relative file name -> text
+Effect = Literal["none", "may change", "changes"]  # of an option that was not read, on the step
 
 
 def refusal(given: str, expected: str, *, path: str = "", todo: str = "", where: str = "") -> InputError:
@@ -67,15 +69,24 @@ class Lost:
 class Unread:
     """Something a target's files say that a scenario has no place for, or that was not understood.
 
-    matters   it changes what a step costs, or may: the step that is predicted is not quite the one the files mean
+    matters   the reader knows that it changes what a step costs
+    effect    none, may change, or changes the step: `imports.unread_effects` says which
+    decision  what it decides, by the words of its name: mesh, batch, length, ...; `other` where none speaks of it
     """
 
     option: str
     value: str
     why: str
     matters: bool = False
+    effect: Effect = "none"
+    decision: str = ""
 
-    JSON = "option value why changes_step=matters"
+    JSON = "option value why effect decision changes_step"
+
+    @property
+    def changes_step(self) -> bool:
+        """Whether it changes the step, or may."""
+        return self.matters or self.effect != "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +130,7 @@ class ExportCheck:
     causes            the lost decisions among these
     """
 
-    verdict: Literal["same", "differs", "slower", "misfit", "unreadable", "not-predicted"]
+    verdict: Literal["same", "differs", "slower", "faster", "misfit", "unreadable", "not-predicted"]
     planned: Figures | None = None
     written: Figures | None = None
     why: str = ""
@@ -130,8 +141,8 @@ class ExportCheck:
 
     @property
     def refuses(self) -> bool:
-        """Whether the files would not run as planned: they no longer fit, are slower, or mean no run at all."""
-        return self.verdict in ("slower", "misfit", "unreadable")
+        """Whether the files would not run as planned: they no longer fit, are slower or faster, or mean no run."""
+        return self.verdict in ("slower", "faster", "misfit", "unreadable")
 
     @property
     def change(self) -> float | None:
@@ -179,6 +190,11 @@ class Imported:
     chips: int | None = None
 
     JSON = "target scenario unread assumptions chips"
+
+    @property
+    def doubtful(self) -> tuple[Unread, ...]:
+        """The options that were not read and change the step, or may."""
+        return tuple(part for part in self.unread if part.changes_step)
 
     @property
     def scenario(self) -> JsonObject:

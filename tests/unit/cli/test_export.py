@@ -68,11 +68,18 @@ def test_an_import_without_a_machine_asks_for_one(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match="--on"):
         run("import", str(script))
-    sheet = json.loads(run("import", str(script), "--on", "8xh100-sxm", "--json"))
+    words = ["import", str(script), "--on", "8xh100-sxm", "--json"]
+    sheet = json.loads(run(*words, "--accept-unread"))
     assert sheet["scenario"]["system"] == "8xh100-sxm"
     why = {part["option"]: part["why"] for part in sheet["unread"]}
     assert "decides nothing" in why["lr"]
     assert "not among" in why["not-an-option"]
+    doubtful = CliRunner().invoke(command_line(), [*words, "-o", str(tmp_path / "run.toml")], catch_exceptions=False)
+    assert doubtful.exit_code == 1
+    assert json.loads(doubtful.stdout)["scenario"]["unread"] == {"other": ["not-an-option 3"]}
+    assert not (tmp_path / "run.toml").exists()
+    run(*words, "-o", str(tmp_path / "run.toml"), "--accept-unread")
+    assert "not-an-option" in json.loads(run("predict", str(tmp_path / "run.toml"), "--json"))["interval"]["basis"]
 
 
 def test_files_of_nobody_are_refused(tmp_path: Path) -> None:
@@ -125,6 +132,14 @@ def test_slower_files_are_refused_and_the_account_stands_in_the_files(tmp_path: 
     assert done.exit_code == 1
     assert "slower" in done.stderr
     assert "because plan.shard = zero1" in done.stderr
+    planned = tmp_path / "moe.toml"
+    planned.write_text(
+        'model = "qwen3-30b-a3b"\nsystem = "64xh100-sxm"\n[workload]\nseq = 4096\nglobal_batch = 512\n'
+        '[plan]\ntp = 2\npp = 2\nrecompute = "full"\nshard = "none"\n'
+    )  # a trainer has neither tensor nor pipeline ranks: another run, however welcome its speed
+    done = CliRunner().invoke(command_line(), ["export", str(planned), "--to", "accelerate", "-o", str(tmp_path / "a")])
+    assert (done.exit_code, (tmp_path / "a").exists()) == (1, False)
+    assert "faster" in done.stderr
     run("export", EXAMPLE, "--to", "megatron", "-o", str(tmp_path))
     head = (tmp_path / "launch.sh").read_text().split("set -euo")[0]
     assert "(the same)" in head

@@ -57,7 +57,8 @@ def test_array_tables_and_inline_tables(tmp_path: Path) -> None:
         ("s.json", '{"a": NaN}', "not a number"),
         ("s.json", "[1, 2]", "table of keys"),
         ("s.json", "[" * 100_000, "nest"),
-        ("s.yaml", "a: &x 1\nb: *x\n", "alias"),
+        ("s.yaml", "a: &x [*x]\n", "nested"),
+        ("s.yaml", "a: &x {b: *x}\nc: {<<: *x}\n", "nested"),
         ("s.yaml", "a: !!python/object:os.system 1\n", "tag"),
         ("s.yaml", "a: [1\n", "s.yaml:"),
         ("s.txt", "a = 1", ".toml"),
@@ -74,6 +75,23 @@ def test_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=message.replace(".", r"\.")):
         read_table(tmp_path / name)
+
+
+def test_yaml_aliases_are_written_out(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("a: &x {b: [1]}\nc: *x\nd: {<<: *x, e: 2}\n")
+    data = read_table(tmp_path / "s.yaml").data
+    assert data == {"a": {"b": [1]}, "c": {"b": [1]}, "d": {"b": [1], "e": 2}}
+    data["a"]["b"].append(2)
+    assert data["c"] == {"b": [1]}
+
+
+@pytest.mark.parametrize("merge", ["[{}]", "{{<<: [{}]}}"])
+def test_yaml_alias_chain(tmp_path: Path, merge: str) -> None:
+    first = "a0: &a0 [1]" if merge.startswith("[") else "a0: &a0 {x: 1}"
+    lines = [first, *(f"a{n}: &a{n} {merge.format(f'*a{n - 1}')}" for n in range(1, 5000))]
+    (tmp_path / "s.yaml").write_text("\n".join(lines))
+    with pytest.raises(InputError, match=r"alias|nested"):
+        read_table(tmp_path / "s.yaml")
 
 
 def test_yaml_alias_bomb(tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ def test_conditions_are_followed_and_unknown_ones_are_noted() -> None:
     either = "X=0\nif [ $A = 1 ] || [[ $B == 2 ]] && [ -n $C ]; then X=1; fi\nrun $X"
     for values, taken in (("A=1 B=0 C=1", "1"), ("A=0 B=2 C=1", "1"), ("A=0 B=0 C=1", "0"), ("A=1 B=2 C=", "0")):
         assert commands("\n".join(values.split()) + "\n" + either.replace("-n $C", '-n "$C"')) == [["run", taken]]
-    unknown = read_script("X=1\nif grep -q a b; then X=2; fi\nrun $X")
-    assert unknown.commands == [["run", "1"]]
+    unknown = read_script("X=1\nif grep -q a b; then X=2; fi\nrun --x $X")
+    assert unknown.commands == [["run", "--x", "$X()"]]  # nobody knows which
     assert unknown.notes
 
 
@@ -193,3 +193,16 @@ def test_quotes_of_a_substitution_inside_quotes_are_its_own() -> None:
     words = read_script(text).commands[-1]
     assert words[-3:] == ["--mup", "--tp", "2"]
     assert words[:3] == ["run", "--lr", "3e-4"]
+
+
+def test_what_hangs_on_an_absent_file_is_left_open_and_said() -> None:
+    text = "TP=2\nif [ -f /etc/cluster.conf ]; then TP=8; fi\nrun --tp $TP\n"
+    script = read_script(text)
+    assert script.commands == [["run", "--tp", "$TP()"]]
+    assert script.notes == ["whether /etc/cluster.conf is there: taken as absent"]
+    named = read_script(text, Checkout(environment={"TP": "4"}))
+    assert named.commands == [["run", "--tp", "4"]]
+    written = read_script("cat > my.conf <<EOF\na\nEOF\nTP=2\nif [ -f my.conf ]; then TP=8; fi\nrun --tp $TP\n")
+    assert written.commands[-1] == ["run", "--tp", "8"]
+    untouched = read_script("TP=2\n[ -d out ] || mkdir out\nrun --tp $TP\n")
+    assert untouched.commands[-1] == ["run", "--tp", "2"]

@@ -3,7 +3,8 @@
 Columns of `rl.csv`: chips in all (`n`) and by pool, prompts x samples, lengths, parallelism as the framework writes it,
 placement, precision. What they leave blank is a habit of the framework, read from the configurations that it publishes
 for these runs, and noted as an assumption. Nobody prints lengths of answers for verl and MindSpeed-RL: where a model
-has a fitted length it is taken, otherwise one that grows with the longest answer.
+has a fitted length it is taken, otherwise what is usual for models of its class: those that answer at once, those that
+reason first, and agents by their turns.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from types import MappingProxyType
 from ridgeline.calibrate.truth.rows import TRUTH, Row, Skipped
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError
+from ridgeline.core.units import DECIMAL
+from ridgeline.hardware.load import system
 from ridgeline.models.load import MODELS
+from ridgeline.models.params import count
 from ridgeline.plan.rl_workload import Rl
 from ridgeline.plan.scenario import Scenario, post_training
 from ridgeline.plan.scenario_file import scenario as scenario_of
@@ -42,12 +46,24 @@ PHASE_COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 HABITS: JsonMapping = MappingProxyType(tomllib.loads((TRUTH / "rl_habits.toml").read_text(encoding="utf-8")))
 FITTED_FILE = TRUTH / "rl_fitted.toml"
 DEFAULT_LONGEST = 8192  # tokens of an answer where nothing is stated
-USUAL_PROMPT = 256
+USUAL_PROMPT = 192  # of a problem and what asks for its answer: assumed
+FITTED_SPREAD = (
+    0.3  # standard deviation of the logarithm of a fitted mean answer: assumed, as answers drift in training
+)
+REASONS = re.compile(r"think|reason|qwq|gpt-oss|(^|\W)r1(\W|$)|qwen-?3|nemotron-?3|glm-?(4\.[5-9]|5)|minimax", re.I)
+AT_ONCE = re.compile(r"base|instruct|math|coder|(^|\W)pt(\W|$)", re.I)
+"""Words of models that reason before they answer, and of those that do not whatever their name has beside."""
+STATE_BYTES, RANK_MEMORY = 18, 64 * DECIMAL["G"]  # of a parameter in training; of a rank of Ascend
+WEIGHT_SHARE = 0.4  # of a chip's memory that a rollout engine's weights may take before it has more tensor ranks
+TUNED = re.compile(r"-(instruct|base|chat|math|sft|it|pt|hf)(?=-|$)", re.I)  # of a name: the dimensions are the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RlRow:
-    """A row as a scenario, and what was measured of it."""
+    """A row as a scenario, and what was measured of it.
+
+    length_spread   standard deviation of the logarithm of its mean answer: 0 where the row states it
+    """
 
     row: Row
     scenario: Scenario[Rl]
@@ -55,7 +71,7 @@ class RlRow:
     measured: float
     phases: Mapping[str, float]
     family: str
-    fitted_length: bool
+    length_spread: float
 
 
 def rl_row(
@@ -83,8 +99,15 @@ def rl_row(
         measured=_number(row[metric]) or 1.0,
         phases=MappingProxyType(phases if row["x_measure"] == "step" else {}),
         family=row["x_family"],
-        fitted_length=length_key(row) in fitted and not _number(row["response_len_mean"]),
+        length_spread=_length_spread(row, used, fitted),
     )
+
+
+def _length_spread(row: Row, parameters: RlParameters, fitted: Mapping[str, float]) -> float:
+    """How little is known of a row's mean answer."""
+    if _number(row["response_len_mean"]) or row["x_measure"] == "weight sync":
+        return 0.0
+    return FITTED_SPREAD if length_key(row) in fitted else parameters.answer_spread
 
 
 def _is_phase(row: Row, column: str) -> bool:
@@ -99,15 +122,60 @@ def _unusable(row: Row) -> str:
         return f"x_measure {measure!r}: step, weight sync and throughput are predicted"
     if _number(row[METRICS[measure]]) is None:
         return f"nothing measured in {METRICS[measure]}"
-    if not row["x_chip"]:
+    if not _chip(row):
         return "the source does not say which chip"
-    if not row["x_model"] or MODELS.resolve(row["x_model"]) is None:
+    if not _model(row):
         return "no catalog id of the model"
     if _chips(row) is None:
         return "the number of chips is not stated"
     if measure != "weight sync" and _batch(row) is None:
         return "prompts and samples of a step are not stated"
     return ""
+
+
+def _model(row: Row) -> str:
+    """The catalog id of a row's model, from its column or its name; empty where the catalog has none.
+
+    >>> from ridgeline.calibrate.truth.rows import Row
+    >>> [_model(Row(id="a", table="", cells={"model": name, "x_model": ""})) for name in ("Qwen2.5-0.5B-Instruct", "X")]
+    ['qwen2.5-0.5b', '']
+    """
+    habit = HABITS.get(row["x_family"], HABITS["other"])
+    names = (row["x_model"], TUNED.sub("", row["model"]).strip(), str(habit.get("names", {}).get(row["model"], "")))
+    return next((catalog_id for name in names if name and (catalog_id := MODELS.resolve(name.lower()))), "")
+
+
+def _chip(row: Row) -> str:
+    """The catalog id of a row's chip; that of the framework's paper where the row has none."""
+    return row["x_chip"] or str(HABITS.get(row["x_family"], {}).get("chip", ""))
+
+
+def reasons(row: Row) -> bool:
+    """Whether a row's model reasons before it answers, by its name.
+
+    >>> from ridgeline.calibrate.truth.rows import Row
+    >>> [reasons(Row(id="a", table="", cells={"model": name})) for name in ("Qwen3-30B-A3B", "Qwen3-8B-Base", "Llama")]
+    [True, False, False]
+    """
+    return bool(REASONS.search(row["model"])) and not AT_ONCE.search(row["model"])
+
+
+def turns_of(row: Row) -> float:
+    """Mean turns of a row's samples: half of the most that it allows."""
+    match = re.search(r"<=? ?(\d+) turns", row["algorithm"])
+    return (1 + int(match[1])) / 2 if match else 1.0
+
+
+def longest_answer(row: Row) -> float:
+    """Tokens that an answer may have."""
+    habit = HABITS.get(row["x_family"], {})
+    return _number(row["response_len_max"]) or float(habit.get("longest", DEFAULT_LONGEST))
+
+
+def usual_answer(row: Row, parameters: RlParameters) -> float:
+    """Mean answer of a row in tokens where nobody prints it."""
+    longest = longest_answer(row)
+    return parameters.usual_answer(longest, reasons=reasons(row), turns=turns_of(row))
 
 
 def _number(text: str) -> float | None:
@@ -120,7 +188,22 @@ def _number(text: str) -> float | None:
 
 def _chips(row: Row) -> int | None:
     value = _number(row["n"]) or _number(row["x_ranks"])
+    if value is None and HABITS.get(row["x_family"], {}).get("fewest_ranks") and _model(row):
+        value = _fewest_ranks(row)
     return int(value) if value else None
+
+
+def _fewest_ranks(row: Row) -> int:
+    """Ranks that hold a trainer's states: sixteen, doubled until they fit. A rate of one rank hardly depends on it.
+
+    16 x 2^k >= parameters x 18 bytes (twice with a critic) / (3/4 of a rank's memory)
+    """
+    trained = 2 if "ppo" in row["algorithm"].lower() else 1
+    need = count(MODELS[_model(row)]).total * STATE_BYTES * trained / (0.75 * RANK_MEMORY)
+    ranks = 16
+    while ranks < need:
+        ranks *= 2
+    return ranks
 
 
 def _batch(row: Row) -> tuple[int, int, int | None] | None:
@@ -138,6 +221,7 @@ def _batch(row: Row) -> tuple[int, int, int | None] | None:
         prompts = max(total // per_item, 1)
         mini = max(int(train[1]) // per_item, 1) if train else prompts
         return prompts, per_item, mini if mini < prompts and prompts % mini == 0 else None
+    text = text or str(HABITS.get(row["x_family"], {}).get("batch", ""))
     if match := re.search(r"(\d+) *x *(\d+)", text):
         prompts = int(match[1])
         stated_length = re.search(r"mini(?:-batch)? (\d+)", f"{text} {row['trainer_parallelism']}")
@@ -162,16 +246,22 @@ def _table(row: Row, parameters: RlParameters, fitted: Mapping[str, float]) -> t
     train_chips = int(_number(row["x_train_chips"]) or 0)
     separate = row["x_placement"] == "disaggregated"
     if separate and not train_chips:
-        train_chips = chips // 2
+        train_chips = max(round(chips * float(habit.get("train_share", 0.5))), 1)
         notes.append(f"{train_chips} of {chips} chips train: the row does not say")
     workload = _workload(row, habit, batch, (parameters, fitted), notes)
     plan = _plan(row, habit, train_chips if separate else chips, notes)
     plan["rl"] = _placement(row, habit, train_chips if separate else 0, workload)
     _fit_rollout(row, plan, chips - train_chips if separate else chips, notes)
     table: JsonObject = {
-        "model": row["x_model"], "system": f"{chips}x{row['x_chip']}", "workload": workload, "plan": plan,
+        "model": _model(row), "system": f"{chips}x{_chip(row)}", "workload": workload, "plan": plan,
         "name": row.id,
     }  # fmt: skip
+    if not row["x_chip"]:
+        notes.append(f"chips: {_chip(row)}, as the framework's paper has it; the row does not say")
+    if not row["n"] and not row["x_ranks"]:
+        notes.append(f"{chips} ranks, the fewest that hold the trainer's states; the row does not say")
+    if not row["prompts_x_samples"]:
+        notes.append(f"{batch[0]} prompts x {batch[1]} samples, as the framework's paper has it; the row does not say")
     if row["x_chip"] == "ascend-910c" and not row["n"]:
         table["chip"] = dict(HABITS["half_chip"])
         notes.append("a rank is one of the two dies of an Ascend 910C")
@@ -184,10 +274,12 @@ def _workload(
 ) -> JsonObject:  # fmt: skip
     prompts, samples, mini = batch
     algorithm = next((word for word in ("dapo", "ppo", "grpo") if word in row["algorithm"].lower()), "grpo")
+    algorithm = "grpo" if algorithm == "ppo" and not habit.get("critic", True) else algorithm
     prompt, mean, longest = _lengths(row, *lengths, notes)
-    fewest = 1 if algorithm == "ppo" else 2
+    if samples == 1 and algorithm != "ppo" and prompts % 2 == 0:  # as many samples, of half the prompts
+        prompts, samples = prompts // 2, 2
     work: JsonObject = {
-        "kind": "rl", "algorithm": algorithm, "prompts": prompts, "samples": max(samples, fewest),
+        "kind": "rl", "algorithm": algorithm, "prompts": prompts, "samples": samples,
         "prompt_tokens": prompt,
         "response_tokens": {"kind": "lognormal", "mean": mean, "sigma": habit["sigma"], "high": longest},
     }  # fmt: skip
@@ -200,6 +292,11 @@ def _workload(
     if algorithm == "ppo":
         roles["critic"] = True
     work["roles"] = roles
+    if algorithm == "dapo" and habit.get("oversampling") and "dynamic sampling off" not in row["notes"]:
+        work["oversampling"] = habit["oversampling"]
+        notes.append(
+            f"dynamic sampling: {habit['oversampling']:g} prompts sampled for each that is trained on, assumed"
+        )
     if habit.get("old_log_probs"):
         work["old_log_probs"] = habit["old_log_probs"]
     if match := re.search(r"<=? ?(\d+) turns", row["algorithm"]):
@@ -214,18 +311,20 @@ def _workload(
 
 def _lengths(row: Row, parameters: RlParameters, fitted: Mapping[str, float], notes: list[str]) -> tuple[int, int, int]:
     """Prompt, mean answer and longest answer."""
-    longest = int(_number(row["response_len_max"]) or DEFAULT_LONGEST)
+    longest = int(longest_answer(row))
     stated_length, prompt = _number(row["response_len_mean"]), _number(row["prompt_len"])
     if row["x_family"] == "nemo-rl":  # totals of prompt and answer
         prompt = prompt or min(USUAL_PROMPT, 0.25 * (stated_length or longest))
         return int(prompt), max(int((stated_length or longest / 3) - prompt), 16), max(longest - int(prompt), 32)
-    # a prompt is limited to prompt_len: half of it is usual
-    usual = int(prompt / 2) if prompt else USUAL_PROMPT
+    usual = int(min(prompt / 2, USUAL_PROMPT)) if prompt else USUAL_PROMPT  # prompt_len is what one may have at most
     if stated_length:
         return usual, int(stated_length), max(longest, 2 * int(stated_length))
     known_length = fitted.get(length_key(row))
-    mean = max(int(known_length or parameters.usual_answer(longest)), 16)
-    why = "fitted on runs of this model" if known_length else "as runs of other frameworks"
+    mean = max(int(known_length or usual_answer(row, parameters)), 16)
+    kind = (
+        "agents" if turns_of(row) > 1 else "models that reason first" if reasons(row) else "models that do not reason"
+    )
+    why = "fitted on runs of this model" if known_length else f"usual for {kind}, known to a factor of two"
     notes.append(f"answers: {mean:,} tokens on average, {why}; the row does not say")
     return usual, min(mean, longest * 3 // 4), longest
 
@@ -244,11 +343,16 @@ def _plan(row: Row, habit: JsonMapping, chips: int, notes: list[str]) -> JsonObj
     }
     if not degrees_by_axis:
         degrees_by_axis = {key: int(habit[key]) for key in ("tp", "cp", "ep", "pp") if key in habit}
-        if row["x_model"] in habit.get("models", {}):
-            degrees_by_axis |= habit["models"][row["x_model"]]
+        if _model(row) in habit.get("models", {}):
+            degrees_by_axis |= habit["models"][_model(row)]
+        for key in ("cp", "pp", "tp"):  # fewer chips than the recipes have
+            while math.prod(degrees_by_axis.get(name, 1) for name in ("tp", "cp", "pp")) > chips > 0:
+                if degrees_by_axis.get(key, 1) == 1:
+                    break
+                degrees_by_axis[key] //= 2
         words = " ".join(f"{key}={value}" for key, value in degrees_by_axis.items()) or "dp alone"
         notes.append(f"trainer {words}: as the framework's own recipes")
-    if "ep" in degrees_by_axis and not _has_experts(row["x_model"]):
+    if "ep" in degrees_by_axis and not _has_experts(_model(row)):
         degrees_by_axis.pop("ep")
     plan |= {name: degree for name, degree in degrees_by_axis.items() if degree > 1}
     inner = math.prod(degrees_by_axis.get(name, 1) for name in ("tp", "cp", "pp"))
@@ -262,6 +366,26 @@ def _plan(row: Row, habit: JsonMapping, chips: int, notes: list[str]) -> JsonObj
     if row["x_precision"] == "fp8":
         plan["precision"] = "fp8"
     return plan
+
+
+def _widen_for_weights(row: Row, rollout: JsonObject, chips: int) -> None:
+    """More ranks until a replica holds its weights: of tensors up to eight, then of experts with data ranks beside."""
+    width = 1 if row["x_precision"] == "fp8" else 2
+    room = (RANK_MEMORY if row["x_chip"].startswith("ascend") else _memory(_chip(row))) * WEIGHT_SHARE
+    size = count(MODELS[_model(row)]).total * width
+    experts = _has_experts(_model(row))
+    while size / (ranks := rollout["tp"] * rollout.get("pp", 1) * rollout.get("dp", 1)) > room and 2 * ranks <= chips:
+        if experts and rollout["tp"] >= 8:
+            rollout["dp"] = 2 * rollout.get("dp", 1)
+            rollout["ep"] = rollout["tp"] * rollout["dp"]
+        else:
+            rollout["tp"] *= 2
+
+
+@cache
+def _memory(chip: str) -> float:
+    """Bytes of a chip."""
+    return system(f"1x{chip}").chip.need("hbm.capacity").value
 
 
 @cache
@@ -291,7 +415,7 @@ def _placement(row: Row, habit: JsonMapping, train_chips: int, workload: JsonMap
     tp = degrees.get("TP") or (int(bare[1]) if bare else 0) or int(habit["rollout_tp"])
     engine = "sglang" if "sglang" in f"{row['rollout_engine_tp']} {row['framework']}".lower() else "vllm"
     rollout: JsonObject = {"tp": tp, "engine": engine}
-    if habit.get("eager"):
+    if habit.get("eager") or row["x_chip"].startswith("ascend"):
         rollout["eager"] = True
     if degrees.get("PP", 1) > 1:
         rollout["pp"] = degrees["PP"]
@@ -303,7 +427,7 @@ def _placement(row: Row, habit: JsonMapping, train_chips: int, workload: JsonMap
     rl["weight_sync"] = _sync_method(row, habit)
     if train_chips:
         rl |= {"placement": "async", "train_chips": train_chips, "partial_rollouts": True}
-        rl["staleness"] = _number(row["x_staleness"]) or 1.0
+        rl["staleness"] = _number(row["x_staleness"]) or float(habit.get("staleness", 1.0))
     return rl
 
 
@@ -317,9 +441,10 @@ def _sync_method(row: Row, habit: JsonMapping) -> str:
 def _fit_rollout(row: Row, plan: JsonObject, chips: int, notes: list[str]) -> None:
     """Knobs of the rollout engine; fewer tensor ranks where the chips are fewer."""
     rollout, habit = plan["rl"]["rollout"], _habit(row)
+    _widen_for_weights(row, rollout, chips)
     while rollout["tp"] > 1 and chips % (rollout["tp"] * rollout.get("pp", 1)):
         rollout["tp"] //= 2
-    if _has_experts(row["x_model"]) and rollout["tp"] > 8:
+    if _has_experts(_model(row)) and rollout["tp"] > 8 and "dp" not in rollout:
         rollout["ep"] = rollout["tp"]
     match = re.search(r"gpu_mem[a-z_]* ?=? ?(0\.\d+)", row["rollout_engine_tp"])
     share = (

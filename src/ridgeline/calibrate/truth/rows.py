@@ -32,7 +32,7 @@ BIGGEST_TABLE = 64 * 1024 * 1024  # bytes
 MOST_ROWS = 200_000
 LONGEST_CELL = 100_000  # characters
 
-Kind = Literal["training", "inference", "kernels", "collectives", "serving", "rl"]
+Kind = Literal["training", "inference", "kernels", "collectives", "serving", "rl", "fusion"]
 NEEDED: Mapping[Kind, Sequence[str]] = WORDS["needed"]  # the columns without which a table is not of its kind
 
 

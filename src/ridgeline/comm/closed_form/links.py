@@ -31,6 +31,7 @@ AXES = 3  # of the largest torus
 START = 6 * MICRO  # a collective begins, where its tier states no latency: A100 7.7, Hopper 3.7, Blackwell 7.3
 SCALE_UP_STEP = 1.05 * MICRO  # one hop inside a domain: 382 single-node NCCL measurements, A100 to GB300
 SCALE_OUT_STEP = 9 * MICRO  # one hop between domains: NCCL on two H100 nodes over InfiniBand
+IN_SWITCH_STEP = 28 * MICRO
 EXITS = 8.0  # chips of a domain that NCCL sends out of at once: 400 GB/s left each of 2 and of 20 NVL72 racks
 
 
@@ -65,6 +66,8 @@ class TopologyColumns(ColumnTable):
     axes, wraps            chips along each axis of a torus, innermost first, and whether it closes; 0 without a torus
     axis                   rate of one link of each axis, one way, over all links of a chip
     reach, top             chips inside the second tier, and the rate beyond it over the rate inside it
+    hop, switch_step       seconds of one hop inside a domain, and until a switch that adds up has answered; None: as
+                           measured, `SCALE_UP_STEP` and `IN_SWITCH_STEP`
     """
 
     start: Array
@@ -79,6 +82,35 @@ class TopologyColumns(ColumnTable):
     axis: Array | None = None
     reach: Array | None = None
     top: Array | None = None
+    hop: Array | None = None
+    switch_step: Array | None = None
+
+    @property
+    def hop_s(self) -> Array | float:
+        """Seconds of one hop inside a domain."""
+        return SCALE_UP_STEP if self.hop is None else self.hop
+
+    def scaled(self, factors: Mapping[str, Array], count: int) -> TopologyColumns:
+        """One row in `count` rows, columns times the factors of their names."""
+
+        def times(name: str, column: Array) -> Array:
+            return np.asarray(np.repeat(column, count, axis=-1) * factors.get(name, 1.0), dtype=np.float64)
+
+        some = {field.name: column for field in fields(self) if (column := getattr(self, field.name)) is not None}
+        latencies = {"hop": self.hop_s, "switch_step": self.switch_s}
+        columns = {name: times(name, column) for name, column in some.items() if name not in REQUIRED}
+        columns |= {name: np.asarray(value * factors[name]) for name, value in latencies.items() if name in factors}
+        return TopologyColumns(
+            start=times("start", self.start),
+            scale_out_step=times("scale_out_step", self.scale_out_step),
+            exits=times("exits", self.exits),
+            **columns,
+        )
+
+    @property
+    def switch_s(self) -> Array | float:
+        """Seconds until a switch that adds up has answered."""
+        return IN_SWITCH_STEP if self.switch_step is None else self.switch_step
 
 
 BLANKS: Mapping[str, tuple[str, float]] = MappingProxyType(
@@ -89,11 +121,16 @@ BLANKS: Mapping[str, tuple[str, float]] = MappingProxyType(
 """Columns that are None where this number of every system has this value."""
 
 
+REQUIRED = ("start", "scale_out_step", "exits")
+
+
 def topology_columns(systems: Sequence[System]) -> TopologyColumns:
     """The columns of several systems; what none of them has is None."""
     rows = [_wiring(system) for system in systems]
     columns: dict[str, Array] = {}
     for field in fields(TopologyColumns):
+        if field.name not in rows[0]:
+            continue
         number, blank = BLANKS.get(field.name, (field.name, None))
         if blank is None or any(row[number] != blank for row in rows):
             values = np.array([row[field.name] for row in rows], dtype=np.float64)

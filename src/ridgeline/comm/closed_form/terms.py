@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ridgeline.comm.closed_form.links import MICRO, SCALE_UP_STEP, Links, TorusSpan, span_of
+from ridgeline.comm.closed_form.links import Links, TorusSpan, span_of
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.records import dataclass
 
@@ -23,7 +23,6 @@ TREE = 0.92  # of a ring's rate
 IN_SWITCH = (
     0.84  # of a ring's rate: Hopper 0.68 of the link where rings reach 0.81, Blackwell 0.61 where they reach 0.75
 )
-IN_SWITCH_STEP = 28 * MICRO
 DIRECT_STEPS = 3.5  # hops that an all-to-all takes longer to start than a ring
 
 
@@ -181,7 +180,7 @@ def _ring(group: RankGroup) -> Terms:
         scale_up=np.where(group.inside > 1, ring_bytes(group.payload, group.ranks) / group.scale_up, 0.0),
         scale_out=_across(group, np.minimum(group.inside, topology.exits)),
         slice=topology.start,
-        once=group.hops * SCALE_UP_STEP + (group.domains - 1) * topology.scale_out_step,
+        once=group.hops * topology.hop_s + (group.domains - 1) * topology.scale_out_step,
     )
 
 
@@ -192,7 +191,7 @@ def _tree(group: RankGroup) -> Terms:
     return Terms(
         scale_up=inner,
         scale_out=2 * _across(group, np.minimum(group.inside, topology.exits)) / TREE,
-        slice=topology.start + 2 * ((group.inside - 1) * SCALE_UP_STEP + _climb(group)),
+        slice=topology.start + 2 * ((group.inside - 1) * topology.hop_s + _climb(group)),
         once=0.0,
     )
 
@@ -204,7 +203,7 @@ def _in_switch(group: RankGroup) -> Terms:
         scale_up=in_switch_bytes(group.payload, group.inside) / (group.scale_up * IN_SWITCH),
         scale_out=2 * _across(group, np.minimum(group.inside, topology.exits)),
         slice=topology.start + 2 * _climb(group),
-        once=IN_SWITCH_STEP,
+        once=group.links.topology.switch_s,
     )
 
 
@@ -217,7 +216,7 @@ def _in_fabric(group: RankGroup) -> Terms:
     return Terms(
         scale_up=2 * ring_bytes(group.payload, group.inside) / group.scale_up,
         scale_out=leaving,
-        slice=topology.start + 2 * ((group.inside - 1) * SCALE_UP_STEP + topology.scale_out_step),
+        slice=topology.start + 2 * ((group.inside - 1) * topology.hop_s + topology.scale_out_step),
         once=0.0,
     )
 
@@ -229,7 +228,7 @@ def _two_level(group: RankGroup) -> Terms:
         scale_up=ring_bytes(group.payload, group.inside) / group.scale_up,
         scale_out=_across(group, group.inside),
         slice=topology.start,
-        once=_within(group) * SCALE_UP_STEP + (group.domains - 1) * topology.scale_out_step,
+        once=_within(group) * topology.hop_s + (group.domains - 1) * topology.scale_out_step,
         serial=True,
     )
 
@@ -240,7 +239,7 @@ def _multicast(group: RankGroup) -> Terms:
         scale_up=ring_bytes(group.payload, group.ranks) / (group.scale_up * IN_SWITCH),
         scale_out=0.0,
         slice=group.links.topology.start,
-        once=IN_SWITCH_STEP,
+        once=group.links.topology.switch_s,
     )
 
 
@@ -252,10 +251,10 @@ def _direct(group: RankGroup) -> Terms:
         across = group.payload * group.inside / group.ranks / (links.scale_up * group.span.cross)
         scale_up = np.where(group.span.torus & (group.inside > 1), across, scale_up)
     scale_up = scale_up * _sent_once(group, group.ranks)
-    once = np.full_like(group.ranks, DIRECT_STEPS * SCALE_UP_STEP)
+    once = np.zeros_like(group.ranks) + DIRECT_STEPS * topology.hop_s
     if group.many:
         beyond = group.ranks - group.inside
-        once = once + np.where(beyond > 0, topology.scale_out_step + beyond * SCALE_UP_STEP, 0.0)
+        once = once + np.where(beyond > 0, topology.scale_out_step + beyond * topology.hop_s, 0.0)
     return Terms(
         scale_up=scale_up, scale_out=_across(group, np.ones_like(group.ranks)), slice=topology.start, once=once
     )
@@ -290,7 +289,7 @@ def _forwarded_terms(group: RankGroup) -> Terms:
         scale_up=group.payload * (1 - 1 / group.inside) / group.scale_up * _sent_once(group, group.ranks),
         scale_out=scale_out,
         slice=topology.start,
-        once=DIRECT_STEPS * SCALE_UP_STEP + topology.scale_out_step + (group.domains - 1) * SCALE_UP_STEP,
+        once=DIRECT_STEPS * topology.hop_s + topology.scale_out_step + (group.domains - 1) * topology.hop_s,
     )
 
 
@@ -310,7 +309,7 @@ def _to_neighbour(group: RankGroup) -> Terms:
         scale_up=group.payload / rate,
         scale_out=0.0,
         slice=topology.start,
-        once=np.where(leaves, topology.scale_out_step, SCALE_UP_STEP),
+        once=np.where(leaves, topology.scale_out_step, topology.hop_s),
     )
 
 

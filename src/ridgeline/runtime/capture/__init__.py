@@ -2,6 +2,7 @@
 
     capture(module, example_inputs)     a module of your own
     capture_config(config)              a config.json of transformers, also of a type without a reader
+    graph_of_...                        a training step of the same as an op graph: see `graphs`
 
 The only room that turns torch modules into descriptions; `python -m ridgeline.runtime.capture` does it for a process
 without torch.
@@ -20,9 +21,10 @@ from ridgeline.models.spec import ModelSpec
 if TYPE_CHECKING:
     from torch import nn
 
+    from ridgeline.ir.op_graph import OpGraph
     from ridgeline.runtime.capture.assemble import Seen
 
-__all__ = ["capture", "capture_config"]
+__all__ = ["capture", "capture_config", "graph_of_config", "graph_of_model", "graph_of_reference"]
 
 TOKENS = 72  # of a recorded sequence: no usual size of a head, so that a dim of it is the sequence
 
@@ -75,6 +77,35 @@ def capture_config(data: JsonMapping, *, id: str = "", tokens: int = TOKENS) -> 
     by = f"transformers {transformers.__version__}, torch {torch.__version__}"
     kind = id or str(data.get("model_type"))
     return spec_of(ran.recording, ran.module, id=kind, by=by, tokens=(tokens,), seen=ran.seen)
+
+
+def graph_of_model(spec: ModelSpec, *, seq: int, batch: int) -> OpGraph:
+    """A training step of the module that `ridgeline run` trains: see `graphs`."""
+    from ridgeline.runtime.capture import graphs
+
+    return graphs.graph_of_model(spec, seq=seq, batch=batch)
+
+
+def graph_of_config(data: JsonMapping, *, seq: int, batch: int, name: str = "") -> OpGraph:
+    """A training step of the module that transformers builds of a config: see `graphs`."""
+    from ridgeline.runtime.capture import graphs
+
+    return graphs.graph_of_config(data, seq=seq, batch=batch, name=name)
+
+
+def graph_of_reference(reference: str) -> OpGraph:
+    """A step of the module that a function of the user's returns with example inputs; what it prints goes to stderr."""
+    import sys
+    from contextlib import redirect_stdout
+
+    from ridgeline.runtime.bringup.subject import made_module
+    from ridgeline.runtime.bringup.target import OwnModule
+    from ridgeline.runtime.capture import graphs
+
+    with redirect_stdout(sys.stderr):
+        module, inputs = made_module(OwnModule(reference=reference))
+        args, keywords = _arguments(inputs)
+        return graphs.graph_of_module(_on_meta(module), args, keywords, reference.rpartition(":")[2])
 
 
 def _arguments(given: Any) -> tuple[tuple[object, ...], JsonObject]:

@@ -95,6 +95,8 @@ class Recording:
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Notes every op that reads a parameter or an activation, and lets it run on the meta device."""
 
+    reads_masks = False  # whether `attend` is told the mask of an attention
+
     def __init__(self, names: Mapping[int, str], decided: bool = False) -> None:
         super().__init__()
         self.recording = Recording()
@@ -116,7 +118,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return answer[0]
         inner, keywords = self._place_op(name, tensors, args, keywords)
         if name in GROUPED and tensors[0].is_meta:  # its kernel would ask for aligned rows
-            result = torch.empty((inner[0].shape[0], inner[1].shape[-1]), dtype=inner[0].dtype, device="meta")
+            result = torch.empty(_grouped_shape(inner, keywords), dtype=inner[0].dtype, device="meta")
         else:
             result = func(*inner, **keywords)
         if self.decided:
@@ -222,6 +224,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return out
 
 
+def _grouped_shape(args: Arguments, named: JsonMapping) -> tuple[int, ...]:
+    """Sizes of a grouped product: rows of all groups, or a matrix of each where both sides are cut into groups."""
+    first, second = args[0], args[1]
+    ends = named.get("offs", args[2] if len(args) > 2 else None)
+    if first.dim() == second.dim() == 2 and ends is not None:
+        return (ends.shape[0], first.shape[0], second.shape[1])
+    return (*first.shape[:-1][-2 if second.dim() == first.dim() == 3 else -1 :], second.shape[-1])
+
+
 def _sort(name: str, x: Tensor) -> str:
     """What an input is, by its name, or its format and dims where the name says nothing."""
     if name.startswith(("pixel_values", "flattened_patches", "image")):
@@ -269,7 +280,7 @@ def _one_format(name: str, args: Arguments) -> Arguments:
 
 
 @contextmanager
-def _follow_modules(module: nn.Module, recorder: Recorder) -> Iterator[None]:
+def follow_modules(module: nn.Module, recorder: Recorder) -> Iterator[None]:
     def enter(path: str, part: nn.Module, args: object, kwargs: object) -> None:
         recorder.stack.append(len(recorder.recording.calls))
         first = next((x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)), None)
@@ -293,14 +304,15 @@ def _follow_modules(module: nn.Module, recorder: Recorder) -> Iterator[None]:
 
 
 @contextmanager
-def _whole_attention(recorder: Recorder) -> Iterator[None]:
+def attention_hooks(recorder: Recorder) -> Iterator[None]:
     """torch's attention is one op while this lasts."""
     functional = nn.functional
     own_attention: Callable[..., Tensor] = functional.scaled_dot_product_attention
 
     def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *_: object, **named: Any) -> Tensor:
         mask = named.get("attn_mask", mask)
-        return recorder.attend(q, k, v, causal=bool(named.get("is_causal")) or mask is not None, window=0)
+        more = {"mask": mask} if recorder.reads_masks else {}
+        return recorder.attend(q, k, v, causal=bool(named.get("is_causal")) or mask is not None, window=0, **more)
 
     checks = torch.distributions.Distribution._validate_args  # which would look at values
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -338,7 +350,7 @@ def _accelerator(x: object) -> bool:
 
 
 @contextmanager
-def _whole_recurrences() -> Iterator[None]:
+def whole_recurrences() -> Iterator[None]:
     """torch's recurrent networks take a first state from where their inputs are, while this lasts."""
     own_functions = {name: getattr(torch._VF, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
 
@@ -365,7 +377,7 @@ def record_forward(
     """One forward of a module on the meta device, written down; `run` calls it under the recorder."""
     names = {id(weight): name for name, weight in module.named_parameters()}
     recorder = Recorder(names, decided)
-    with torch.no_grad(), _follow_modules(module, recorder), _whole_attention(recorder), _whole_recurrences():
+    with torch.no_grad(), follow_modules(module, recorder), attention_hooks(recorder), whole_recurrences():
         recorder.note_inputs(inputs)
         with recorder, Elsewhere():
             run(recorder)

@@ -146,6 +146,13 @@ def stage_mixes(scenarios: Sequence[Scenario], programs: Sequence[Program]) -> t
     return tuple(_pad_mixes(items, *size) for size, items in sizes.items())
 
 
+def scenario_mix(scenario: Scenario, program: Program, rows: int) -> StageMix:
+    """The mix of one scenario in so many rows, section s of row r standing at s rows + r."""
+    mix = placement_mix(program.stages, _stage_table(scenario))
+    places = np.arange(len(program.sections) * rows).reshape(-1, rows)
+    return StageMix(rows=np.arange(rows), counts=mix.counts, roles=mix.roles, sections=places)
+
+
 def scenario_rank_mix(scenario: Scenario, program: Program) -> RankMix:
     """What every rank of a scenario holds."""
     return rank_mix(program.stages, _stage_table(scenario))

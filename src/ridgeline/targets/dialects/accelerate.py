@@ -56,12 +56,13 @@ READ_WORDS = {**WORDS, **table_words("accelerate", "read_words")}
 
 def write(scenario: Scenario) -> Export:
     """accelerate.yaml, train.yaml, deepspeed.json where DeepSpeed shards, and the launch scripts."""
-    pieces = _pieces(scenario, trainers.run_of(scenario, CAN))
+    said = pieces(scenario, trainers.run_of(scenario, CAN))
     command = trainers.by_accelerate(scenario, "trl.scripts.sft --config train.yaml", NOTE)
-    return trainers.trainer_export(ID, scenario, pieces, command)
+    return trainers.trainer_export(ID, scenario, said, command)
 
 
-def _pieces(scenario: Scenario, run: trainers.TrainerRun) -> Iterator[Piece]:
+def pieces(scenario: Scenario, run: trainers.TrainerRun) -> Iterator[Piece]:
+    """What Accelerate, the Trainer and DeepSpeed are told."""
     work = training(scenario).workload
     words = dict(WORDS, flash="sdpa") if run.cp > 1 else dict(WORDS)
     if run.backend == "deepspeed":

@@ -28,6 +28,10 @@ from ridgeline.targets.target import Files, Unread, written_words
 
 OPEN = ("auto", "null", "none", "")  # words that leave a number to the software
 REFERENCE = re.compile(r"\$\{(oc\.env:|oc\.select:)?([\w.]{1,120})(?:,([^{}]{0,120}))?\}")
+SWITCHES = {  # as YAML 1.1 and argparse's programs spell them
+    **dict.fromkeys(("true", "1", "yes", "on", "1.0"), True),
+    **dict.fromkeys(("false", "0", "no", "off", "0.0"), False),
+}
 MOST_NOTES = 12
 STRANGE = "not an option this reader knows"
 
@@ -208,12 +212,35 @@ class OptionReader:
             return default
         return float(value)
 
-    def switch(self, *names: str, default: bool = False) -> bool:
-        """True or false, off unless told otherwise; null and words such as "auto" count as not given."""
+    def number(self, *names: str, default: float | None = None) -> float | None:
+        """A number of 0 or more; "auto", null and a variable left open count as not given."""
         value = self.take(*names)
-        if isinstance(value, str) and value.lower() in ("true", "false"):
-            return value.lower() == "true"
-        return value if isinstance(value, bool) else default
+        if isinstance(value, str) and "$" in value:
+            self.left_open(names[0], value, None)
+            return default
+        if value is None or (isinstance(value, str) and value.lower() in OPEN):
+            return default
+        given = value_of(value) if isinstance(value, str) else value
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= BIGGEST:
+            self.bad(names[0], value, "a number of 0 or more", None)
+            return default
+        return float(given)
+
+    def switch(self, *names: str, default: bool = False) -> bool:
+        """True or false, 1 or 0, in words too; null and words such as "auto" count as not given.
+
+        Every other value is a problem: `enabled: 3` is neither.
+        """
+        value = self.take(*names)
+        word = str(value).lower()
+        if word in SWITCHES:
+            return SWITCHES[word]
+        if value is not None and not isinstance(value, (list, Mapping)) and word not in OPEN:
+            if "$" in word:
+                self.left_open(names[0], str(value), None)
+            else:
+                self.bad(names[0], value, "true or false", None)
+        return default
 
     def word(self, *names: str, among: JsonMapping, default: Any) -> Any:
         """What the option's word means."""

@@ -14,6 +14,7 @@ from ridgeline.targets.imports.shell_syntax import Case, Chain, Command, For, Gr
 
 ASSIGN = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]{0,80})\])?(\+?)=")
 OURS = frozenset({"cuda", "gpu", "nvidia", "GPU"})  # what a script that asks for its own device is taken to run on
+FILE_TESTS = frozenset({"-f", "-d", "-e", "-s", "-x", "-r", "-L", "-w"})
 _COMPARE = frozenset({"-eq", "-ne", "-gt", "-lt", "-ge", "-le"})  # as functions of `operator` are called
 
 
@@ -41,7 +42,7 @@ def compare_words(script: Script, raw: list[str]) -> bool | None:
             return None if unsure else not value
         case ["-n", value] | [value]:
             return None if unsure else bool(value)
-        case [("-f" | "-d" | "-e" | "-s" | "-x" | "-r" | "-L" | "-w"), _]:
+        case [how, _] if how in FILE_TESTS:
             return False
         case [("-v"), name]:
             return name in script.variables

@@ -18,6 +18,7 @@ from ridgeline.targets.imports.reading_budget import ReadingBudget
 from ridgeline.targets.imports.run_files import SCRIPTS, Checkout, checkout_of
 from ridgeline.targets.imports.shell_conditions import (
     ASSIGN,
+    FILE_TESTS,
     OURS,
     assigned_in,
     calculate_let,
@@ -130,6 +131,7 @@ class _Shell:
     blocks: dict[str, Block] = field(default_factory=dict)  # by the text that they were parsed from
     is_quoted: bool = False  # what is followed is another text than the script, whose lines are not its own
     recorded_sizes: list[int] = field(default_factory=lambda: [0, 0])  # words and characters of the commands so far
+    absent_files: list[str] = field(default_factory=list)  # that conditions asked for
     is_test: bool = False  # a condition is followed: what it starts is no run
     level: int = 0  # substitutions inside each other
     output: list[str] | None = None  # of a substitution: what its commands print; what is no plain tool ends it
@@ -237,10 +239,11 @@ class _Shell:
     def conditional(self, statement: If, depth: int) -> bool | None:
         unsure: list[Statement] = []
         for test, body in statement.arms:
+            absent_before = len(self.absent_files)
             test_status = self.run_test(test, depth + 1)
             if test_status:
                 return self.run(body, depth + 1)
-            if test_status is None:
+            if test_status is None or len(self.absent_files) > absent_before:
                 unsure += body
         status = self.run(statement.otherwise, depth + 1)
         self.leave_open(unsure)
@@ -254,9 +257,13 @@ class _Shell:
             self.is_test = before
 
     def leave_open(self, skipped: Iterable[Statement]) -> None:
-        """Variables that a branch nobody can tell about would set, and that nothing else set."""
+        """Variables that a branch nobody can tell about would set: nobody can tell what they hold either."""
+        variables = self.script.variables
         for name in assigned_in(self.budget, skipped):
-            self.script.variables.setdefault(name, [mark(name)])
+            if name in self.checkout.environment:
+                variables[name] = [self.checkout.environment[name]]
+            else:  # one that had a value is not without one: its mark stays where it is used
+                variables[name] = [mark(f"{name}()" if variables.get(name) else name)]
 
     def choice(self, statement: Case, depth: int) -> bool | None:
         subject = "".join(expand(self.script, statement.subject, split=False))
@@ -547,8 +554,18 @@ class _Shell:
         is_negated = bool(raw) and raw[0] == "!"
         raw = raw[1:] if is_negated else raw
         self.budget.spend_texts(raw)
-        there = len(raw) == 2 and raw[0] in ("-f", "-e", "-s", "-r") and self.texts.nearby(raw[1]) is not None
-        return _negate(True if there else compare_words(self.script, raw), is_negated)
+        if len(raw) == 2 and raw[0] in FILE_TESTS:
+            if raw[0] in ("-f", "-e", "-s", "-r") and self.texts.nearby(raw[1]) is not None:
+                return not is_negated
+            self.note_absent(raw[1])
+        return _negate(compare_words(self.script, raw), is_negated)
+
+    def note_absent(self, name: str) -> None:
+        """Say that a file or folder was taken as absent, once: it may be there where the script runs."""
+        shown = display_word(name)[:60]
+        if shown not in self.absent_files:
+            self.script.notes.append(f"whether {shown} is there: taken as absent")
+        self.absent_files.append(shown)
 
 
 def _bare(words: Sequence[Token]) -> str:

@@ -58,6 +58,12 @@ class DocumentedOptions:
 
 
 @cache
+def has_recorded_options(target: str) -> bool:
+    """Whether a list of the target's options is recorded."""
+    return any(FOLDER.glob(f"{target}-v*.toml"))
+
+
+@cache
 def options(target: str) -> DocumentedOptions:
     """The recorded list of a target: the one file named after it."""
     (path,) = FOLDER.glob(f"{target}-v*.toml")

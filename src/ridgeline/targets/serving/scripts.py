@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeGuard
 
 from ridgeline.core.documents import JsonMapping, JsonObject
@@ -23,6 +23,7 @@ from ridgeline.targets.imports.shell_expand import Script
 from ridgeline.targets.launchers.launch import ON_NODE, comment, header
 from ridgeline.targets.ledger import Ledger, Lose, Piece, Say, export_of
 from ridgeline.targets.options import options
+from ridgeline.targets.serving.manifests import manifest_scripts
 from ridgeline.targets.target import Export, Files
 
 CONTAINERS = ("docker", "podman", "nerdctl")
@@ -108,11 +109,12 @@ def launch_script(scenario: Scenario, how: ServerLaunch, title: str) -> str:
 
 
 def scripts_in(files: Files) -> dict[str, Script]:
-    """Every shell script among the files, followed without being run; a bare command line counts as one."""
-    endings = (".sh", ".sbatch", ".txt", ".bash")
+    """Every shell script among the files, followed without being run; a bare command line counts as one, and so does
+    what a container of a manifest runs."""
+    endings = (".sh", ".sbatch", ".slurm", ".txt", ".bash")
     texts = {name: text for name, text in files.items() if name.endswith(endings) or "." not in name}
-    place = replace(checkout_of(files), folder=None, top=None, arguments=(), environment={})
-    return {name: read_script(text, place) for name, text in texts.items()}
+    place = checkout_of(files)
+    return {name: read_script(text, place) for name, text in {**texts, **manifest_scripts(files)}.items()}
 
 
 def commands_of(files: Files, *programs: tuple[str, ...]) -> list[tuple[Script, list[str]]]:

@@ -244,14 +244,14 @@ def _zero(reader: OptionReader, words: Mapping[str, str]) -> JsonObject:
 def _memory(reader: OptionReader, words: Mapping[str, str], plan: JsonMapping) -> JsonObject:
     off = "recompute_off" in words
     stated_values = reader.take(words["recompute"])
-    on = reader.switch(words["recompute"], default=words.get("recompute_default", "true") == "true" and not off)
-    if isinstance(stated_values, str) and stated_values.startswith("offload"):
-        on = True
+    offloads = str(stated_values).lower().startswith("offload")  # Axolotl's word for recompute and copies to the host
+    default_on = words.get("recompute_default", "true") == "true" and not off
+    on = offloads or reader.switch(words["recompute"], default=default_on)
     recomputes = (not on) if off else on
     recomputes = any(reader.switch(option) for option in CHECKPOINTING) or recomputes
     offload = dict(plan.get("offload", {}))
     away = reader.take(words["offload_activations"]) if "offload_activations" in words else False
-    if (away and str(away).lower() != "false") or str(stated_values).lower().startswith("offload"):
+    if (away and str(away).lower() != "false") or offloads:
         offload["activations"] = 1.0
     if "offload" in words and reader.switch(words["offload"]):
         offload["optimizer"] = 1.0

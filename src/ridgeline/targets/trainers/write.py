@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of, divisor_below
 from ridgeline.targets.dialects.deepspeed import OVERLAPPED, STAGES, offload_pieces, zero_offloads
@@ -340,8 +341,13 @@ def trainer_export(id: str, scenario: Scenario, pieces: Iterable[Piece], command
     ledger = account_run(id, scenario, pieces)
     tables = nest_options(ledger.options)
     files = {f"{name}.yaml": yaml_text(tables[name]) for name in ("accelerate", "train") if name in tables}
-    files |= {ZERO: json.dumps(tables["deepspeed"], indent=2) + "\n"} if "deepspeed" in tables else {}
+    files |= {ZERO: json_text(tables["deepspeed"])} if "deepspeed" in tables else {}
     return export_run(id, scenario, ledger, files, command)
+
+
+def json_text(table: JsonMapping) -> str:
+    """A table as DeepSpeed's file has it."""
+    return json.dumps(table, indent=2) + "\n"
 
 
 def by_accelerate(scenario: Scenario, program: str, note: str) -> NodeCommand:

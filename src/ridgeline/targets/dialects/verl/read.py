@@ -159,9 +159,21 @@ def _formats(reader: option_reader.OptionReader) -> JsonObject:
 
 
 def read(files: Files) -> Imported:
-    """What the files say of the actor; overrides in scripts stand above YAML."""
+    """A step of post-training; supervised training, or the update of an actor that Ridgeline wrote alone."""
+    from ridgeline.targets.dialects.verl import post_training  # which reads this update too
+
     _refuse_other_work(files)
-    table = _merge_overrides(files)
+    table = merge_overrides(files)
+    update = any(key.startswith("actor_rollout_ref.") for key, _ in option_reader.flatten(table.data))
+    if update and not is_sft(files) and post_training.is_post_training(files):
+        return post_training.read_post_training(files)
+    return read_update(files)
+
+
+def read_update(files: Files) -> Imported:
+    """What the files say of the actor alone, as a training step; overrides in scripts stand above YAML."""
+    _refuse_other_work(files)
+    table = merge_overrides(files)
     if not any(key.startswith("actor_rollout_ref.") for key, _ in option_reader.flatten(table.data)):
         if is_sft(files):
             return _read_sft(files, table)
@@ -170,11 +182,11 @@ def read(files: Files) -> Imported:
         )
     reader, base = option_reader.OptionReader(table), base_of(files)
     reader.taken |= base.quiet
-    strategy = _strategy(reader, f"{ACTOR}.strategy", base.engine)
+    strategy = actor_strategy(reader, f"{ACTOR}.strategy", base.engine)
     megatron = strategy == "megatron"
     if not strategy:
         megatron = any(option.startswith(f"{MEGATRON}.") for option in reader.options)
-    plan = _plan(reader, megatron, strategy)
+    plan = actor_plan(reader, megatron, strategy)
     places = ("async_resources.actor_train", "trainer")  # a pool of the update's own, where there is one
     nodes = reader.degree(*(f"{place}.nnodes" for place in places))
     chips_per_node = reader.count(*(f"{place}.n_gpus_per_node" for place in places), default=8) or 8
@@ -198,12 +210,12 @@ def _imported(
     return imported_run(ID, reader, settings, chips=chips).with_notes(*option_reader.left_out(files))
 
 
-def _plan(reader: option_reader.OptionReader, megatron: bool, strategy: str) -> JsonObject:
+def actor_plan(reader: option_reader.OptionReader, megatron: bool, strategy: str) -> JsonObject:
     plan = megatron_plan(reader) if megatron else _fsdp(reader)
     return plan | _veomni(reader) if strategy == "veomni" else plan
 
 
-def _strategy(reader: option_reader.OptionReader, option: str, usual: str) -> str:
+def actor_strategy(reader: option_reader.OptionReader, option: str, usual: str) -> str:
     strategy = str(reader.take(option, default=usual))
     if strategy not in STRATEGIES:
         reader.problems.append(not_among(option, strategy[:60], STRATEGIES[1:]))
@@ -256,13 +268,13 @@ def _read_sft(files: Files, table: Table) -> Imported:
     reader = option_reader.OptionReader(Table(data=actor_options, source=next(iter(files), table.source)))
     reader.taken |= {_actor_option(key, engine) for key in base_of(files).quiet}
     reader.skip("engine")
-    strategy = _strategy(reader, "strategy", "")
+    strategy = actor_strategy(reader, "strategy", "")
     megatron = strategy == "megatron"
-    plan = _plan(reader, megatron, strategy)
+    plan = actor_plan(reader, megatron, strategy)
     world = world_of(files)
     if world is not None:
         plan["dp"] = max(1, world // (plan["tp"] * plan["pp"] * plan["cp"]))
-    workload = sft_workload(reader, plan, files) | _lora(reader, megatron)
+    workload = sft_workload(reader, plan, files) | read_lora(reader, megatron)
     return _imported(files, reader, plan, workload, world)
 
 
@@ -280,7 +292,7 @@ def _veomni(reader: option_reader.OptionReader) -> JsonObject:
     return degrees | ({"cp": cp, "cp_kind": "all-to-all"} if cp > 1 else {})
 
 
-def _merge_overrides(files: Files) -> Table:
+def merge_overrides(files: Files) -> Table:
     yaml_tables = list(option_reader.tables(files, ".yml", ".yaml"))
     bare = ("engine", "ulysses_sequence_parallel_size", "use_remove_padding") if is_sft(files) else ()
     every_command = option_reader.assigned_by(files)
@@ -339,10 +351,10 @@ def _workload(reader: option_reader.OptionReader, plan: JsonObject, megatron: bo
         reader.assumptions.append("microbatch = 1: the files do not say it")
     plan["microbatch"] = min(micro or 1, share)
     workload: JsonObject = {"kind": "train", "task": "finetune", "seq": seq, "global_batch": batch}
-    return workload | read_options(ID, "packed", reader) | _lora(reader, megatron)
+    return workload | read_options(ID, "packed", reader) | read_lora(reader, megatron)
 
 
-def _lora(reader: option_reader.OptionReader, megatron: bool) -> JsonObject:
+def read_lora(reader: option_reader.OptionReader, megatron: bool) -> JsonObject:
     ranks = [reader.take(f"{MODEL}.{name}", default=0) for name in ("lora.rank", "lora_rank")]
     rank = next((rank for rank in (ranks if megatron else ranks[::-1]) if isinstance(rank, int) and rank > 0), 0)
     if isinstance(rank, int) and rank > 0:

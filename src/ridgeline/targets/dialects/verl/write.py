@@ -8,7 +8,7 @@ from dataclasses import replace
 from ridgeline.core.dtype import dtype
 from ridgeline.models.params import count
 from ridgeline.models.spec import Attention, LatentAttention
-from ridgeline.plan.scenario import Scenario, training
+from ridgeline.plan.scenario import Scenario, is_post_training, training
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.megatron.names import MODULES, RECIPES, layout_of
@@ -151,8 +151,12 @@ def _optimizer(scenario: Scenario) -> Iterator[Piece]:
 
 def write(scenario: Scenario) -> Export:
     """verl.yaml and the launch scripts, which start Ray on every node and the trainer on the first."""
+    if is_post_training(scenario):
+        from ridgeline.targets.dialects.verl.post_training import write_post_training  # which writes this update too
+
+        return write_post_training(scenario)
     megatron = needs_megatron(scenario)
-    backend = megatron_pieces(scenario) if megatron else _fsdp(scenario)
+    backend = megatron_pieces(scenario) if megatron else fsdp_pieces(scenario)
     ledger = launchers.account_run(verl.ID, scenario, (*_common(scenario, megatron), *backend))
     title = options(verl.ID).title
     base = "ppo_megatron_trainer" if megatron else "ppo_trainer"
@@ -208,7 +212,7 @@ def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
         yield Say(f"{verl.MODEL}.path", path, "model.*")
         if scenario.model.vision is not None and not sees_images:
             yield Lose("model.vision*", "an update without images does not run the encoder")
-    yield from _lora(work, megatron)
+    yield from lora_pieces(work, megatron)
 
 
 def rollout_ranks(scenario: Scenario) -> int:
@@ -229,7 +233,7 @@ def rollout_ranks(scenario: Scenario) -> int:
     return next((ranks for ranks in able if size <= HELD * capacity * ranks), able[-1])
 
 
-def _lora(work: Train, megatron: bool) -> Iterator[Piece]:
+def lora_pieces(work: Train, megatron: bool) -> Iterator[Piece]:
     if work.lora is None:
         return
     names = verl.LORA_NAMES[megatron]
@@ -242,7 +246,7 @@ def _lora(work: Train, megatron: bool) -> Iterator[Piece]:
         yield Lose("workload.lora.targets", f"adapters go on {', '.join(names)}, up and gate together in Megatron")
 
 
-def _fsdp(scenario: Scenario) -> Iterator[Piece]:
+def fsdp_pieces(scenario: Scenario) -> Iterator[Piece]:
     if scenario.model.mtp is not None:
         yield Lose("model.mtp*", "the FSDP backend leaves out blocks that predict further tokens")
     for part in (_write_shards, _memory, _write_formats):

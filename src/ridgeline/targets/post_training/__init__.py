@@ -1,0 +1,1 @@
+"""Plans of post-training as files of the software that runs it, and such files read back."""
