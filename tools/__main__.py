@@ -40,6 +40,7 @@ FIGURES = {
     "prices": "tools.figures.prices",
     "anchors": "tools.figures.anchors",
     "picture": "tools.figures.picture",
+    "workbench": "tools.figures.workbench",
 }
 OPTIONS = ("megatron", "megatron-bridge", "mindspeed")
 TRAINERS = ("accelerate", "llamafactory", "axolotl", "torchtitan-preset", "primus", "nxd-training")

@@ -4,7 +4,6 @@ from ridgeline.api import analyze as analyze
 from ridgeline.api import collective as collective
 from ridgeline.api import diff as diff
 from ridgeline.api import explain as explain
-from ridgeline.api import graph as graph
 from ridgeline.api import library_choice as library_choice
 from ridgeline.api import plan as plan
 from ridgeline.api import predict as predict
@@ -44,6 +43,7 @@ from ridgeline.run_api import bringup as bringup
 from ridgeline.run_api import dry_run as dry_run
 from ridgeline.run_api import export as export
 from ridgeline.run_api import fit as fit
+from ridgeline.run_api import graph as graph
 from ridgeline.run_api import open_workbench
 from ridgeline.run_api import run as run
 from ridgeline.run_api import scenario_text as scenario_text

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ridgeline.comm.simulation import NetworkOptions
     from ridgeline.core.waits import ProgressCallback
     from ridgeline.cost import Calibration, Choice, Profile, ProfileDiff
-    from ridgeline.graph import GraphReport
-    from ridgeline.ir.op_graph import OpGraph
     from ridgeline.models.spec import ModelSpec
     from ridgeline.plan.scenario import Scenario
     from ridgeline.rl import RlParameters, RlPrediction
@@ -401,54 +399,6 @@ def roofline(
 
         refuse_other_chip(profile, [drawing.scenario.system.chip])
     return drawing
-
-
-def graph(model: str, *, on: str = "", seq: int = 4096, batch: int = 1) -> GraphReport:
-    """The op graph of a training step of a model: held against lowering, and with its fusible regions priced on a chip.
-
-    model    a catalog id, whose module is the one that `run` trains; a config.json, whose module transformers builds;
-             `module:function`, a torch module of your own; or a file that `ridgeline graph -o FILE.json` wrote
-    on       a chip or a system, whose chip it is
-    """
-    from ridgeline.graph import GraphReport, check_lowering, is_graph_file, read_graph
-    from ridgeline.hardware.load import system
-
-    sheet = None
-    if on:
-        sheet = system(on if "x" in on.partition("-")[0] or Path(on).is_file() else f"1x{on}").chip
-    path = Path(model)
-    if is_graph_file(path):
-        return GraphReport(graph=read_graph(path), chip=sheet)
-    recorded, spec = recorded_graph(model, seq=seq, batch=batch)
-    check = check_lowering(recorded, spec, seq=seq, batch=batch) if spec is not None else None
-    return GraphReport(graph=recorded, sizes={"seq": seq, "batch": batch}, check=check, chip=sheet)
-
-
-def recorded_graph(model: str, *, seq: int, batch: int) -> tuple[OpGraph, ModelSpec | None]:
-    """A graph that torch records, beside the description of the same model where there is one."""
-    from ridgeline.runtime import need_torch
-
-    need_torch("graph")
-    from ridgeline.runtime.capture import graph_of_config, graph_of_model, graph_of_reference
-
-    if is_reference(model):
-        return graph_of_reference(model), None
-    path = Path(model)
-    file = path / "config.json" if path.is_dir() else path
-    if file.name == "config.json" and file.is_file():
-        from ridgeline.core.files import read_table
-
-        spec = named_spec(str(file))
-        return graph_of_config(dict(read_table(file).data), seq=seq, batch=batch, name=spec.id), spec
-    spec = named_spec(model)
-    return graph_of_model(spec, seq=seq, batch=batch), spec
-
-
-def named_spec(model: str) -> ModelSpec:
-    """The model of a catalog id or a file."""
-    from ridgeline.models.load import model as load
-
-    return load(model)
 
 
 def collective(

@@ -38,9 +38,9 @@ def sense(
     from ridgeline.plan.scenario import Scenario
     from ridgeline.plan.scenario_file import read_scenario
 
-    own = scenario if isinstance(scenario, Scenario) else read_scenario(scenario, settings)
+    own_scenario = scenario if isinstance(scenario, Scenario) else read_scenario(scenario, settings)
     used = calibration_of(calibration, (), profile)
-    return scenario_sensitivity(own, metric=metric, curve=curve, calibration=used)
+    return scenario_sensitivity(own_scenario, metric=metric, curve=curve, calibration=used)
 
 
 def design(

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from ridgeline.core.documents import JsonObject
     from ridgeline.cost import Profile
     from ridgeline.cost.library_times import LibraryParameters
+    from ridgeline.graph import GraphComparison, GraphReport
+    from ridgeline.ir.op_graph import OpGraph
     from ridgeline.ir.rank_ops import DryRun
+    from ridgeline.models.spec import ModelSpec
     from ridgeline.plan.scenario import Scenario
     from ridgeline.runtime.bringup import BringUp, FaultsReport, ImportedDump, Rates
     from ridgeline.runtime.rl import RlOutcome, RlStepRow
@@ -520,3 +523,51 @@ def _notes(found: Imported) -> str:
 def one_line(text: str) -> str:
     """A text of a stranger's file on one line."""
     return "".join(char if char.isprintable() else " " for char in text)[:2000]
+
+
+def graph(
+    model: str, *, on: str = "", seq: int = 4096, batch: int = 1, compare: str = ""
+) -> GraphReport | GraphComparison:  # fmt: skip
+    """The op graph of a training step of a model: held against lowering, and with its fusible regions priced on a chip.
+
+    model    a catalog id, whose module is the one that `run` trains; a config.json, whose module transformers builds;
+             `module:function`, a torch module of your own; a file that `ridgeline graph -o FILE.json` wrote; or what a
+             compiler wrote: StableHLO, HLO, TVM script, MLIR, Triton IR, PTX, a program of torch.export
+    on       a chip or a system, whose chip it is
+    compare  a second file of the same program: what one compiler fused and the other did not, and what that costs
+    """
+    from ridgeline.graph import GraphReport, check_lowering, compare_files, graph_of_file
+    from ridgeline.hardware.load import system
+
+    sheet = None
+    if on:
+        sheet = system(on if "x" in on.partition("-")[0] or Path(on).is_file() else f"1x{on}").chip
+    if compare:
+        return compare_files(Path(model), Path(compare), sheet)
+    if Path(model).is_file() and Path(model).name != "config.json":
+        return GraphReport(graph=graph_of_file(Path(model)), chip=sheet)
+    step_graph, spec = recorded_graph(model, seq=seq, batch=batch)
+    check = check_lowering(step_graph, spec, seq=seq, batch=batch) if spec is not None else None
+    return GraphReport(graph=step_graph, sizes={"seq": seq, "batch": batch}, check=check, chip=sheet)
+
+
+def recorded_graph(model: str, *, seq: int, batch: int) -> tuple[OpGraph, ModelSpec | None]:
+    """A graph that torch records, beside the description of the same model where there is one."""
+    from ridgeline.api import is_reference
+    from ridgeline.models.load import model as model_of
+    from ridgeline.runtime import need_torch
+
+    need_torch("graph")
+    from ridgeline.runtime.capture import graph_of_config, graph_of_model, graph_of_reference
+
+    if is_reference(model):
+        return graph_of_reference(model), None
+    path = Path(model)
+    file = path / "config.json" if path.is_dir() else path
+    if file.name == "config.json" and file.is_file():
+        from ridgeline.core.files import read_table
+
+        spec = model_of(str(file))
+        return graph_of_config(dict(read_table(file).data), seq=seq, batch=batch, name=spec.id), spec
+    spec = model_of(model)
+    return graph_of_model(spec, seq=seq, batch=batch), spec

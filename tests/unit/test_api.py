@@ -15,7 +15,7 @@ from ridgeline.cli.verbs import VERBS
 from ridgeline.core.errors import InputError, Problem
 
 RENAMED = {"import": "import_run"}  # a keyword
-CALLED = {"plan", "design", "report"}  # packages that are called as the verb of their name
+CALLED = {"graph", "plan", "design", "report"}  # packages that are called as the verb of their name
 
 
 def test_every_verb_is_a_function() -> None:

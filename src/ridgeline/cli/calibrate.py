@@ -65,7 +65,7 @@ def fit(
     # one thread a process: small factorisations are ten times slower when threads wait for each other
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-    from ridgeline import report
+    from ridgeline.report import checkout, figures_table, stale_tables, write_tables
 
     if own:
         _fit_own(own, output, json)
@@ -80,21 +80,21 @@ def fit(
         _write_current(json)
         return
     if check and output is None:
-        _check(report.stale_tables(), json)
+        _check(stale_tables(), json)
         return
-    root = report.checkout() if nested or not quick else None
+    root = checkout() if nested or not quick else None
     with progress_bar("fitting", json=json) as wait:
         fits = ridgeline.fit(quick=quick, nested=nested, write=root is not None, output=output, progress=wait)
     sheet = fits if isinstance(fits, dict) else fits.accuracy
     if root is not None:
         with write_together():
-            paths = list(report.write_tables(sheet, root))
+            paths = list(write_tables(sheet, root))
         for path in paths:
             say(f"wrote {path.relative_to(root)}", err=True)
     if json:
         print_json(sheet)
     else:
-        say(report.figures_table(sheet))
+        say(figures_table(sheet))
 
 
 def _refit_serving(json: bool) -> None:

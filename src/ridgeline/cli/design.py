@@ -21,15 +21,15 @@ def sense(
     """Say what limits a scenario, and by how much: the elasticity of its time or cost to every number of the machine
     and the model, the next regime of each, and what one per cent of it is worth."""
     check_outputs(html)
-    found = design_api.sense(
+    result = design_api.sense(
         scenario, metric=metric, curve=curve, settings=settings or (), calibration=calibration, profile=profile
     )
     if html is not None:
         from ridgeline.report import page
 
-        write_text(html, page(found, command_line()))
-        say(f"{html}: {len(found.machine) + len(found.model)} elasticities", err=True)
-    answer(found, json)
+        write_text(html, page(result, command_line()))
+        say(f"{html}: {len(result.machine) + len(result.model)} elasticities", err=True)
+    answer(result, json)
 
 
 def design(
@@ -40,15 +40,15 @@ def design(
     the proof that none was missed; the smallest machine that meets limits; which of two is better, and how sure."""
     check_outputs(html)
     with progress_bar("designing", json=json) as line:
-        found = design_api.design(
+        result = design_api.design(
             study, settings=settings or (), meet=meet, versus=versus, of=of, processes=processes, ray=ray, progress=line
         )
     if html is not None:
         from ridgeline.report import page
 
-        write_text(html, page(found, command_line()))
+        write_text(html, page(result, command_line()))
         say(f"{html}: written", err=True)
-    answer(found, json)
+    answer(result, json)
 
 
 def report(
@@ -56,12 +56,12 @@ def report(
 ) -> None:
     """Write what a study asks of the chip, network, framework and model teams, and of who pays: bottleneck, evidence,
     cost today, ask, predicted gain with its interval, and how to prove it wrong. -o takes .html, .md and .pdf."""
-    from ridgeline.report import write_requirements
+    from ridgeline.report import write_picture
 
     for path in output or ():
         check_outputs(path)
-    found = design_api.report(study, settings=settings or (), team=team)
+    result = design_api.report(study, settings=settings or (), team=team)
     for path in output or ():
-        write_requirements(found, path, command_line())
-        say(f"{path}: {sum(len(part.asks) for part in found.teams)} asks of {len(found.teams)} teams", err=True)
-    answer(found, json)
+        write_picture(result, path, command_line())
+        say(f"{path}: {sum(len(part.asks) for part in result.teams)} asks of {len(result.teams)} teams", err=True)
+    answer(result, json)

@@ -81,7 +81,7 @@ def call_kind(builder: GraphBuilder, call: AtenCall) -> OpKind:
 def _figures(builder: GraphBuilder, call: AtenCall) -> OpFigures:
     if op_kind(call.word) == "gather" and len(call.inputs) > 1 and call.outputs:
         written = sum(builder.tensors[tensor].bytes for tensor in call.outputs)
-        return OpFigures(touched=written + sum(builder.tensors[tensor].bytes for tensor in call.inputs[1:]))
+        return OpFigures(touched_bytes=written + sum(builder.tensors[tensor].bytes for tensor in call.inputs[1:]))
     return NO_FIGURES
 
 
@@ -97,10 +97,10 @@ def product_of_call(builder: GraphBuilder, call: AtenCall) -> Kernel | None:
         first, second = PRODUCT_OPERANDS.get(call.word, (0, 1))
         if len(tensors) <= second:
             return None
-        left, right = tensors[first], tensors[second]
-        return contraction_kernel(left, right, result, matmul_dims(left.shape, right.shape))
+        left_side, right = tensors[first], tensors[second]
+        return contraction_kernel(left_side, right, result, matmul_dims(left_side.shape, right.shape))
     if call.word == "linear":
-        dims = ContractedDims(left=(len(tensors[0].shape) - 1,), right=(len(tensors[1].shape) - 1,))
+        dims = ContractedDims(left_dims=(len(tensors[0].shape) - 1,), right_dims=(len(tensors[1].shape) - 1,))
         return contraction_kernel(tensors[0], tensors[1], result, dims)
     if call.word == "einsum":
         einsum = einsum_dims(str(call.words.get("equation", "")))
@@ -119,8 +119,8 @@ def _attention(builder: GraphBuilder, call: AtenCall) -> Kernel | None:
     heads = 1
     for size in query.shape[:-2]:
         heads *= size
-    moved = sum(builder.tensors[number].bytes for number in (*call.inputs, call.outputs[0]))
+    moved_bytes = sum(builder.tensors[number].bytes for number in (*call.inputs, call.outputs[0]))
     return attention_kernel(
         heads, (query.shape[-2], key.shape[-2]), (query.shape[-1], value.shape[-1]), query.dtype,
-        causal=call.words.get("is_causal") is True, backward=False, moved=moved,
+        causal=call.words.get("is_causal") is True, backward=False, moved=moved_bytes,
     )  # fmt: skip

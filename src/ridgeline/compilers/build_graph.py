@@ -37,13 +37,13 @@ class OpFigures:
 
     kernel      the product it is
     flops       of one run
-    touched     bytes it reads of its operands where it reads a part of them only; None: all
+    touched_bytes   bytes it reads of its operands where it reads a part of them only; None: all
     written     bytes it writes where it writes a part of its result only; None: all
     """
 
     kernel: Kernel | None = None
     flops: float = 0.0
-    touched: float | None = None
+    touched_bytes: float | None = None
     written: float | None = None
     collective: OpCollective | None = None
 
@@ -62,7 +62,7 @@ class GraphBuilder:
         self.wide_types: set[str] = set()
         self._notes: dict[str, None] = {}
         self._fusions: list[tuple[str, list[int]]] = []
-        self.generated: set[int] = set()  # tensors that cost nothing to read: one number repeated
+        self.constant_results: set[int] = set()  # tensors that cost nothing to read: one number repeated
         self.fusion = -1
         self.count = 1
         self.module = ""
@@ -76,13 +76,13 @@ class GraphBuilder:
             raise self.refuse(f"more than {MOST_RESULTS:,} tensors", "a program of a model", "name one function of it")
         if prod(shape) > MOST_ELEMENTS:
             raise self.refuse(f"a tensor of {'x'.join(map(str, shape))[:80]}", f"at most {MOST_ELEMENTS:.0e} elements")
-        known = ELEMENT_TYPES.get(dtype.strip())
-        if known is None and dtype not in ELEMENT_TYPES.values():
+        format_id = ELEMENT_TYPES.get(dtype.strip(), dtype if dtype in ELEMENT_TYPES.values() else "")
+        if not format_id:
             self.wide_types.add(dtype[:40])
         number = len(self.tensors)
         self.tensors.append(
             GraphTensor(
-                id=number, shape=tuple(shape), dtype=known or (dtype if dtype in ELEMENT_TYPES.values() else WIDEST),
+                id=number, shape=tuple(shape), dtype=format_id or WIDEST,
                 role=role, name=name[:200], alias_of=alias_of, sharding=sharding[:400],
             )
         )  # fmt: skip
@@ -106,7 +106,7 @@ class GraphBuilder:
                 id=number, name=name[:120], kind=kind, inputs=operands, outputs=tuple(outputs),
                 module=self.module[:300],
                 flops=figures.kernel.flops if figures.kernel is not None else figures.flops,
-                bytes_read=read if figures.touched is None else min(read, figures.touched),
+                bytes_read=read if figures.touched_bytes is None else min(read, figures.touched_bytes),
                 bytes_written=written if figures.written is None else min(written, figures.written),
                 count=min(self.count, MOST_RUNS), fusion=self.fusion, kernel=figures.kernel,
                 collective=figures.collective,
@@ -121,7 +121,7 @@ class GraphBuilder:
         return sum(
             min(self.tensors[tensor].bytes, self.tensors[self.storage(tensor)].bytes)
             for tensor in operands
-            if tensor not in self.generated
+            if tensor not in self.constant_results
         )
 
     def storage(self, tensor: int) -> int:
@@ -183,9 +183,9 @@ class GraphBuilder:
     def _all_notes(self) -> list[str]:
         notes = list(self._notes)
         if self.unknown_words:
-            most = ", ".join(f"{word} ({times})" for word, times in self.unknown_words.most_common(8))
+            common = ", ".join(f"{word} ({times})" for word, times in self.unknown_words.most_common(8))
             notes.append(
-                f"{sum(self.unknown_words.values())} ops are not known and are priced by their bytes alone: {most}"
+                f"{sum(self.unknown_words.values())} ops are not known and are priced by their bytes alone: {common}"
             )
         if self.wide_types:
             notes.append(f"element types {', '.join(sorted(self.wide_types)[:8])} are counted at 8 bytes")

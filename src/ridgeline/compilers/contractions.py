@@ -14,29 +14,29 @@ from ridgeline.ir.op_graph import GraphTensor
 class ContractedDims:
     """Which dims of the left and of the right operand are summed over, and which pair up as batches."""
 
-    left: tuple[int, ...]
-    right: tuple[int, ...]
+    left_dims: tuple[int, ...]
+    right_dims: tuple[int, ...]
     left_batch: tuple[int, ...] = ()
     right_batch: tuple[int, ...] = ()
 
 
-def matmul_dims(left: Sequence[int], right: Sequence[int]) -> ContractedDims:
+def matmul_dims(first: Sequence[int], right: Sequence[int]) -> ContractedDims:
     """The dims of a product as frameworks write it: [.., m, k] by [.., k, n], or a vector on either side."""
-    batches = min(len(left), len(right)) - 2
-    rank_left, rank_right = len(left), len(right)
+    batches = min(len(first), len(right)) - 2
+    rank_left, rank_right = len(first), len(right)
     shared = tuple(
         (rank_left - 3 - place, rank_right - 3 - place)
         for place in range(max(batches, 0))
-        if left[rank_left - 3 - place] == right[rank_right - 3 - place]
+        if first[rank_left - 3 - place] == right[rank_right - 3 - place]
     )
     return ContractedDims(
-        left=(rank_left - 1,), right=(max(rank_right - 2, 0),),
+        left_dims=(rank_left - 1,), right_dims=(max(rank_right - 2, 0),),
         left_batch=tuple(pair[0] for pair in shared), right_batch=tuple(pair[1] for pair in shared),
     )  # fmt: skip
 
 
 def contraction_kernel(
-    left: GraphTensor, right: GraphTensor, result: GraphTensor, dims: ContractedDims
+    first: GraphTensor, right: GraphTensor, result: GraphTensor, dims: ContractedDims
 ) -> Kernel | None:
     """The product of two tensors; None where the dims do not fit their shapes.
 
@@ -44,23 +44,23 @@ def contraction_kernel(
     >>> dict(contraction_kernel(a, b, c, matmul_dims(a.shape, b.shape)).dims)
     {'groups': 4, 'm': 64, 'n': 16, 'k': 32}
     """
-    places = ((dims.left, left), (dims.left_batch, left), (dims.right, right), (dims.right_batch, right))
+    places = ((dims.left_dims, first), (dims.left_batch, first), (dims.right_dims, right), (dims.right_batch, right))
     if any(not 0 <= place < len(tensor.shape) for group, tensor in places for place in group):
         return None
-    inner = [left.shape[place] for place in dims.left]
-    if inner != [right.shape[place] for place in dims.right]:
+    inner = [first.shape[place] for place in dims.left_dims]
+    if inner != [right.shape[place] for place in dims.right_dims]:
         return None
-    groups = prod(left.shape[place] for place in dims.left_batch)
-    m = prod(size for place, size in enumerate(left.shape) if place not in (*dims.left, *dims.left_batch))
-    n = prod(size for place, size in enumerate(right.shape) if place not in (*dims.right, *dims.right_batch))
-    return product_of_sizes((groups, m, n, prod(inner)), (left, right, result))
+    groups = prod(first.shape[place] for place in dims.left_batch)
+    m = prod(size for place, size in enumerate(first.shape) if place not in (*dims.left_dims, *dims.left_batch))
+    n = prod(size for place, size in enumerate(right.shape) if place not in (*dims.right_dims, *dims.right_batch))
+    return product_of_sizes((groups, m, n, prod(inner)), (first, right, result))
 
 
 def product_of_sizes(sizes: tuple[int, int, int, int], tensors: Sequence[GraphTensor]) -> Kernel:
     """The product of groups, m, n and k, which moves each of its tensors once, in the format of its left operand."""
     groups, m, n, k = sizes
-    moved = sum(tensor.bytes for tensor in tensors)
-    return Kernel(op="gemm", dtype=tensors[0].dtype, dims={"groups": groups, "m": m, "n": n, "k": k}, moved=moved)
+    moved_bytes = sum(tensor.bytes for tensor in tensors)
+    return Kernel(op="gemm", dtype=tensors[0].dtype, dims={"groups": groups, "m": m, "n": n, "k": k}, moved=moved_bytes)
 
 
 def convolution_kernel(
@@ -83,17 +83,17 @@ def einsum_dims(equation: str) -> ContractedDims | None:
     """The dims of an equation of two operands; None where it is no plain product (a repeated letter, an ellipsis).
 
     >>> einsum_dims("bhqd,bhkd->bhqk")
-    ContractedDims(left=(3,), right=(3,), left_batch=(0, 1), right_batch=(0, 1))
+    ContractedDims(left_dims=(3,), right_dims=(3,), left_batch=(0, 1), right_batch=(0, 1))
     """
     operands, _, result = equation.replace(" ", "").partition("->")
-    left, _, right = operands.partition(",")
-    words = (left, right, result)
-    if not left or not right or any(len(set(word)) != len(word) or not word.isalpha() for word in words if word):
+    first, _, right = operands.partition(",")
+    words = (first, right, result)
+    if not first or not right or any(len(set(word)) != len(word) or not word.isalpha() for word in words if word):
         return None
-    shared = [letter for letter in left if letter in right]
-    summed = [letter for letter in shared if letter not in result]
-    paired = [letter for letter in shared if letter in result]
+    shared = [letter for letter in first if letter in right]
+    summed_axes = [letter for letter in shared if letter not in result]
+    batch_letters = [letter for letter in shared if letter in result]
     return ContractedDims(
-        left=tuple(map(left.index, summed)), right=tuple(map(right.index, summed)),
-        left_batch=tuple(map(left.index, paired)), right_batch=tuple(map(right.index, paired)),
+        left_dims=tuple(map(first.index, summed_axes)), right_dims=tuple(map(right.index, summed_axes)),
+        left_batch=tuple(map(first.index, batch_letters)), right_batch=tuple(map(right.index, batch_letters)),
     )  # fmt: skip

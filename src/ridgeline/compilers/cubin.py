@@ -29,7 +29,7 @@ class _Section:
     size: int
     link: int
     info: int
-    stored: bool
+    stored_results: bool
 
 
 def is_cubin(path: Path) -> bool:
@@ -81,10 +81,10 @@ def _text(names: bytes, at: int) -> str:
 def _stated_registers(data: bytes, sections: list[_Section]) -> Iterator[tuple[str, int]]:
     """Kernels and their registers, from the records of `.nv.info`."""
     for section in sections:
-        if section.name != ".nv.info" or not section.stored or section.link >= len(sections):
+        if section.name != ".nv.info" or not section.stored_results or section.link >= len(sections):
             continue
         symbols = sections[section.link]
-        if not symbols.stored or symbols.link >= len(sections):
+        if not symbols.stored_results or symbols.link >= len(sections):
             continue
         strings = sections[symbols.link]
         names = data[strings.start : strings.start + strings.size]

@@ -138,24 +138,26 @@ class _Reading:
                 words[str(row.get("name"))] = value
         names = [name for output in rows(node, "outputs") for name in tensor_names(output)]
         self.builder.module = module_of(node)
-        known = [self.tensor(name) for name in names]
-        if self.builder.module and not known and not inputs:
+        known_values = [self.tensor(name) for name in names]
+        if self.builder.module and not known_values and not inputs:
             return
-        emit_aten(self.builder, AtenCall(word=word, inputs=inputs, outputs=known, words=words, namespace=namespace))
+        emit_aten(
+            self.builder, AtenCall(word=word, inputs=inputs, outputs=known_values, words=words, namespace=namespace)
+        )
 
 
 def tensor_names(argument: JsonMapping) -> list[str]:
     """Names of the tensors of an argument or an output: one, a list, or none."""
-    found: list[str] = []
+    matches: list[str] = []
     for key, value in argument.items():
         if key == "as_tensor" and isinstance(value, dict):
-            found.append(str(value.get("name", "")))
+            matches.append(str(value.get("name", "")))
         elif key in ("as_tensors", "as_optional_tensors", "as_nested_tensors") and isinstance(value, list):
             for part in value:
                 inner = part.get("as_tensor", part) if isinstance(part, dict) else None
                 if isinstance(inner, dict) and isinstance(inner.get("name"), str):
-                    found.append(inner["name"])
-    return found
+                    matches.append(inner["name"])
+    return matches
 
 
 def module_of(node: JsonMapping) -> str:

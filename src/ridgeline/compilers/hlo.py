@@ -14,17 +14,18 @@ from dataclasses import dataclass, field
 
 from ridgeline.compilers.build_graph import LEAST_WEIGHT, NO_FIGURES, GraphBuilder, OpFigures
 from ridgeline.compilers.contractions import ContractedDims, contraction_kernel, convolution_kernel, matmul_dims
-from ridgeline.compilers.hlo_text import ArrayShape, Computation, HloModule, Instruction, parse_hlo
+from ridgeline.compilers.hlo_text import ArrayShape, Computation, HloInstruction, HloModule, parse_hlo
 from ridgeline.compilers.op_kinds import COLLECTIVE_WORDS, op_kind
 from ridgeline.compilers.program_source import ProgramSource
 from ridgeline.ir.op_graph import OpCollective, OpGraph, OpKind
 
 DEEPEST_CALLS = 48
-MOST_VISITS = 1_500_000
+MOST_VISITS = 400_000
 Value = int | tuple["Value", ...]
 NO_VALUE: Value = -1
 _SHARDING = re.compile(r"\bsharding=(\{(?:[^{}]|\{[^{}]*\})*\})")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
+_WRAPPER = re.compile(r"\(|->|^(while|body|cond|closed_call|checkpoint|remat|jit|pjit)$")  # of a path, not modules
 _PIECES = ("dynamic-slice", "gather")
 _ANNOTATIONS = (
     "Sharding",
@@ -42,8 +43,8 @@ def recognises(source: ProgramSource) -> bool:
 def read(source: ProgramSource) -> OpGraph:
     """The graph of the module's entry computation."""
     module = parse_hlo(source)
-    scheduled = "is_scheduled=true" in module.head
-    builder = GraphBuilder(source.path, "HLO" if scheduled else "HLO before scheduling", by="xla")
+    is_scheduled = "is_scheduled=true" in module.head
+    builder = GraphBuilder(source.path, "HLO" if is_scheduled else "HLO before scheduling", by="xla")
     walk = _HloWalk(module, builder)
     walk.enter(module.computations[module.entry], None)
     return builder.graph()
@@ -59,7 +60,7 @@ class _HloWalk:
     depth: int = 0
     visits: int = 0
 
-    def enter(self, computation: Computation, given: Sequence[Value] | None) -> Value:
+    def enter(self, computation: Computation, given_values: Sequence[Value] | None) -> Value:
         """Emit a computation with these arguments (None: the program's own); what its root is."""
         if self.depth >= DEEPEST_CALLS:
             raise self.builder.refuse("computations that call each other", f"at most {DEEPEST_CALLS} levels")
@@ -70,18 +71,18 @@ class _HloWalk:
                 self.visits += 1
                 if self.visits > MOST_VISITS:
                     raise self.builder.refuse("computations that are called again and again", "one program of a model")
-                self.values[instruction.name] = self._emit(instruction, given)
+                self.values[instruction.name] = self._emit(instruction, given_values)
             root = computation.root
             return self.values.get(root.name, NO_VALUE) if root else NO_VALUE
         finally:
             self.values = outer
             self.depth -= 1
 
-    def tensors(self, instruction: Instruction) -> list[int]:
+    def tensors(self, instruction: HloInstruction) -> list[int]:
         """Tensors of its operands, those of tuples among them."""
         return [number for name in instruction.operands for number in flat(self.values.get(name, NO_VALUE))]
 
-    def results(self, instruction: Instruction, alias_of: int = -1) -> list[int]:
+    def results(self, instruction: HloInstruction, alias_of: int = -1) -> list[int]:
         """A tensor for each array of its shape."""
         sharding = _SHARDING.search(instruction.attributes)
         words = sharding.group(1) if sharding else ""
@@ -97,16 +98,19 @@ class _HloWalk:
             role="input" if name else "activation",
         )
 
-    def callee(self, instruction: Instruction, *keys: str) -> Computation | None:
-        return next((found for key in keys if (found := self.module.computations.get(instruction.called(key)))), None)
+    def callee(self, instruction: HloInstruction, *keys: str) -> Computation | None:
+        return next(
+            (matches for key in keys if (matches := self.module.computations.get(instruction.called_computation(key)))),
+            None,
+        )
 
-    def _emit(self, instruction: Instruction, given: Sequence[Value] | None) -> Value:
+    def _emit(self, instruction: HloInstruction, given_values: Sequence[Value] | None) -> Value:
         """One instruction, and the value it stands for."""
         opcode = instruction.opcode
         self.builder.module = module_path(instruction.attributes)
         match opcode:
             case "parameter":
-                return self._parameter(instruction, given)
+                return self._parameter(instruction, given_values)
             case "constant":
                 return self._constant(instruction)
             case "tuple":
@@ -130,63 +134,63 @@ class _HloWalk:
             case _:
                 return self._plain(instruction)
 
-    def _parameter(self, instruction: Instruction, given: Sequence[Value] | None) -> Value:
+    def _parameter(self, instruction: HloInstruction, given_values: Sequence[Value] | None) -> Value:
         place = int(instruction.argument) if instruction.argument.isdecimal() and len(instruction.argument) < 7 else 0
-        if given is not None:
-            return given[place] if place < len(given) else NO_VALUE
+        if given_values is not None:
+            return given_values[place] if place < len(given_values) else NO_VALUE
         sharding = _SHARDING.search(instruction.attributes)
         words = sharding.group(1) if sharding else ""
         name = _OP_NAME.search(instruction.attributes)
         label = name.group(1) if name else instruction.name
         return pack(instruction, [self.tensor(shape, sharding=words, name=label) for shape in instruction.arrays])
 
-    def _constant(self, instruction: Instruction) -> Value:
+    def _constant(self, instruction: HloInstruction) -> Value:
         numbers = [self.builder.tensor(shape.dims, shape.element, role="constant") for shape in instruction.arrays]
         for number in numbers:
             elements = self.builder.tensors[number].elements
             if elements == 1:
-                self.builder.generated.add(number)
+                self.builder.constant_results.add(number)
             elif elements >= LEAST_WEIGHT:
                 self.builder.set_role(number, "weight", instruction.name)
         return pack(instruction, numbers)
 
-    def _element(self, instruction: Instruction) -> Value:
+    def _element(self, instruction: HloInstruction) -> Value:
         place = re.search(r"\bindex=(\d{1,6})", instruction.attributes)
-        whole = self.values.get(instruction.operands[0], NO_VALUE) if instruction.operands else NO_VALUE
+        whole_value = self.values.get(instruction.operands[0], NO_VALUE) if instruction.operands else NO_VALUE
         at = int(place.group(1)) if place else 0
-        return whole[at] if isinstance(whole, tuple) and at < len(whole) else NO_VALUE
+        return whole_value[at] if isinstance(whole_value, tuple) and at < len(whole_value) else NO_VALUE
 
-    def _call(self, instruction: Instruction) -> Value:
+    def _call(self, instruction: HloInstruction) -> Value:
         """A fusion is one kernel; a call is written out."""
         callee = self.callee(instruction, "calls", "to_apply", "called_computation")
         if callee is None:
             return self._unknown(instruction)
-        given = [self.values.get(name, NO_VALUE) for name in instruction.operands]
+        given_values = [self.values.get(name, NO_VALUE) for name in instruction.operands]
         begins = instruction.opcode == "fusion" and self.builder.fusion < 0
         if begins:
             self.builder.begin_fusion(instruction.name)
-        returned = self.enter(callee, given)
+        return_values = self.enter(callee, given_values)
         if begins:
             self.builder.end_fusion()
-        return returned
+        return return_values
 
-    def _while(self, instruction: Instruction) -> Value:
+    def _while(self, instruction: HloInstruction) -> Value:
         body = self.callee(instruction, "body")
         if body is None or not instruction.operands:
             return self._unknown(instruction)
-        carried = self.values.get(instruction.operands[0], NO_VALUE)
+        loop_values = self.values.get(instruction.operands[0], NO_VALUE)
         trips = self._trips(instruction)
         outer = self.builder.count
         self.builder.count = outer * max(trips, 1)
-        returned = self.enter(body, [carried])
+        return_values = self.enter(body, [loop_values])
         self.builder.count = outer
-        return returned if returned != NO_VALUE else carried
+        return return_values if return_values != NO_VALUE else loop_values
 
-    def _trips(self, instruction: Instruction) -> int:
+    def _trips(self, instruction: HloInstruction) -> int:
         """What the compiler knows of a loop; else the one constant that its condition compares with; else 1."""
-        known = re.search(r'"known_trip_count":\{"n":"?(\d{1,9})', instruction.attributes)
-        if known:
-            return int(known.group(1))
+        known_values = re.search(r'"known_trip_count":\{"n":"?(\d{1,9})', instruction.attributes)
+        if known_values:
+            return int(known_values.group(1))
         condition = self.callee(instruction, "condition")
         numbers = [
             int(part.argument)
@@ -199,19 +203,21 @@ class _HloWalk:
         self.builder.note(f"{instruction.name} is counted once: how often it runs is not a constant")
         return 1
 
-    def _conditional(self, instruction: Instruction) -> Value:
+    def _conditional(self, instruction: HloInstruction) -> Value:
         names = re.search(r"branch_computations=\{([^}]*)\}", instruction.attributes)
         words = [word.strip().lstrip("%") for word in names.group(1).split(",")] if names else []
-        words += [name for key in ("true_computation", "false_computation") if (name := instruction.called(key))]
-        returned: Value = NO_VALUE
+        words += [
+            name for key in ("true_computation", "false_computation") if (name := instruction.called_computation(key))
+        ]
+        return_values: Value = NO_VALUE
         for place, word in enumerate(words[:1000]):
             if (branch := self.module.computations.get(word)) is not None:
                 operand = instruction.operands[place + 1 : place + 2]
-                returned = self.enter(branch, [self.values.get(name, NO_VALUE) for name in operand])
+                return_values = self.enter(branch, [self.values.get(name, NO_VALUE) for name in operand])
         self.builder.note(f"every branch of {instruction.name} is counted: which one runs is not known")
-        return returned
+        return return_values
 
-    def _custom_call(self, instruction: Instruction) -> Value:
+    def _custom_call(self, instruction: HloInstruction) -> Value:
         match = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
         target = match.group(1) if match else ""
         if target in _ANNOTATIONS:
@@ -219,36 +225,37 @@ class _HloWalk:
         inputs, outputs = self.tensors(instruction), self.results(instruction)
         kernel, name = None, f"custom-call {target}"
         if any(word in target.lower() for word in ("gemm", "matmul", "dot")) and len(inputs) >= 2 and outputs:
-            left, right, result = (self.builder.tensors[number] for number in (*inputs[:2], outputs[0]))
+            left_side, right, result = (self.builder.tensors[number] for number in (*inputs[:2], outputs[0]))
             kernel = contraction_kernel(
-                left, right, result, library_dims(instruction.attributes, left.shape, right.shape)
+                left_side, right, result, library_dims(instruction.attributes, left_side.shape, right.shape)
             )
         kind: OpKind = "product" if kernel is not None else op_kind(target.lower())
         self.builder.op(name, kind, inputs, outputs, OpFigures(kernel=kernel))
         return pack(instruction, outputs)
 
-    def _product(self, instruction: Instruction) -> Value:
+    def _product(self, instruction: HloInstruction) -> Value:
         inputs, outputs = self.tensors(instruction), self.results(instruction)
         kernel = None
         if len(inputs) >= 2 and outputs:
-            left, right, result = (self.builder.tensors[number] for number in (*inputs[:2], outputs[0]))
+            left_side, right, result = (self.builder.tensors[number] for number in (*inputs[:2], outputs[0]))
             if instruction.opcode == "dot":
                 dims = ContractedDims(
-                    left=instruction.numbers("lhs_contracting_dims"), right=instruction.numbers("rhs_contracting_dims"),
+                    left_dims=instruction.numbers("lhs_contracting_dims"),
+                    right_dims=instruction.numbers("rhs_contracting_dims"),
                     left_batch=instruction.numbers("lhs_batch_dims"), right_batch=instruction.numbers("rhs_batch_dims"),
                 )  # fmt: skip
-                kernel = contraction_kernel(left, right, result, dims)
+                kernel = contraction_kernel(left_side, right, result, dims)
             else:
                 labels = re.search(r"dim_labels=\w+_(\w+)->", instruction.attributes)
                 groups = re.search(r"feature_group_count=(\d{1,9})", instruction.attributes)
                 place = labels.group(1).find("o") if labels else -1
-                kernel = convolution_kernel(left, right, result, place, int(groups.group(1)) if groups else 1)
+                kernel = convolution_kernel(left_side, right, result, place, int(groups.group(1)) if groups else 1)
         if kernel is None:
             self.builder.note(f"the sizes of {instruction.name} are not understood: no flops counted")
         self.builder.op(f"hlo.{instruction.opcode}", "product", inputs, outputs, OpFigures(kernel=kernel))
         return pack(instruction, outputs)
 
-    def _collective(self, instruction: Instruction) -> Value:
+    def _collective(self, instruction: HloInstruction) -> Value:
         word = instruction.opcode.removesuffix("-start")
         inputs, outputs = self.tensors(instruction), self.results(instruction)
         if instruction.opcode.endswith("-start") and len(outputs) > 1:
@@ -258,15 +265,15 @@ class _HloWalk:
         self.builder.op(f"hlo.{word}", "collective", inputs, outputs, OpFigures(collective=collective))
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def _finish(self, instruction: Instruction) -> Value:
+    def _finish(self, instruction: HloInstruction) -> Value:
         return self.values.get(instruction.operands[0], NO_VALUE) if instruction.operands else NO_VALUE
 
-    def _unknown(self, instruction: Instruction) -> Value:
+    def _unknown(self, instruction: HloInstruction) -> Value:
         outputs = self.results(instruction)
         self.builder.op(f"hlo.{instruction.opcode}", "unknown", self.tensors(instruction), outputs)
         return pack(instruction, outputs)
 
-    def _plain(self, instruction: Instruction) -> Value:
+    def _plain(self, instruction: HloInstruction) -> Value:
         """Everything else by its opcode; a broadcast outside a fusion is a kernel, a reshape moves nothing."""
         opcode = instruction.opcode
         inputs = self.tensors(instruction)
@@ -276,15 +283,17 @@ class _HloWalk:
         in_place = opcode == "dynamic-update-slice"
         alias = inputs[0] if inputs and (kind == "view" or in_place) else -1
         outputs = self.results(instruction, alias_of=alias)
-        if kind == "view" and alias in self.builder.generated:
-            self.builder.generated.update(outputs)
+        if kind == "view" and alias in self.builder.constant_results:
+            self.builder.constant_results.update(outputs)
         figures = NO_FIGURES
         if opcode in _PIECES and outputs:
             written = sum(self.builder.tensors[number].bytes for number in outputs)
-            figures = OpFigures(touched=written + sum(self.builder.tensors[number].bytes for number in inputs[1:]))
+            figures = OpFigures(
+                touched_bytes=written + sum(self.builder.tensors[number].bytes for number in inputs[1:])
+            )
         elif opcode in ("dynamic-update-slice", "scatter") and len(inputs) > 1:
             update = self.builder.tensors[inputs[1 if in_place else -1]].bytes
-            figures = OpFigures(touched=update, written=update)
+            figures = OpFigures(touched_bytes=update, written=update)
         self.builder.op(f"hlo.{opcode}", kind, inputs, outputs, figures)
         return pack(instruction, outputs)
 
@@ -301,7 +310,7 @@ def flat(value: Value) -> list[int]:
     return numbers
 
 
-def pack(instruction: Instruction, numbers: Sequence[int]) -> Value:
+def pack(instruction: HloInstruction, numbers: Sequence[int]) -> Value:
     """The value of an instruction with these tensors: a tuple where its shape is one."""
     if isinstance(instruction.shape, ArrayShape):
         return numbers[0] if numbers else NO_VALUE
@@ -317,8 +326,7 @@ def module_path(attributes: str) -> str:
     match = _OP_NAME.search(attributes)
     if match is None:
         return ""
-    parts = [part for part in match.group(1)[:400].split("/")[:-1] if "(" not in part or part.startswith("transpose(")]
-    return ".".join(parts)
+    return ".".join(part for part in match.group(1)[:400].split("/")[:-1] if not _WRAPPER.search(part))
 
 
 def rank_groups(attributes: str) -> tuple[int, tuple[tuple[int, ...], ...]]:
@@ -327,11 +335,11 @@ def rank_groups(attributes: str) -> tuple[int, tuple[tuple[int, ...], ...]]:
     >>> rank_groups("replica_groups={{0,1},{2,3}}"), rank_groups("replica_groups=[2,4]<=[8]")[0]
     ((2, ((0, 1), (2, 3))), 4)
     """
-    listed = re.search(r"replica_groups=\{((?:\{[\d,\s]*\},?\s*)+)\}", attributes)
-    if listed:
+    listed_groups = re.search(r"replica_groups=\{((?:\{[\d,\s]*\},?\s*)+)\}", attributes)
+    if listed_groups:
         groups = tuple(
             tuple(int(rank) for rank in re.findall(r"\d{1,9}", group))
-            for group in re.findall(r"\{([\d,\s]*)\}", listed.group(1))[:4096]
+            for group in re.findall(r"\{([\d,\s]*)\}", listed_groups.group(1))[:4096]
         )
         return max(map(len, groups), default=0), groups
     short = re.search(r"replica_groups=\[(\d{1,9}),(\d{1,9})\]<=", attributes)
@@ -341,11 +349,11 @@ def rank_groups(attributes: str) -> tuple[int, tuple[tuple[int, ...], ...]]:
     return (pairs.group(1).count("{"), ()) if pairs else (0, ())
 
 
-def library_dims(attributes: str, left: tuple[int, ...], right: tuple[int, ...]) -> ContractedDims:
+def library_dims(attributes: str, left_side: tuple[int, ...], right: tuple[int, ...]) -> ContractedDims:
     """Contracted dims of a library's product, from its configuration, else as frameworks write products."""
     start = attributes.find('"dot_dimension_numbers":')
     if start < 0:
-        return matmul_dims(left, right)
+        return matmul_dims(left_side, right)
     try:
         table, _ = json.JSONDecoder().raw_decode(attributes[start + len('"dot_dimension_numbers":') :].lstrip())
         names = (
@@ -356,5 +364,5 @@ def library_dims(attributes: str, left: tuple[int, ...], right: tuple[int, ...])
         )
         dims = [tuple(int(str(dim)[:9]) for dim in table.get(name, ())) for name in names]
     except (ValueError, TypeError, AttributeError, RecursionError):
-        return matmul_dims(left, right)
-    return ContractedDims(left=dims[0], right=dims[1], left_batch=dims[2], right_batch=dims[3])
+        return matmul_dims(left_side, right)
+    return ContractedDims(left_dims=dims[0], right_dims=dims[1], left_batch=dims[2], right_batch=dims[3])

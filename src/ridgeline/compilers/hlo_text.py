@@ -35,7 +35,7 @@ Shape = ArrayShape | tuple["Shape", ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instruction:
+class HloInstruction:
     """One line of a computation.
 
     argument    the text between the brackets, for parameters and constants
@@ -51,7 +51,7 @@ class Instruction:
     line: int
     is_root: bool = False
 
-    def called(self, key: str) -> str:
+    def called_computation(self, key: str) -> str:
         """The computation that an attribute names; empty where it names none."""
         match = re.search(rf"\b{key}=\{{?%?([\w.$-]+)", self.attributes)
         return match.group(1) if match else ""
@@ -72,12 +72,12 @@ class Computation:
     """Instructions in order; the root is what it returns."""
 
     name: str
-    instructions: list[Instruction] = field(default_factory=list)
+    instructions: list[HloInstruction] = field(default_factory=list)
 
     @property
-    def root(self) -> Instruction | None:
-        marked = [instruction for instruction in self.instructions if instruction.is_root]
-        return marked[-1] if marked else self.instructions[-1] if self.instructions else None
+    def root(self) -> HloInstruction | None:
+        roots = [instruction for instruction in self.instructions if instruction.is_root]
+        return roots[-1] if roots else self.instructions[-1] if self.instructions else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ def parse_hlo(source: ProgramSource) -> HloModule:
     )
 
 
-def _instruction(source: ProgramSource, raw: str, number: int) -> Instruction | None:
+def _instruction(source: ProgramSource, raw: str, number: int) -> HloInstruction | None:
     line = _COMMENT.sub("", raw[:LONGEST_LINE])
     begin = _INSTRUCTION.match(line)
     if begin is None:
@@ -145,7 +145,7 @@ def _instruction(source: ProgramSource, raw: str, number: int) -> Instruction | 
         return None
     end = _closing(line, opcode.end() - 1)
     argument = line[opcode.end() : end]
-    return Instruction(
+    return HloInstruction(
         name=begin.group(2), shape=shape, opcode=opcode.group(1), operands=_operands(argument, opcode.group(1)),
         argument=argument, attributes=line[end + 1 :], line=number, is_root=bool(begin.group(1)),
     )  # fmt: skip
@@ -178,14 +178,14 @@ def _pieces(text: str) -> Iterator[str]:
 
 def _closing(text: str, start: int) -> int:
     """The place of the bracket that closes the one at `start`; the text's end where none does."""
-    depth, quoted = 0, False
+    depth, in_quotes = 0, False
     for at in range(start, len(text)):
         character = text[at]
         if character == '"':
-            quoted = not quoted
-        elif not quoted and character in "([{":
+            in_quotes = not in_quotes
+        elif not in_quotes and character in "([{":
             depth += 1
-        elif not quoted and character in ")]}":
+        elif not in_quotes and character in ")]}":
             depth -= 1
             if depth == 0:
                 return at

@@ -44,7 +44,7 @@ def emit_linalg(walk: Walk, statement: Statement) -> None:
     if word in ("yield", "index"):
         return
     if word == "fill":
-        walk.builder.generated.update(walk.results(statement, role="constant"))
+        walk.builder.constant_results.update(walk.results(statement, role="constant"))
         return
     outputs = walk.results(statement)
     if word == "generic" and outputs:
@@ -63,7 +63,7 @@ def emit_linalg(walk: Walk, statement: Statement) -> None:
         )
     figures = OpFigures(kernel=kernel) if kernel is not None else NO_FIGURES
     if kind == "gather" and outputs:
-        figures = OpFigures(touched=sum(walk.builder.tensors[tensor].bytes for tensor in (*inputs, *outputs)))
+        figures = OpFigures(touched_bytes=sum(walk.builder.tensors[tensor].bytes for tensor in (*inputs, *outputs)))
     walk.builder.op(_op_name(statement, word), kind, inputs, outputs, figures)
 
 
@@ -144,30 +144,32 @@ def mapped_product(
         if len(loops) != len(tensor.shape):
             return None
         sizes |= dict(zip(loops, tensor.shape, strict=True))
-    summed = {f"d{place}" for place, word in enumerate(iterators) if word == "reduction"}
-    left, right, result = (set(loops) for loops in (maps[0], maps[1], maps[-1]))
-    if not summed <= (left & right) or not all(re.fullmatch(r"d\d+", loop) for loop in left | right | result):
+    summed_axes = {f"d{place}" for place, word in enumerate(iterators) if word == "reduction"}
+    left_side, right, result = (set(loops) for loops in (maps[0], maps[1], maps[-1]))
+    if not summed_axes <= (left_side & right) or not all(
+        re.fullmatch(r"d\d+", loop) for loop in left_side | right | result
+    ):
         return None
-    groups = prod(sizes[loop] for loop in left & right & result)
-    m = prod(sizes[loop] for loop in (left & result) - right)
-    n = prod(sizes[loop] for loop in (right & result) - left)
-    return product_of_sizes((groups, m, n, prod(sizes[loop] for loop in summed)), tensors)
+    groups = prod(sizes[loop] for loop in left_side & right & result)
+    m = prod(sizes[loop] for loop in (left_side & result) - right)
+    n = prod(sizes[loop] for loop in (right & result) - left_side)
+    return product_of_sizes((groups, m, n, prod(sizes[loop] for loop in summed_axes)), tensors)
 
 
 def _named_product(walk: Walk, statement: Statement, word: str, numbers: tuple[int, int, int]) -> Kernel | None:
-    left, right, result = (walk.builder.tensors[number] for number in numbers)
+    left_side, right, result = (walk.builder.tensors[number] for number in numbers)
     maps = indexing_maps(statement.text, walk.module.aliases)
     if len(maps) >= 3:
         loops = len({loop for loops in maps for loop in loops})
-        summed = {loop for loop in maps[0] if loop not in maps[-1]}
-        iterators = ["reduction" if f"d{place}" in summed else "parallel" for place in range(loops)]
+        summed_axes = {loop for loop in maps[0] if loop not in maps[-1]}
+        iterators = ["reduction" if f"d{place}" in summed_axes else "parallel" for place in range(loops)]
         return mapped_product(walk, maps, iterators, numbers)
-    plain = matmul_dims(left.shape, right.shape)
+    plain = matmul_dims(left_side.shape, right.shape)
     if word in _TRANSPOSED_RIGHT:
-        plain = replace(plain, right=(len(right.shape) - 1,))
+        plain = replace(plain, right_dims=(len(right.shape) - 1,))
     if word in _TRANSPOSED_LEFT:
-        plain = replace(plain, left=(len(left.shape) - 2,))
-    return contraction_kernel(left, right, result, plain)
+        plain = replace(plain, left_dims=(len(left_side.shape) - 2,))
+    return contraction_kernel(left_side, right, result, plain)
 
 
 def _convolution(walk: Walk, word: str, numbers: tuple[int, int, int]) -> Kernel | None:
@@ -185,15 +187,15 @@ def emit_tensor(walk: Walk, statement: Statement) -> None:
     """Views and pieces of the tensor dialect."""
     word = statement.name.removeprefix("tensor.")
     if word == "empty":
-        walk.builder.generated.update(walk.results(statement, role="constant"))
+        walk.builder.constant_results.update(walk.results(statement, role="constant"))
         return
     inputs = walk.operands(statement)
     if word in ("dim", "extract", "rank", "from_elements") or not statement.results:
         return
     kind: OpKind = "copy" if word in ("pad", "insert_slice", "concat", "pack", "unpack") else "view"
     outputs = walk.results(statement, alias_of=inputs[0] if kind == "view" and inputs else -1)
-    if kind == "view" and inputs and inputs[0] in walk.builder.generated:
-        walk.builder.generated.update(outputs)
+    if kind == "view" and inputs and inputs[0] in walk.builder.constant_results:
+        walk.builder.constant_results.update(outputs)
     walk.builder.op(statement.name, kind, inputs, outputs)
 
 
@@ -205,10 +207,10 @@ def emit_flow(walk: Walk, statement: Statement) -> None:
     elif statement.name.endswith("dispatch.tensor.load"):
         view_of(walk, statement)
     elif statement.name.endswith("dispatch.tensor.store"):
-        stored = walk.operands(statement)[:1]
+        stored_results = walk.operands(statement)[:1]
         target = re.findall(r"%[\w.$-]+", statement.text)
-        if stored and len(target) > 1:
-            walk.stored[target[1]] = stored[0]
+        if stored_results and len(target) > 1:
+            walk.stored_results[target[1]] = stored_results[0]
     elif statement.name == "hal.tensor.import":
         types = shaped_types(statement.text.rpartition("->")[2])
         if types and statement.results:
@@ -240,16 +242,16 @@ def _dispatch(walk: Walk, statement: Statement) -> None:
     names = [
         part.strip() for part in split_brackets(statement.text[start + 1 : closing_bracket(statement.text, start)])
     ]
-    given = [walk.values.get(name, -1) for name in names]
+    given_values = [walk.values.get(name, -1) for name in names]
     if callee is None or not callee.regions:
         walk.builder.op(
-            "flow.dispatch", "unknown", [number for number in given if number >= 0], walk.results(statement)
+            "flow.dispatch", "unknown", [number for number in given_values if number >= 0], walk.results(statement)
         )
         return
     walk.builder.begin_fusion(entry.group(2) if entry else "dispatch")
-    outer, walk.stored = walk.stored, {}
-    walk.enter(callee, given)
-    written = [walk.stored[name] for name, _ in arguments_of(callee) if name in walk.stored]
-    walk.stored = outer
+    outer, walk.stored_results = walk.stored_results, {}
+    walk.enter(callee, given_values)
+    written = [walk.stored_results[name] for name, _ in arguments_of(callee) if name in walk.stored_results]
+    walk.stored_results = outer
     walk.builder.end_fusion()
     bind_results(walk, statement, written)

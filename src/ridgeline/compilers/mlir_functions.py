@@ -22,7 +22,7 @@ from ridgeline.compilers.mlir_text import (
 from ridgeline.ir.op_graph import TensorRole
 
 DEEPEST_CALLS = 48
-MOST_VISITS = 1_500_000  # statements met while calls are written out
+MOST_VISITS = 400_000  # statements met while calls are written out
 RETURNS = frozenset(
     {
         "return", "func.return", "stablehlo.return", "mhlo.return", "sdy.return", "scf.yield", "tensor.yield",
@@ -45,7 +45,7 @@ class Walk:
 
     values      tensors by the name they have where the walk stands; -1: no tensor
     numbers     scalar constants by name, for trip counts
-    stored      what the function at work wrote to its arguments, by their names
+    stored_results   what the function at work wrote to its arguments, by their names
     """
 
     module: MlirModule
@@ -54,7 +54,7 @@ class Walk:
     values: Values = field(default_factory=dict)
     numbers: dict[str, float] = field(default_factory=dict)
     functions: dict[str, Statement] = field(default_factory=dict)
-    stored: dict[str, int] = field(default_factory=dict)
+    stored_results: dict[str, int] = field(default_factory=dict)
     depth: int = 0
     visits: int = 0
 
@@ -81,8 +81,10 @@ class Walk:
     ) -> int:  # fmt: skip
         """A tensor of a type; an open dim is refused, because nothing can be counted with it."""
         if any(dim < 0 for dim in type_.shape):
-            given = f"a tensor of {'x'.join('?' if dim < 0 else str(dim) for dim in type_.shape)}"
-            raise self.builder.refuse(given, "dims that are numbers", "compile it for the shapes that you ask about")
+            given_values = f"a tensor of {'x'.join('?' if dim < 0 else str(dim) for dim in type_.shape)}"
+            raise self.builder.refuse(
+                given_values, "dims that are numbers", "compile it for the shapes that you ask about"
+            )
         return self.builder.tensor(
             type_.shape, type_.element, role=role, name=name, alias_of=alias_of, sharding=sharding
         )
@@ -95,18 +97,18 @@ class Walk:
 
     def visit(self, statements: list[Statement]) -> list[int]:
         """Emit statements in order; the tensors that they return."""
-        returned: list[int] = []
+        return_values: list[int] = []
         for statement in statements:
             self.visits += 1
             if self.visits > MOST_VISITS:
                 raise self.builder.refuse("calls that write each other out for ever", "a program of a model")
             if statement.name in RETURNS:
-                returned = [self.values.get(name, -1) for name in statement.operands]
+                return_values = [self.values.get(name, -1) for name in statement.operands]
             elif statement.name in CALLS:
                 self._call(statement)
             else:
                 self.emit(self, statement)
-        return returned
+        return return_values
 
     def inside(self, statements: list[Statement], line: int) -> list[int]:
         """As `visit`, a level deeper."""
@@ -124,17 +126,17 @@ class Walk:
         if callee is None or not callee.regions:
             self.builder.op(f"call @{name}", "unknown", self.operands(statement), self.results(statement))
             return
-        bind_results(self, statement, self.enter(callee, self._given(statement)))
+        bind_results(self, statement, self.enter(callee, self._call_operands(statement)))
 
-    def _given(self, statement: Statement) -> list[int]:
+    def _call_operands(self, statement: Statement) -> list[int]:
         before, _ = split_types(statement.text)
         return [self.values.get(value, -1) for value in re.findall(r"%[\w.$-]+(?:#\d+)?", before)]
 
-    def enter(self, callee: Statement, given: list[int]) -> list[int]:
+    def enter(self, callee: Statement, given_values: list[int]) -> list[int]:
         """Emit a function's body with these arguments; its own values are forgotten afterwards."""
         outer, outer_numbers = self.values, self.numbers
         names = [name for name, _ in arguments_of(callee)]
-        self.values = dict(zip(names, given, strict=False))
+        self.values = dict(zip(names, given_values, strict=False))
         self.numbers = {}
         try:
             return self.inside(callee.regions[0], callee.line)
@@ -142,10 +144,10 @@ class Walk:
             self.values, self.numbers = outer, outer_numbers
 
 
-def bind_results(walk: Walk, statement: Statement, returned: list[int]) -> None:
+def bind_results(walk: Walk, statement: Statement, return_values: list[int]) -> None:
     """Give a statement's results the tensors that its region returned."""
     for place, name in enumerate(statement.results):
-        walk.bind(name, returned[place] if place < len(returned) else -1)
+        walk.bind(name, return_values[place] if place < len(return_values) else -1)
 
 
 def function_name(statement: Statement) -> str:
@@ -179,22 +181,22 @@ def arguments_of(function: Statement) -> list[tuple[str, str]]:
     if start < 0:
         return []
     pieces = split_brackets(function.text[start + 1 : closing_bracket(function.text, start)])
-    found: list[tuple[str, str]] = []
+    matches: list[tuple[str, str]] = []
     for piece in pieces:
         match = _ARGUMENT.match(piece.strip())
         if match:
-            found.append((match.group(1), piece.strip()[match.end() :]))
-    return found
+            matches.append((match.group(1), piece.strip()[match.end() :]))
+    return matches
 
 
 def closing_bracket(text: str, start: int) -> int:
     """The place of the bracket that closes the one at `start`; the text's end where none does."""
-    depth, quoted = 0, False
+    depth, in_quotes = 0, False
     for at in range(start, len(text)):
         character = text[at]
         if character == '"' and text[at - 1] != "\\":
-            quoted = not quoted
-        elif quoted:
+            in_quotes = not in_quotes
+        elif in_quotes:
             continue
         elif character in "([{":
             depth += 1
@@ -212,11 +214,11 @@ def split_brackets(text: str, mark: str = ",") -> list[str]:
     ['%a: tensor<2x3xf32> {x = [1, 2]}', ' %b: i32']
     """
     parts: list[str] = []
-    depth, start, quoted = 0, 0, False
+    depth, start, in_quotes = 0, 0, False
     for at, character in enumerate(text):
         if character == '"' and text[at - 1 : at] != "\\":
-            quoted = not quoted
-        elif quoted:
+            in_quotes = not in_quotes
+        elif in_quotes:
             continue
         elif character in "([{<":
             depth += 1

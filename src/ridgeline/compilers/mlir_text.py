@@ -46,11 +46,15 @@ class Statement:
     line: int
     regions: list[list[Statement]] = field(default_factory=list)
     block_arguments: list[str] = field(default_factory=list)
+    values: tuple[str, ...] | None = None
+    types: list[ShapedType] | None = None
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Values it names outside its types, in order, each place once."""
-        return tuple(_VALUE.findall(_LITERAL.sub("", self.text)))
+        """Values it names, in order; looked up once, because a function may be called often."""
+        if self.values is None:
+            self.values = tuple(_VALUE.findall(_LITERAL.sub("", self.text)))
+        return self.values
 
     def walk(self) -> Iterator[Statement]:
         """It and all statements below it, without recursion."""
@@ -84,46 +88,79 @@ class MlirModule:
 
 def parse_mlir(source: ProgramSource) -> MlirModule:
     """The statements of a text; one whose braces do not match, or that nests too deep, is refused."""
-    top: list[Statement] = []
-    stack: list[tuple[Statement, list[Statement]]] = []
-    aliases: dict[str, str] = {}
-    count = 0
+    reading = _MlirReading(source)
     for number, raw in enumerate(source.text.splitlines(), 1):
         line = _without_comment(raw)
-        if not line:
-            continue
-        if line[0] == "#" or line.startswith("!"):
-            alias = _ALIAS.match(line[:LONGEST_HEAD])
-            if alias:
-                aliases[alias.group(1)] = alias.group(2)
-            continue
         if line.startswith("{-#"):  # resources: bytes of constants
             break
-        scope = stack[-1][1] if stack else top
-        if line[0] == "^":
+        if line:
+            reading.read_line(line, number)
+    if reading.stack:
+        owner, _ = reading.stack[0]
+        problem = f"{len(reading.stack)} regions that nothing closes"
+        raise refuse_program(source.path, problem, "a whole module", "was it cut off?", owner.line)
+    return MlirModule(statements=reading.top, aliases=reading.aliases)
+
+
+@dataclass(slots=True)
+class _MlirReading:
+    """The statements read so far, and the regions that are open."""
+
+    source: ProgramSource
+    top: list[Statement] = field(default_factory=list)
+    stack: list[tuple[Statement, list[Statement]]] = field(default_factory=list)
+    aliases: dict[str, str] = field(default_factory=dict)
+    count: int = 0
+
+    @property
+    def scope(self) -> list[Statement]:
+        return self.stack[-1][1] if self.stack else self.top
+
+    def read_line(self, line: str, number: int) -> None:
+        """One line: an alias, a block's label, the end of regions, or a statement."""
+        if line[0] in "#!":
+            if (alias := _ALIAS.match(line[:LONGEST_HEAD])) is not None:
+                self.aliases[alias.group(1)] = alias.group(2)
+        elif line[0] == "^":
             block = _BLOCK.match(line[:LONGEST_HEAD])
-            if stack and block:
-                stack[-1][0].block_arguments.append(block.group(1) or "")
-            continue
-        if line[0] == "}":
-            line = _close_regions(source, stack, line, number)
-            if not line or not _opens(line):
-                continue
-            owner = _owner_of_next(stack, top)
-            _open_region(source, stack, owner, number)
-            continue
-        statement = _begin(line, number, scope)
+            if self.stack and block:
+                self.stack[-1][0].block_arguments.append(block.group(1) or "")
+        elif line[0] == "}":
+            if self._close_regions(line, number).endswith("{") and self.scope:
+                self._open_region(self.scope[-1], number)
+        else:
+            self._begin(line, number)
+
+    def _begin(self, line: str, number: int) -> None:
+        statement = _begin_statement(line, number, self.scope)
         if statement is not None:
-            count += 1
-            if count > MOST_STATEMENTS:
-                raise refuse_program(source.path, f"more than {MOST_STATEMENTS:,} operations", "a program of a model")
-            scope.append(statement)
-        if _opens(line) and scope:
-            _open_region(source, stack, scope[-1], number)
-    if stack:
-        given = f"{len(stack)} regions that nothing closes"
-        raise refuse_program(source.path, given, "a whole module", "was it cut off?", stack[-1][0].line)
-    return MlirModule(statements=top, aliases=aliases)
+            self.count += 1
+            if self.count > MOST_STATEMENTS:
+                raise refuse_program(self.source.path, f"more than {MOST_STATEMENTS:,} operations", "one program")
+            self.scope.append(statement)
+        if line.endswith("{") and self.scope:
+            self._open_region(self.scope[-1], number)
+
+    def _open_region(self, owner: Statement, line: int) -> None:
+        if len(self.stack) >= DEEPEST:
+            problem, limit = "deeper nesting", f"at most {DEEPEST} regions in each other"
+            raise refuse_program(self.source.path, problem, limit, "", line)
+        region: list[Statement] = []
+        owner.regions.append(region)
+        self.stack.append((owner, region))
+
+    def _close_regions(self, line: str, number: int) -> str:
+        """Close as many regions as a line begins with braces; its rest goes to the owner of the last one."""
+        owner = None
+        while line.startswith("}"):
+            if not self.stack:
+                todo = "was it cut off?"
+                raise refuse_program(self.source.path, "a closing brace", "a region that it closes", todo, number)
+            owner, _ = self.stack.pop()
+            line = line[1:].lstrip()
+        if owner is not None and line:
+            owner.text += " " + (line[:-1].rstrip() if line.endswith("{") else line)
+        return line
 
 
 def _without_comment(raw: str) -> str:
@@ -138,12 +175,7 @@ def _without_comment(raw: str) -> str:
     return line
 
 
-def _opens(line: str) -> bool:
-    """Whether a line ends in a brace that begins a region."""
-    return line.endswith("{")
-
-
-def _begin(line: str, number: int, scope: list[Statement]) -> Statement | None:
+def _begin_statement(line: str, number: int, scope: list[Statement]) -> Statement | None:
     """The statement that a line begins; None where it goes on with the one before."""
     results = _RESULTS.match(line)
     at = results.end() if results else 0
@@ -153,7 +185,7 @@ def _begin(line: str, number: int, scope: list[Statement]) -> Statement | None:
             scope[-1].text += " " + line.rstrip("{").rstrip()
         return None
     text = line[name.end() :]
-    if _opens(line):
+    if line.endswith("{"):
         text = text[:-1].rstrip()
     return Statement(name.group(1), _result_names(results.group(1)) if results else (), text, number)
 
@@ -168,54 +200,23 @@ def _result_names(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _open_region(
-    source: ProgramSource, stack: list[tuple[Statement, list[Statement]]], owner: Statement, line: int
-) -> None:
-    if len(stack) >= DEEPEST:
-        raise refuse_program(source.path, "deeper nesting", f"at most {DEEPEST} regions in each other", "", line)
-    region: list[Statement] = []
-    owner.regions.append(region)
-    stack.append((owner, region))
-
-
-def _close_regions(
-    source: ProgramSource, stack: list[tuple[Statement, list[Statement]]], line: str, number: int
-) -> str:
-    """Close as many regions as a line has braces at its beginning; its rest goes to the owner of the last one."""
-    owner = None
-    while line.startswith("}"):
-        if not stack:
-            raise refuse_program(source.path, "a closing brace", "a region that it closes", "was it cut off?", number)
-        owner, _ = stack.pop()
-        line = line[1:].lstrip()
-    if owner is not None and line:
-        owner.text += " " + (line[:-1].rstrip() if line.endswith("{") else line)
-    return line
-
-
-def _owner_of_next(stack: list[tuple[Statement, list[Statement]]], top: list[Statement]) -> Statement:
-    """The statement whose region was just closed: the last of the scope."""
-    scope = stack[-1][1] if stack else top
-    return scope[-1]
-
-
 def shaped_types(text: str) -> list[ShapedType]:
     """Tensor types in a text, in order.
 
     >>> shaped_types("(tensor<2x64xf32>, tensor<f32>) -> tensor<?x4xbf16, #layout>")[2]
     ShapedType(shape=(-1, 4), element='bf16')
     """
-    found: list[ShapedType] = []
+    matches: list[ShapedType] = []
     for match in _SHAPED.finditer(text):
         if match.group(1):
-            found.append(_shaped(match.group(2)))
+            matches.append(_shaped_type(match.group(2)))
         else:
             dims = tuple(int(dim) if dim.strip().isdigit() else -1 for dim in match.group(3).split(",") if dim.strip())
-            found.append(ShapedType(shape=dims, element=match.group(4)))
-    return found
+            matches.append(ShapedType(shape=dims, element=match.group(4)))
+    return matches
 
 
-def _shaped(inner: str) -> ShapedType:
+def _shaped_type(inner: str) -> ShapedType:
     """The type inside the angle brackets: dims with an `x` behind each, then the element type."""
     shape: list[int] = []
     if (access := re.match(r"(?:readonly|writeonly|readwrite):(?:tensor|vector)<(.*)>$", inner)) is not None:
@@ -248,6 +249,12 @@ def split_types(text: str) -> tuple[str, str]:
 
 def result_types(statement: Statement) -> list[ShapedType]:
     """Types of its results: behind the arrow, `into` or `to`; the last ones where the text states one list."""
+    if statement.types is None:
+        statement.types = _result_types(statement)
+    return statement.types
+
+
+def _result_types(statement: Statement) -> list[ShapedType]:
     _, types = split_types(statement.text)
     for arrow in ("->", " into ", " to "):
         if arrow in types:
@@ -256,8 +263,8 @@ def result_types(statement: Statement) -> list[ShapedType]:
         return behind
     if not types and "outs(" in statement.text:
         return shaped_types(statement.text.rpartition("outs(")[2])
-    found = shaped_types(types)
-    return found[-len(statement.results) :] if statement.results else found
+    matches = shaped_types(types)
+    return matches[-len(statement.results) :] if statement.results else matches
 
 
 def bracketed_numbers(text: str, key: str) -> tuple[tuple[int, ...], ...]:

@@ -38,7 +38,7 @@ class SmLimits:
     registers: int
     shared: int
     block_shared: int
-    reserved: int
+    reserved_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,22 +88,22 @@ def occupancy(kernel: KernelResources, chip: Chip) -> Occupancy:
     """
     limits = sm_limits().get(chip.family)
     if limits is None:
-        known = ", ".join(sm_limits())
+        families = ", ".join(sm_limits())
         raise InputError(
-            Problem(path="chip", given=f"{chip.id} ({chip.family or 'no family'})", expected=f"a chip of {known}")
+            Problem(path="chip", given=f"{chip.id} ({chip.family or 'no family'})", expected=f"a chip of {families}")
         )
     warps = -(-max(kernel.threads, 1) // WARP)
-    most = {"blocks": limits.blocks, "warps": limits.warps // warps}
+    most_blocks = {"blocks": limits.blocks, "warps": limits.warps // warps}
     if kernel.registers:
         of_warp = -(-kernel.registers * WARP // REGISTER_UNIT) * REGISTER_UNIT
-        most["registers"] = limits.registers // (of_warp * warps)
-    taken = -(-kernel.shared_bytes // SHARED_UNIT) * SHARED_UNIT + limits.reserved
+        most_blocks["registers"] = limits.registers // (of_warp * warps)
+    shared_bytes = -(-kernel.shared_bytes // SHARED_UNIT) * SHARED_UNIT + limits.reserved_bytes
     if kernel.shared_bytes > limits.block_shared:
-        most["shared memory"] = 0
+        most_blocks["shared memory"] = 0
     elif kernel.shared_bytes:
-        most["shared memory"] = limits.shared // taken
-    bound = min(most, key=lambda word: most[word])
-    blocks = most[bound]
+        most_blocks["shared memory"] = limits.shared // shared_bytes
+    bound = min(most_blocks, key=lambda word: most_blocks[word])
+    blocks = most_blocks[bound]
     return Occupancy(
         chip=chip.id, blocks=blocks, warps=blocks * warps, share=blocks * warps / limits.warps, bound=bound
     )

@@ -69,7 +69,7 @@ def normal_form(graph: OpGraph) -> NormalForm:
 class _Normalisation:
     graph: OpGraph
     base: dict[int, int] = field(default_factory=dict)
-    generated: set[int] = field(default_factory=set)
+    constant_results: set[int] = field(default_factory=set)
     level: dict[int, int] = field(default_factory=dict)
     op_level: dict[int, int] = field(default_factory=dict)
     region: dict[int, int] = field(default_factory=dict)  # op -> the first op of its region, through a chain
@@ -103,9 +103,9 @@ class _Normalisation:
         """Note where an op stands: nothing, a layout, a memory op, or a heavy one."""
         tensors = self.graph.tensors
         inputs = {self.of(tensor) for tensor in op.inputs}
-        inputs -= {tensor for tensor in inputs if tensor in self.generated or tensors[tensor].role == "constant"}
+        inputs -= {tensor for tensor in inputs if tensor in self.constant_results or tensors[tensor].role == "constant"}
         if op.kind == "create" or (not inputs and op.kind not in _HEAVY):
-            self.generated |= {self.of(tensor) for tensor in op.outputs} | set(op.outputs)
+            self.constant_results |= {self.of(tensor) for tensor in op.outputs} | set(op.outputs)
             return
         if self._is_layout(op):
             source = self.of(op.inputs[0])
@@ -167,11 +167,15 @@ class _Normalisation:
         for op in inside:
             for tensor in self.graph.ops[op].inputs:
                 source = self.of(tensor)
-                if source in written or source in self.generated or self.graph.tensors[source].role == "constant":
+                if (
+                    source in written
+                    or source in self.constant_results
+                    or self.graph.tensors[source].role == "constant"
+                ):
                     continue
-                whole = self.graph.tensors[source].bytes
-                part = self.graph.ops[op].bytes_read if self.graph.ops[op].kind == "gather" else whole
-                read[source] = max(read.get(source, 0.0), min(whole, part))
+                whole_value = self.graph.tensors[source].bytes
+                part = self.graph.ops[op].bytes_read if self.graph.ops[op].kind == "gather" else whole_value
+                read[source] = max(read.get(source, 0.0), min(whole_value, part))
         outputs = {
             tensor: self.graph.tensors[tensor].bytes
             for tensor in written
@@ -184,16 +188,16 @@ class _Normalisation:
         if self.readers.get(tensor):
             return False
         siblings = self.graph.ops[self.producers[tensor]].outputs if tensor in self.producers else ()
-        return not any(self.readers.get(self.of(other)) for other in siblings)
+        return not any(self.readers.get(self.of(other_item)) for other_item in siblings)
 
     def _region(self, ops: list[int]) -> NormalOp:
         read, written = self._outer(ops)
-        scattered = sum(
+        scatter_bytes = sum(
             self.graph.ops[op].bytes for op in ops if self.graph.ops[op].kind == "scatter"
         )  # fmt: skip
-        moved = scattered or sum(read.values()) + sum(written.values())
+        moved_bytes = scatter_bytes or sum(read.values()) + sum(written.values())
         count = max(self.graph.ops[op].count for op in ops)
-        return NormalOp(kind="memory", flops=0.0, bytes=moved, count=count, ops=tuple(sorted(ops)))
+        return NormalOp(kind="memory", flops=0.0, bytes=moved_bytes, count=count, ops=tuple(sorted(ops)))
 
     def _own_bytes(self, op: GraphOp) -> float:
         read, written = self._outer([op.id])
@@ -214,11 +218,11 @@ class _Normalisation:
         first, second = graph.ops[scores[0]], graph.ops[behind.pop()]
         if any(graph.tensors[self.of(tensor)].role == "weight" for tensor in first.inputs):
             return None
-        whole = (first.id, *ops, second.id)
-        outer_read, outer_written = self._outer(whole)
+        whole_value = (first.id, *ops, second.id)
+        outer_read, outer_written = self._outer(whole_value)
         return NormalOp(
             kind="attention", flops=first.flops + second.flops, count=second.count,
-            bytes=sum(outer_read.values()) + sum(outer_written.values()), ops=tuple(sorted(whole)),
+            bytes=sum(outer_read.values()) + sum(outer_written.values()), ops=tuple(sorted(whole_value)),
         )  # fmt: skip
 
     @cached_property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 
 from ridgeline.core.errors import InputError, Problem
@@ -10,7 +11,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
 
 MOST_TEXT = int(64 * BINARY["Mi"])  # bytes of a text: a compiled step of a large model takes 10 to 40
-MOST_OPS = 400_000  # ops of a graph, called functions written out
+MOST_OPS = 200_000  # ops of a graph, called functions written out
 MOST_RESULTS = 2_000_000  # tensors of one graph
 MOST_RATIO = 200  # inflated bytes for each compressed byte of an archive's member
 SMALL_MEMBER = int(4 * BINARY["Mi"])  # inflated bytes below which the ratio does not matter
@@ -45,14 +46,23 @@ def archive_text(path: Path, member: str) -> str:
     try:
         with zipfile.ZipFile(path) as archive:
             info = archive.getinfo(member)
-            most = max(SMALL_MEMBER, info.compress_size * MOST_RATIO)
-            if info.file_size > min(MOST_TEXT, most):
+            limit = max(SMALL_MEMBER, info.compress_size * MOST_RATIO)
+            if info.file_size > min(MOST_TEXT, limit):
                 given = f"{member} of {info.file_size:,} bytes from {info.compress_size:,}"
-                raise refuse_program(path, given, f"at most {min(MOST_TEXT, most):,} bytes", "is this the right file?")
+                raise refuse_program(path, given, f"at most {min(MOST_TEXT, limit):,} bytes", "is this the right file?")
             with archive.open(info) as stream:
                 data = stream.read(MOST_TEXT + 1)
         return data.decode("utf-8")
-    except (zipfile.BadZipFile, OSError, KeyError, ValueError, EOFError, RuntimeError, NotImplementedError) as wrong:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        OSError,
+        KeyError,
+        ValueError,
+        EOFError,
+        RuntimeError,
+        NotImplementedError,
+    ) as wrong:
         given = f"{member}, which cannot be read ({type(wrong).__name__})"
         raise refuse_program(path, given, "a whole archive", "write it again") from None
 

@@ -76,13 +76,13 @@ def recognises(source: ProgramSource) -> bool:
 def read_ptx(source: ProgramSource, shared_bytes: int = 0) -> tuple[PtxKernel, ...]:
     """The kernels of a PTX module; `shared_bytes` is what a launch adds that the text does not say."""
     target = re.search(r"\.target\s+(\w+)", source.text[:4000])
-    found: list[PtxKernel] = []
+    matches: list[PtxKernel] = []
     starts = [match.start() for match in _ENTRY.finditer(source.text)][:1000]
     for start, end in zip(starts, [*starts[1:], len(source.text)], strict=True):
-        found.append(_kernel(source.text[start:end], target.group(1) if target else "", shared_bytes))
-    if not found:
+        matches.append(_kernel(source.text[start:end], target.group(1) if target else "", shared_bytes))
+    if not matches:
         raise refuse_program(source.path, "PTX without an entry", "a module with a kernel", "was it cut off?")
-    return tuple(found)
+    return tuple(matches)
 
 
 def read(source: ProgramSource) -> OpGraph:
@@ -186,7 +186,8 @@ def peak_registers(body: str, lines: Sequence[str]) -> float:
     after = _successors(lines)
     alive = _alive(lines, reads, writes, after)
     by_width = {
-        width: sum(1 << place for place, other in enumerate(weights) if other == width) for width in set(weights)
+        width: sum(1 << place for place, other_item in enumerate(weights) if other_item == width)
+        for width in set(weights)
     }
     return max(
         (sum(width * (mask & here).bit_count() for width, mask in by_width.items()) for here in alive), default=0.0
@@ -202,12 +203,12 @@ def _operands(line: str) -> tuple[list[str], list[str]]:
         condition, _, line = line.partition(" ")
         guard = _REGISTER.findall(condition)
         line = line.strip()
-    word, _, rest = line.partition(" ")
+    word, _, operand_text = line.partition(" ")
     if word.startswith(_NO_RESULT):
-        return guard + _REGISTER.findall(rest), []
-    rest = rest.strip()
-    first, _, others = rest.partition("}," if rest.startswith("{") else ",")
-    return guard + _REGISTER.findall(others), _REGISTER.findall(first)
+        return guard + _REGISTER.findall(operand_text), []
+    operand_text = operand_text.strip()
+    first, _, other_operands = operand_text.partition("}," if operand_text.startswith("{") else ",")
+    return guard + _REGISTER.findall(other_operands), _REGISTER.findall(first)
 
 
 def _successors(lines: Sequence[str]) -> list[tuple[int, ...]]:
@@ -233,14 +234,14 @@ def _alive(
     """Registers alive before each instruction, as bits, by going backwards until nothing changes."""
     before = [0] * len(lines)
     for _ in range(MOST_PASSES):
-        changed = False
+        has_changes = False
         for place in range(len(lines) - 1, -1, -1):
             behind = 0
             for following in after[place]:
                 behind |= before[following]
             here = reads[place] | (behind & ~writes[place])
             if here != before[place]:
-                before[place], changed = here, True
-        if not changed:
+                before[place], has_changes = here, True
+        if not has_changes:
             break
     return before

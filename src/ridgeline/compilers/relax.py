@@ -17,7 +17,7 @@ from ridgeline.compilers.op_kinds import COLLECTIVE_WORDS, op_kind
 from ridgeline.compilers.program_source import ProgramSource
 from ridgeline.compilers.script_syntax import (
     decorator_words,
-    dotted,
+    dotted_name,
     keyword_of,
     parse_script,
     statements_below,
@@ -86,13 +86,13 @@ class _RelaxWalk:
 
     def tensor(self, type_: ShapedType, name: str = "") -> int:
         if any(size < 0 for size in type_.shape):
-            given = f"a tensor{' ' + name if name else ''} with a symbolic size"
+            given_values = f"a tensor{' ' + name if name else ''} with a symbolic size"
             raise self.builder.refuse(
-                given, "sizes that are numbers", "bind them with relax.transform.BindSymbolicVars"
+                given_values, "sizes that are numbers", "bind them with relax.transform.BindSymbolicVars"
             )
         return self.builder.tensor(type_.shape, type_.element, role="input" if name else "activation", name=name)
 
-    def enter(self, function: ast.FunctionDef, given: list[Value]) -> Value:
+    def enter(self, function: ast.FunctionDef, given_values: list[Value]) -> Value:
         """Emit a function's body with these arguments, and return what it returns."""
         if self.depth >= DEEPEST_CALLS:
             raise self.builder.refuse("functions that call each other", f"at most {DEEPEST_CALLS} levels")
@@ -100,17 +100,17 @@ class _RelaxWalk:
         self.depth += 1
         try:
             names = [argument.arg for argument in function.args.args]
-            self.values |= dict(zip(names, given, strict=False))
-            returned: Value = ()
+            self.values |= dict(zip(names, given_values, strict=False))
+            return_values: Value = ()
             for statement in statements_below(function.body):
                 self.visits += 1
                 if self.visits > MOST_VISITS:
                     raise self.builder.refuse("functions that are called again and again", "one program of a model")
                 if isinstance(statement, ast.Return) and statement.value is not None:
-                    returned = self.value(statement.value, None)
+                    return_values = self.value(statement.value, None)
                 else:
                     self._assign(statement)
-            return returned
+            return return_values
         finally:
             self.values = outer
             self.depth -= 1
@@ -140,21 +140,21 @@ class _RelaxWalk:
 
     def _element(self, node: ast.Subscript, depth: int) -> Value:
         """A part of a tuple; a constant of the module's metadata is a number that nothing reads."""
-        whole = self.value(node.value, None, depth + 1)
+        whole_value = self.value(node.value, None, depth + 1)
         place = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        if isinstance(whole, tuple) and isinstance(place, int) and 0 <= place < len(whole):
-            return whole[place]
+        if isinstance(whole_value, tuple) and isinstance(place, int) and 0 <= place < len(whole_value):
+            return whole_value[place]
         return ()
 
     def _call(self, node: ast.Call, annotation: ast.expr | None, depth: int) -> Value:
-        word = dotted(node.func)
+        word = dotted_name(node.func)
         if word in _QUIET:
             return ()
         if word == "R.const":
             number = self.builder.tensor(
                 (), text_of(node.args[1]) if len(node.args) > 1 else "float32", role="constant"
             )
-            self.builder.generated.add(number)
+            self.builder.constant_results.add(number)
             return number
         if word in ("R.tuple", "R.match_cast", "R.stop_lift_params", "R.builtin.stop_lift_params"):
             parts = tuple(self.value(part, None, depth + 1) for part in node.args)
@@ -166,7 +166,7 @@ class _RelaxWalk:
             return self._call_relax(name, [self.value(part, None, depth + 1) for part in node.args])
         return self._operator(node, word, annotation, depth)
 
-    def _call_relax(self, name: str, given: list[Value]) -> Value:
+    def _call_relax(self, name: str, given_values: list[Value]) -> Value:
         """A function of the module; a primitive one is one kernel."""
         function = self.relax[name]
         primitive = any(
@@ -177,19 +177,19 @@ class _RelaxWalk:
         begins = primitive and self.builder.fusion < 0
         if begins:
             self.builder.begin_fusion(name)
-        returned = self.enter(function, given)
+        return_values = self.enter(function, given_values)
         if begins:
             self.builder.end_fusion()
-        return returned
+        return return_values
 
     def _call_below(self, node: ast.Call, word: str, depth: int) -> Value:
         """A call of a TIR function, whose blocks are emitted, or of a library, which is unknown but for its bytes."""
-        given = self.value(node.args[1], None, depth + 1) if len(node.args) > 1 else ()
-        inputs: list[Value] = list(given) if isinstance(given, tuple) else [given]
+        given_values = self.value(node.args[1], None, depth + 1) if len(node.args) > 1 else ()
+        inputs: list[Value] = list(given_values) if isinstance(given_values, tuple) else [given_values]
         types = tensor_types(keyword_of(node, "out_ty", "out_sinfo", "sinfo_args"))
         types = types or [type_ for part in node.args[2:] for type_ in tensor_types(part)]
         outputs = [self.tensor(type_) for type_ in types]
-        name = dotted(node.args[0]).rsplit(".", 1)[-1] if node.args else ""
+        name = dotted_name(node.args[0]).rsplit(".", 1)[-1] if node.args else ""
         if word in ("R.call_tir", "R.call_tir_inplace") and name in self.loops:
             self.call_loops(name, [*inputs, *outputs], name)
         else:
@@ -197,12 +197,12 @@ class _RelaxWalk:
             self.builder.op(f"call {label}", op_kind(label), numbers_of(inputs), outputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def call_loops(self, name: str, given: list[Value], fusion: str | None) -> None:
+    def call_loops(self, name: str, given_values: list[Value], fusion: str | None) -> None:
         """The blocks of a TIR function, as one kernel."""
         function = self.known_loops.setdefault(name, read_function(self.loops[name]))
         numbers = {
             parameter: value
-            for parameter, value in zip(function.parameters, given, strict=False)
+            for parameter, value in zip(function.parameters, given_values, strict=False)
             if isinstance(value, int) and value >= 0
         }
         begins = self.builder.fusion < 0

@@ -22,22 +22,24 @@ _LEXEME = re.compile(r"\w+|[^\w\s]")
 def parse_script(source: ProgramSource) -> ast.Module:
     """The syntax of a script; one that is no Python, or too long, is refused."""
     if len(source.text) > MOST_SCRIPT:
-        given = f"{len(source.text):,} characters"
-        raise refuse_program(source.path, given, f"at most {MOST_SCRIPT:,} of a script", "print one function of it")
+        given_values = f"{len(source.text):,} characters"
+        raise refuse_program(
+            source.path, given_values, f"at most {MOST_SCRIPT:,} of a script", "print one function of it"
+        )
     if sum(1 for _ in _LEXEME.finditer(source.text)) > MOST_LEXEMES:
         raise refuse_program(source.path, f"more than {MOST_LEXEMES:,} words", "one module", "print one function of it")
     try:
         return ast.parse(source.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as wrong:
         line = wrong.lineno if isinstance(wrong, SyntaxError) and wrong.lineno else 0
-        given = "text that is no script" if isinstance(wrong, SyntaxError) else "a script that nests too deep"
-        raise refuse_program(source.path, given, "what mod.script() printed", "print it again", line) from None
+        given_values = "text that is no script" if isinstance(wrong, SyntaxError) else "a script that nests too deep"
+        raise refuse_program(source.path, given_values, "what mod.script() printed", "print it again", line) from None
 
 
-def dotted(node: ast.AST) -> str:
+def dotted_name(node: ast.AST) -> str:
     """The dotted name of an expression: `R.nn.softmax`; empty where it is no name.
 
-    >>> dotted(ast.parse("R.nn.softmax", mode="eval").body)
+    >>> dotted_name(ast.parse("R.nn.softmax", mode="eval").body)
     'R.nn.softmax'
     """
     parts: list[str] = []
@@ -51,7 +53,7 @@ def dotted(node: ast.AST) -> str:
 
 def decorator_words(function: ast.FunctionDef) -> set[str]:
     """Names of a function's decorators, called or not."""
-    return {dotted(node.func if isinstance(node, ast.Call) else node) for node in function.decorator_list}
+    return {dotted_name(node.func if isinstance(node, ast.Call) else node) for node in function.decorator_list}
 
 
 def keyword_of(call: ast.Call, *names: str) -> ast.expr | None:
@@ -73,7 +75,7 @@ def whole_number(node: ast.expr | None) -> int | None:
 
 def sizes_of(node: ast.expr | None) -> tuple[int, ...] | None:
     """The sizes of a tuple or list of numbers; a symbol is -1; None where it is no such thing."""
-    if isinstance(node, ast.Call) and dotted(node.func).endswith("shape") and node.args:
+    if isinstance(node, ast.Call) and dotted_name(node.func).endswith("shape") and node.args:
         node = node.args[0]
     if not isinstance(node, (ast.Tuple, ast.List)):
         return None
@@ -88,13 +90,13 @@ def text_of(node: ast.expr | None) -> str:
 
 def tensor_types(node: ast.expr | None) -> list[ShapedType]:
     """Types of `R.Tensor((2, 64), dtype="float16")`, `T.Buffer(...)`, and of tuples and lists of them."""
-    found: list[ShapedType] = []
+    matches: list[ShapedType] = []
     stack: list[ast.expr] = [node] if node is not None else []
-    while stack and len(found) < 10_000:
+    while stack and len(matches) < 10_000:
         part = stack.pop()
         if isinstance(part, (ast.Tuple, ast.List)):
             stack.extend(reversed(part.elts))
-        elif isinstance(part, ast.Call) and dotted(part.func).rsplit(".", 1)[-1] in (
+        elif isinstance(part, ast.Call) and dotted_name(part.func).rsplit(".", 1)[-1] in (
             "Tensor",
             "Buffer",
             "DTensor",
@@ -103,10 +105,10 @@ def tensor_types(node: ast.expr | None) -> list[ShapedType]:
             shape = next((sizes for argument in part.args if (sizes := sizes_of(argument)) is not None), None)
             words = [text for argument in part.args if (text := text_of(argument))]
             dtype = text_of(keyword_of(part, "dtype")) or (words[0] if words else "float32")
-            found.append(ShapedType(shape=shape if shape is not None else (-1,), element=dtype))
-        elif isinstance(part, ast.Call) and dotted(part.func).endswith("Tuple"):
+            matches.append(ShapedType(shape=shape if shape is not None else (-1,), element=dtype))
+        elif isinstance(part, ast.Call) and dotted_name(part.func).endswith("Tuple"):
             stack.extend(reversed(part.args))
-    return found
+    return matches
 
 
 def statements_below(body: list[ast.stmt], depth: int = 0) -> Iterator[ast.stmt]:

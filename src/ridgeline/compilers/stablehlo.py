@@ -93,7 +93,7 @@ def emit_constant(walk: Walk, statement: Statement) -> None:
     results = walk.results(statement, role="constant")
     for tensor, name in zip(results, statement.results, strict=False):
         if is_splat:
-            walk.builder.generated.add(tensor)
+            walk.builder.constant_results.add(tensor)
         elif walk.builder.tensors[tensor].elements >= LEAST_WEIGHT:
             walk.builder.set_role(tensor, "weight", name.lstrip("%"))
         if number is not None:
@@ -104,17 +104,17 @@ def _plain(walk: Walk, statement: Statement, word: str) -> None:
     inputs = walk.operands(statement)
     kind = op_kind(word)
     alias = inputs[0] if kind == "view" and inputs else -1
-    if word == "broadcast_in_dim" and inputs and inputs[0] in walk.builder.generated:
-        walk.builder.generated.update(walk.results(statement, role="constant"))
+    if word == "broadcast_in_dim" and inputs and inputs[0] in walk.builder.constant_results:
+        walk.builder.constant_results.update(walk.results(statement, role="constant"))
         return
     outputs = walk.results(statement, alias_of=alias)
     figures = OpFigures()
     if word in _PIECES and outputs:
         written = sum(walk.builder.tensors[tensor].bytes for tensor in outputs)
-        figures = OpFigures(touched=written + sum(walk.builder.tensors[tensor].bytes for tensor in inputs[1:]))
+        figures = OpFigures(touched_bytes=written + sum(walk.builder.tensors[tensor].bytes for tensor in inputs[1:]))
     elif word in _UPDATES and len(inputs) > _UPDATES[word]:
         update = walk.builder.tensors[inputs[_UPDATES[word]]].bytes
-        figures = OpFigures(touched=update, written=update)
+        figures = OpFigures(touched_bytes=update, written=update)
     walk.builder.op(statement.name, kind, inputs, outputs, figures)
 
 
@@ -122,15 +122,15 @@ def _product(walk: Walk, statement: Statement, word: str) -> None:
     inputs, outputs = walk.operands(statement), walk.results(statement)
     kernel = None
     if len(inputs) >= 2 and outputs:
-        left, right, result = (walk.builder.tensors[tensor] for tensor in (*inputs[:2], outputs[0]))
+        left_side, right, result = (walk.builder.tensors[tensor] for tensor in (*inputs[:2], outputs[0]))
         if word in ("convolution", "dynamic_conv"):
             labels = re.search(r"x\[([\w, ]+)\]\s*->", statement.text)
             dims = [part.strip() for part in labels.group(1).split(",")] if labels else []
             groups = re.search(r"feature_group_count\s*=\s*(\d{1,9})", statement.text)
             many = int(groups.group(1)) if groups else 1
-            kernel = convolution_kernel(left, right, result, dims.index("o") if "o" in dims else -1, many)
+            kernel = convolution_kernel(left_side, right, result, dims.index("o") if "o" in dims else -1, many)
         else:
-            kernel = contraction_kernel(left, right, result, _dims(statement, left.shape, right.shape, word))
+            kernel = contraction_kernel(left_side, right, result, _dims(statement, left_side.shape, right.shape, word))
     if kernel is None:
         walk.builder.note(
             f"the sizes of {statement.name} in line {statement.line} are not understood: no flops counted"
@@ -138,13 +138,13 @@ def _product(walk: Walk, statement: Statement, word: str) -> None:
     walk.builder.op(statement.name, "product", inputs, outputs, OpFigures(kernel=kernel))
 
 
-def _dims(statement: Statement, left: tuple[int, ...], right: tuple[int, ...], word: str) -> ContractedDims:
+def _dims(statement: Statement, left_side: tuple[int, ...], right: tuple[int, ...], word: str) -> ContractedDims:
     """Contracted dims, in the short form and in the generic one."""
     short = bracketed_numbers(statement.text, "contracting_dims")
     if len(short) == 2:
         batch = bracketed_numbers(statement.text, "batching_dims")
         batches = batch if len(batch) == 2 else ((), ())
-        return ContractedDims(left=short[0], right=short[1], left_batch=batches[0], right_batch=batches[1])
+        return ContractedDims(left_dims=short[0], right_dims=short[1], left_batch=batches[0], right_batch=batches[1])
     long = [
         bracketed_numbers(statement.text, f"{side}_{kind}_dimensions")
         for kind in ("contracting", "batching")
@@ -152,10 +152,16 @@ def _dims(statement: Statement, left: tuple[int, ...], right: tuple[int, ...], w
     ]
     if long[0] and long[1]:
         batches = (long[2][0] if long[2] else (), long[3][0] if long[3] else ())
-        return ContractedDims(left=long[0][0], right=long[1][0], left_batch=batches[0], right_batch=batches[1])
+        return ContractedDims(
+            left_dims=long[0][0], right_dims=long[1][0], left_batch=batches[0], right_batch=batches[1]
+        )
     if word == "dot":
-        return ContractedDims(left=(len(left) - 1,), right=(0,))
-    return ContractedDims(left=(), right=()) if "dot_general" in statement.name else matmul_dims(left, right)
+        return ContractedDims(left_dims=(len(left_side) - 1,), right_dims=(0,))
+    return (
+        ContractedDims(left_dims=(), right_dims=())
+        if "dot_general" in statement.name
+        else matmul_dims(left_side, right)
+    )
 
 
 def _collective(walk: Walk, statement: Statement, word: str) -> None:
@@ -223,7 +229,7 @@ def _manual(walk: Walk, statement: Statement) -> None:
     outputs = walk.results(statement)
     walk.builder.note("shapes inside a manual computation are those of one rank")
     for tensor in outputs:
-        walk.builder.generated.add(tensor)
+        walk.builder.constant_results.add(tensor)
 
 
 def _while(walk: Walk, statement: Statement) -> None:
@@ -235,14 +241,14 @@ def _while(walk: Walk, statement: Statement) -> None:
     trips = _trip_count(walk, statement, dict(initial))
     if trips is None:
         walk.builder.note(f"the loop in line {statement.line} is counted once: how often it runs is not a constant")
-    carried = [walk.values.get(value, -1) for _, value in initial]
-    for (name, _), tensor in zip(initial, carried, strict=True):
+    loop_values = [walk.values.get(value, -1) for _, value in initial]
+    for (name, _), tensor in zip(initial, loop_values, strict=True):
         walk.values[name] = tensor
     outer = walk.builder.count
     walk.builder.count = outer * max(trips if trips is not None else 1, 1)
-    returned = walk.inside(statement.regions[1], statement.line)
+    return_values = walk.inside(statement.regions[1], statement.line)
     walk.builder.count = outer
-    bind_results(walk, statement, returned or carried)
+    bind_results(walk, statement, return_values or loop_values)
 
 
 def _trip_count(walk: Walk, statement: Statement, initial: dict[str, str]) -> int | None:
@@ -278,8 +284,8 @@ def _constants(walk: Walk, region: list[Statement]) -> dict[str, float]:
 
 def _branches(walk: Walk, statement: Statement) -> None:
     """Branches: all are counted, because nobody knows which one runs."""
-    returned: list[int] = []
+    return_values: list[int] = []
     for region in statement.regions:
-        returned = walk.inside(region, statement.line)
+        return_values = walk.inside(region, statement.line)
     walk.builder.note(f"every branch of line {statement.line} is counted: which one runs is not known")
-    bind_results(walk, statement, returned)
+    bind_results(walk, statement, return_values)

@@ -16,7 +16,7 @@ from ridgeline.compilers.contractions import product_of_sizes
 from ridgeline.compilers.mlir_text import ShapedType
 from ridgeline.compilers.script_syntax import (
     DEEPEST_BLOCK,
-    dotted,
+    dotted_name,
     keyword_of,
     sizes_of,
     tensor_types,
@@ -39,7 +39,7 @@ class TirBlock:
 
     name: str
     sizes: dict[str, int] = field(default_factory=dict)
-    summed: set[str] = field(default_factory=set)
+    summed_axes: set[str] = field(default_factory=set)
     stores: list[tuple[ast.Subscript, ast.expr]] = field(default_factory=list)
 
 
@@ -88,7 +88,7 @@ def _scan(result: TirFunction, body: list[ast.stmt], loops: Mapping[str, int], d
 def _scan_with(result: TirFunction, statement: ast.With, loops: Mapping[str, int], depth: int) -> None:
     """A block, or what stands around some; an initialisation is none."""
     call = statement.items[0].context_expr
-    word = dotted(call.func).rsplit(".", 1)[-1] if isinstance(call, ast.Call) else ""
+    word = dotted_name(call.func).rsplit(".", 1)[-1] if isinstance(call, ast.Call) else ""
     if word in BLOCKS and isinstance(call, ast.Call):
         block = TirBlock(text_of(call.args[0]) if call.args else "block")
         _scan_block(result, block, statement.body, loops, depth + 1)
@@ -101,7 +101,7 @@ def _scan_with(result: TirFunction, statement: ast.With, loops: Mapping[str, int
 def _extents(loop: ast.For) -> dict[str, int]:
     """Sizes of loop variables: `for i, j in T.grid(2, 64)`."""
     call = loop.iter
-    if not isinstance(call, ast.Call) or dotted(call.func).rsplit(".", 1)[-1] not in LOOPS:
+    if not isinstance(call, ast.Call) or dotted_name(call.func).rsplit(".", 1)[-1] not in LOOPS:
         return {}
     names = [part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)]
     numbers = [number if (number := whole_number(part)) is not None else 1 for part in call.args]
@@ -139,13 +139,13 @@ def _note_axes(block: TirBlock, statement: ast.Assign, loops: Mapping[str, int])
     call = statement.value
     if not isinstance(call, ast.Call):
         return False
-    word = dotted(call.func)
+    word = dotted_name(call.func)
     names = [part.id for part in ast.walk(statement.targets[0]) if isinstance(part, ast.Name)]
     if word.endswith("axis.remap") and len(call.args) == 2 and isinstance(call.args[1], (ast.List, ast.Tuple)):
         kinds = text_of(call.args[0])
         for name, kind, loop in zip(names, kinds, call.args[1].elts, strict=False):
             block.sizes[name] = loops.get(loop.id, 1) if isinstance(loop, ast.Name) else 1
-            block.summed |= {name} if kind == "R" else set()
+            block.summed_axes |= {name} if kind == "R" else set()
         return True
     if ".axis." in word and names and call.args:
         size = whole_number(call.args[0])
@@ -153,7 +153,7 @@ def _note_axes(block: TirBlock, statement: ast.Assign, loops: Mapping[str, int])
             bounds = sizes_of(call.args[0]) or (0, 1)
             size = bounds[-1] - bounds[0]
         block.sizes[names[0]] = size if size is not None and size > 0 else 1
-        block.summed |= {names[0]} if word.endswith("reduce") else set()
+        block.summed_axes |= {names[0]} if word.endswith("reduce") else set()
         return True
     return False
 
@@ -163,7 +163,7 @@ def _note_allocation(result: TirFunction, statement: ast.Assign) -> None:
     call, target = statement.value, statement.targets[0]
     if not isinstance(call, ast.Call) or not isinstance(target, ast.Name):
         return
-    word = dotted(call.func).rsplit(".", 1)[-1]
+    word = dotted_name(call.func).rsplit(".", 1)[-1]
     if word == "match_buffer" and call.args and isinstance(call.args[0], ast.Name):
         result.handles[call.args[0].id] = target.id
     elif word not in ALLOCATIONS:
@@ -195,20 +195,25 @@ def _emit_block(builder: GraphBuilder, block: TirBlock, numbers: Mapping[str, in
         return
     kind, figures = _block_work(builder, block, numbers)
     if kind == "gather":
-        figures = OpFigures(touched=sum(builder.tensors[tensor].bytes for tensor in (*inputs[1:], *outputs)))
+        figures = OpFigures(touched_bytes=sum(builder.tensors[tensor].bytes for tensor in (*inputs[1:], *outputs)))
     builder.op(f"tir.{block.name}", kind, inputs, outputs, figures)
 
 
 def _block_work(builder: GraphBuilder, block: TirBlock, numbers: Mapping[str, int]) -> tuple[OpKind, OpFigures]:
     """The kind of a block, and the product that it is."""
     store, value = block.stores[-1]
-    if block.summed:
-        pair = _multiplied(value, _buffer(store))
+    if block.summed_axes:
+        pair = _multiplied_loads(value, _buffer(store))
         if pair is not None and all(_buffer(load) in numbers for load in pair):
             axes = [set(block.sizes) & _names(load) for load in (*pair, store)]
-            left, right, result = axes
-            if block.summed <= left & right:
-                sizes = (left & right & result, left & result - right, right & result - left, block.summed)
+            left_side, right, result = axes
+            if block.summed_axes <= left_side & right:
+                sizes = (
+                    left_side & right & result,
+                    left_side & result - right,
+                    right & result - left_side,
+                    block.summed_axes,
+                )
                 groups, m, n, k = (prod(block.sizes[name] for name in names) for names in sizes)
                 tensors = [builder.tensors[numbers[_buffer(load)]] for load in (*pair, store)]
                 return "product", OpFigures(kernel=product_of_sizes((groups, m, n, k), tensors))
@@ -232,14 +237,14 @@ def _names(node: ast.AST) -> set[str]:
 
 def _outside(value: ast.expr) -> list[ast.AST]:
     """Parts of an expression that stand outside the indices of its loads."""
-    found: list[ast.AST] = []
+    matches: list[ast.AST] = []
     stack: list[ast.AST] = [value]
     while stack:
         part = stack.pop()
-        found.append(part)
+        matches.append(part)
         if not isinstance(part, ast.Subscript):
             stack.extend(ast.iter_child_nodes(part))
-    return found
+    return matches
 
 
 def _loads(value: ast.expr) -> list[ast.Subscript]:
@@ -247,7 +252,7 @@ def _loads(value: ast.expr) -> list[ast.Subscript]:
     return [part for part in ast.walk(value) if isinstance(part, ast.Subscript) and _buffer(part)]
 
 
-def _multiplied(value: ast.expr, target: str) -> tuple[ast.Subscript, ast.Subscript] | None:
+def _multiplied_loads(value: ast.expr, target: str) -> tuple[ast.Subscript, ast.Subscript] | None:
     """The two loads of `target + left * right`, casts aside."""
     if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
         return None

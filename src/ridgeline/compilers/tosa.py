@@ -39,19 +39,19 @@ def emit_tosa(walk: Walk, statement: Statement) -> None:
 def _product(walk: Walk, word: str, inputs: list[int], outputs: list[int]) -> Kernel | None:
     if len(inputs) < 2 or not outputs:
         return None
-    left, right, result = (walk.builder.tensors[number] for number in (*inputs[:2], outputs[0]))
+    left_side, right, result = (walk.builder.tensors[number] for number in (*inputs[:2], outputs[0]))
     match word:
         case "matmul":
-            return contraction_kernel(left, right, result, matmul_dims(left.shape, right.shape))
+            return contraction_kernel(left_side, right, result, matmul_dims(left_side.shape, right.shape))
         case "fully_connected":
-            dims = ContractedDims(left=(len(left.shape) - 1,), right=(len(right.shape) - 1,))
-            return contraction_kernel(left, right, result, dims)
+            dims = ContractedDims(left_dims=(len(left_side.shape) - 1,), right_dims=(len(right.shape) - 1,))
+            return contraction_kernel(left_side, right, result, dims)
         case "conv2d" | "conv3d":
-            return convolution_kernel(left, right, result, 0)
+            return convolution_kernel(left_side, right, result, 0)
         case "depthwise_conv2d":
             window = right.shape[0] * right.shape[1] if len(right.shape) == 4 else 1
             elements = result.elements
-            return product_of_sizes((1, elements, 1, window), (left, right, result))
+            return product_of_sizes((1, elements, 1, window), (left_side, right, result))
         case _:
             return None
 

@@ -122,7 +122,7 @@ class _KernelReading:
         if number and statement.results:
             walk.numbers[statement.results[0]] = float(number.group(1))
         if shaped_types(statement.text):
-            walk.builder.generated.update(walk.results(statement, role="constant"))
+            walk.builder.constant_results.update(walk.results(statement, role="constant"))
 
     def _follow(self, walk: Walk, statement: Statement, word: str) -> None:
         """Values that only point, or are the same in another layout."""
@@ -136,7 +136,7 @@ class _KernelReading:
         if inputs and statement.results:
             bind_results(walk, statement, inputs[:1])
         elif statement.results and shaped_types(statement.text) and word in ("make_range", "splat"):
-            walk.builder.generated.update(
+            walk.builder.constant_results.update(
                 walk.builder.tensor(type_.shape, pointee(type_.element), role="constant")
                 for type_ in result_types(statement)[:1]
             )
@@ -162,7 +162,7 @@ class _KernelReading:
         memory = self._memory(walk, statement, tile)
         walk.builder.set_role(memory, "activation")
         kind: OpKind = "scatter" if "atomic" in statement.name else "copy"
-        walk.builder.op(statement.name, kind, walk.operands(statement)[-1:], [memory], OpFigures(touched=0.0))
+        walk.builder.op(statement.name, kind, walk.operands(statement)[-1:], [memory], OpFigures(touched_bytes=0.0))
 
     def _product(self, walk: Walk, statement: Statement) -> None:
         """A product of tiles, whose shapes the types state."""
@@ -171,12 +171,14 @@ class _KernelReading:
         outputs = walk.results(statement)
         kernel = None
         if len(types) >= 3:
-            left, right, result = (
+            left_side, right, result = (
                 walk.builder.tensors[walk.builder.tensor(type_.shape, type_.element)]
                 for type_ in (*types[:2], types[-1])
             )
-            kernel = contraction_kernel(left, right, result, matmul_dims(left.shape, right.shape))
-        walk.builder.op(statement.name, "product", inputs, outputs, OpFigures(kernel=kernel, touched=0.0, written=0.0))
+            kernel = contraction_kernel(left_side, right, result, matmul_dims(left_side.shape, right.shape))
+        walk.builder.op(
+            statement.name, "product", inputs, outputs, OpFigures(kernel=kernel, touched_bytes=0.0, written=0.0)
+        )
 
     def _plain(self, walk: Walk, statement: Statement, dialect: str, word: str) -> None:
         """Arithmetic in registers: of tensors it is an op without traffic, of scalars nothing."""
@@ -189,16 +191,19 @@ class _KernelReading:
         outputs = [walk.tensor(type_) for type_ in result_types(statement) if prod(type_.shape) > 0]
         for name, number in zip(statement.results, outputs, strict=False):
             walk.bind(name, number)
-        walk.builder.op(statement.name, kind, walk.operands(statement), outputs, OpFigures(touched=0.0, written=0.0))
+        walk.builder.op(
+            statement.name, kind, walk.operands(statement), outputs, OpFigures(touched_bytes=0.0, written=0.0)
+        )
 
     def _scalar(self, walk: Walk, statement: Statement, word: str) -> None:
         """Arithmetic of whole numbers that bounds of loops are made of."""
         if not statement.results:
             return
-        known = [walk.numbers.get(name) for name in statement.operands]
-        if len(known) == 2 and None not in known:
-            left, right = (int(number) for number in known if number is not None)
-            value = _WHOLE.get(word, lambda _left, _right: None)(left, right)
+        known_values = [walk.numbers.get(name) for name in statement.operands]
+        if len(known_values) == 2 and None not in known_values:
+            left_side, right = (int(number) for number in known_values if number is not None)
+            rule = _WHOLE.get(word)
+            value = rule(left_side, right) if rule is not None else None
             if value is not None and abs(value) < 2**63:
                 walk.numbers[statement.results[0]] = float(value)
 
@@ -213,24 +218,24 @@ class _KernelReading:
         else:
             todo = f", such as {bounds.group(3)[1:]}" if bounds else ""
             walk.builder.note(f"the loop in line {statement.line} is counted once: its bounds are arguments{todo}")
-        carried = _CARRIED.findall(statement.text.partition("iter_args")[2])
-        for inner, outer in carried:
+        loop_values = _CARRIED.findall(statement.text.partition("iter_args")[2])
+        for inner, outer in loop_values:
             walk.values[inner] = walk.values.get(outer, -1)
             if outer in self.pointers:
                 self.pointers[inner] = self.pointers[outer]
         outside = walk.builder.count
         walk.builder.count = outside * max(trips, 1)
-        returned = walk.inside(statement.regions[-1], statement.line) if statement.regions else []
+        return_values = walk.inside(statement.regions[-1], statement.line) if statement.regions else []
         walk.builder.count = outside
-        bind_results(walk, statement, returned)
+        bind_results(walk, statement, return_values)
 
 
 _WHOLE: Mapping[str, Callable[[int, int], int | None]] = {
-    "addi": lambda left, right: left + right,
-    "subi": lambda left, right: left - right,
-    "muli": lambda left, right: left * right,
-    "divsi": lambda left, right: left // right if right > 0 else None,
-    "ceildivsi": lambda left, right: -(-left // right) if right > 0 else None,
+    "addi": lambda left_side, right: left_side + right,
+    "subi": lambda left_side, right: left_side - right,
+    "muli": lambda left_side, right: left_side * right,
+    "divsi": lambda left_side, right: left_side // right if right > 0 else None,
+    "ceildivsi": lambda left_side, right: -(-left_side // right) if right > 0 else None,
     "minsi": min,
     "maxsi": max,
 }

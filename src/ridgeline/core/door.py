@@ -28,11 +28,11 @@ def answer_calls(package: str, module: str) -> None:
     `ridgeline.plan(...)` so is `ridgeline.api.plan`, whatever module of the package was imported before.
     """
 
-    class Verb(ModuleType):
+    class VerbPackage(ModuleType):
         def __call__(self, *given: object, **options: object) -> object:
             return getattr(import_module(module), package.rpartition(".")[2])(*given, **options)
 
-    sys.modules[package].__class__ = Verb
+    sys.modules[package].__class__ = VerbPackage
 
 
 def door_names(stub: Path) -> dict[str, tuple[str, str]]:

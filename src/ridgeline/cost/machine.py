@@ -78,13 +78,10 @@ class Machines:
 
     def at(self, rows: Index) -> Machines:
         """The machines of these rows, in this order."""
-        columns = {
-            field.name: value if value is None else value[rows]
-            for field in fields(self)
-            if field.name != "topology"
-            for value in [getattr(self, field.name)]
-        }
-        return Machines(topology=self.topology.at(rows), **columns)
+        names = [field.name for field in fields(self) if field.name not in ("floor", "topology")]
+        columns = {name: getattr(self, name)[rows] for name in names}
+        floor = None if self.floor is None else self.floor[rows]
+        return Machines(topology=self.topology.at(rows), floor=floor, **columns)
 
     def scaled(self, factors: Mapping[str, Array], count: int) -> Machines:
         """One machine in `count` rows, its numbers times factors by row.

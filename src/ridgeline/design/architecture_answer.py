@@ -1,4 +1,4 @@
-"""What an architecture search answers: models of equal predicted quality, what each costs, and how flat the optimum is."""
+"""What an architecture search answers: models of equal predicted quality, and how flat the optimum is."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class ArchitectureAnswer:
     best: Architecture | None
     candidates: tuple[Architecture, ...]
     basin: Basin
-    refused: tuple[RefusedShape, ...]
+    refusals: tuple[RefusedShape, ...]
     notes: tuple[str, ...] = ()
 
     JSON = """
-        kind='architectures' study law target_loss loss_interval best basin candidates refused notes
+        kind='architectures' study law target_loss loss_interval best basin candidates refusals notes
     """

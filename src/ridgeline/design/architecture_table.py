@@ -34,7 +34,19 @@ from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario as scenario_of
 
-SHAPE_KEYS = ("layers", "hidden", "ffn_ratio", "heads", "kv_heads", "head_dim", "vocab", "attention", "experts", "topk", "granularity")
+SHAPE_KEYS = (
+    "layers",
+    "hidden",
+    "ffn_ratio",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "vocab",
+    "attention",
+    "experts",
+    "topk",
+    "granularity",
+)
 MOST_SHAPES = 4096
 TILE = 128  # columns that products are cut into
 ASPECT = (16.0, 256.0)  # width over layers in which loss hardly depends on it: Kaplan et al. 2020, figure 5
@@ -80,13 +92,13 @@ def target_loss(read: ArchitectureTable, chosen: LossLaw) -> float:
     if "loss" in target:
         return count("target.loss", target["loss"])
     if not {"params", "tokens"} <= set(target):
-        expected = "loss, or params and tokens of a model whose quality is wanted"
-        raise InputError(Problem(path="architectures.target", given=repr(dict(target))[:60], expected=expected))
+        expectation = "loss, or params and tokens of a model whose quality is wanted"
+        raise InputError(Problem(path="architectures.target", given=repr(dict(target))[:60], expected=expectation))
     params, tokens = (count(f"target.{name}", target[name]) for name in ("params", "tokens"))
     reasons = [*chosen.outside(params, tokens)]
     if reasons:
-        expected = "a reference model inside the law's support"
-        raise InputError(Problem(path="architectures.target", given="; ".join(reasons), expected=expected))
+        expectation = "a reference model inside the law's support"
+        raise InputError(Problem(path="architectures.target", given="; ".join(reasons), expected=expectation))
     return float(chosen.loss(params, tokens))
 
 
@@ -97,7 +109,9 @@ def count(path: str, value: object) -> float:
     except ValueError:
         number = float("nan")
     if not 0 <= number < float("inf"):
-        raise InputError(Problem(path=f"architectures.{path}", given=repr(value)[:60], expected="a number such as 4e11"))
+        raise InputError(
+            Problem(path=f"architectures.{path}", given=repr(value)[:60], expected="a number such as 4e11")
+        )
     return number
 
 
@@ -105,30 +119,34 @@ def shapes(read: ArchitectureTable) -> tuple[list[ModelShape], list[RefusedShape
     """Every combination of the table that divides, and those that do not with the reason."""
     lists = {key: _list(key, value) for key, value in read.shape.items()}
     total = 1
-    for values in lists.values():
-        total *= len(values)
+    for entries in lists.values():
+        total *= len(entries)
     if not lists or total > MOST_SHAPES:
-        expected = f"lists of {', '.join(SHAPE_KEYS)}; at most {MOST_SHAPES} shapes"
-        raise InputError(Problem(path="architectures.shape", given=f"{total if lists else 0} shapes", expected=expected))
+        expectation = f"lists of {', '.join(SHAPE_KEYS)}; at most {MOST_SHAPES} shapes"
+        raise InputError(
+            Problem(path="architectures.shape", given=f"{total if lists else 0} shapes", expected=expectation)
+        )
     base = load_model(read.base)
-    made: dict[tuple[object, ...], ModelShape] = {}  # a choice that changes nothing makes no second model
-    refused: list[RefusedShape] = []
+    shapes_made: dict[tuple[object, ...], ModelShape] = {}  # a choice that changes nothing makes no second model
+    refusals: list[RefusedShape] = []
     for values in product(*lists.values()):
         chosen = dict(zip(lists, values, strict=True))
-        name = ", ".join(f"{key} {value:g}" if isinstance(value, (int, float)) else f"{key} {value}" for key, value in chosen.items())
+        name = ", ".join(
+            f"{key} {value:g}" if isinstance(value, (int, float)) else f"{key} {value}" for key, value in chosen.items()
+        )
         try:
             shape = _shape(name, chosen, base, read.base)
         except InputError as wrong:
-            refused.append(RefusedShape(name=name, reason=str(wrong.problems[0])))
+            refusals.append(RefusedShape(name=name, reason=str(wrong.problems[0])))
             continue
-        made.setdefault((shape.model.blocks, shape.model.layers, shape.model.hidden, shape.model.vocab), shape)
-    return [*made.values()], refused
+        shapes_made.setdefault((shape.model.blocks, shape.model.layers, shape.model.hidden, shape.model.vocab), shape)
+    return [*shapes_made.values()], refusals
 
 
 def _list(key: str, value: object) -> list[object]:
     if key not in SHAPE_KEYS:
-        expected = ", ".join(SHAPE_KEYS)
-        raise InputError(Problem(path=f"architectures.shape.{key}", given=key[:40], expected=f"one of {expected}"))
+        expectation = ", ".join(SHAPE_KEYS)
+        raise InputError(Problem(path=f"architectures.shape.{key}", given=key[:40], expected=f"one of {expectation}"))
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
@@ -137,15 +155,20 @@ def _shape(name: str, chosen: Mapping[str, object], base: ModelSpec, id: str) ->
     model = load_model({"base": id, **table})
     aspect = model.hidden / model.layers
     if not ASPECT[0] <= aspect <= ASPECT[1]:
-        expected = f"{ASPECT[0]:g} to {ASPECT[1]:g}, where loss depends on size and not on shape"
-        raise InputError(Problem(path="shape", given=f"width over layers {aspect:.3g}", expected=expected))
-    counted = count_params(model)
+        expectation = f"{ASPECT[0]:g} to {ASPECT[1]:g}, where loss depends on size and not on shape"
+        raise InputError(Problem(path="shape", given=f"width over layers {aspect:.3g}", expected=expectation))
+    param_count = count_params(model)
     numbers = {key: float(value) for key, value in chosen.items() if isinstance(value, (int, float))}
     words = {key: str(value) for key, value in chosen.items() if not isinstance(value, (int, float))}
     return ModelShape(
-        name=name, choices=numbers, model=model, params=float(counted.total), active_params=float(counted.active),
-        granularity=numbers.get("granularity", 1.0), words=words,
-    )  # fmt: skip
+        name=name,
+        choices=numbers,
+        model=model,
+        params=float(param_count.total),
+        active_params=float(param_count.active),
+        granularity=numbers.get("granularity", 1.0),
+        words=words,
+    )
 
 
 def _dimensions(chosen: Mapping[str, object], base: ModelSpec) -> Iterator[tuple[str, object]]:
@@ -160,21 +183,32 @@ def _dimensions(chosen: Mapping[str, object], base: ModelSpec) -> Iterator[tuple
     for key in ("layers", "vocab"):
         if key in chosen:
             yield key, int(str(chosen[key]))
-    kind = chosen.get("attention", "gqa")
+    yield "attention", _attention(str(chosen.get("attention", "gqa")), (hidden, heads, kv, head))
+    yield _feed_forward(chosen, round(hidden * float(str(chosen.get("ffn_ratio", 3.5))) / TILE) * TILE)
+
+
+def _attention(kind: str, sizes: tuple[int, int, int, int]) -> JsonObject:
+    """The table of a mixer from width, heads, key-value heads and the size of a head."""
+    hidden, heads, kv, head = sizes
     if kind == "mla":
-        yield "attention", {"kind": "mla", "heads": heads, "q_rank": hidden // 4 // TILE * TILE, "kv_rank": 512, "nope_dim": head, "rope_dim": 64, "v_dim": head}
-    else:
-        yield "attention", {"kind": "attention", "heads": heads, "kv_heads": kv, "head_dim": head, **WINDOWS.get(str(kind), {})}
-    ffn = round(hidden * float(str(chosen.get("ffn_ratio", 3.5))) / TILE) * TILE
+        ranks = {"q_rank": hidden // 4 // TILE * TILE, "kv_rank": 512}
+        return {"kind": "mla", "heads": heads, **ranks, "nope_dim": head, "rope_dim": 64, "v_dim": head}
+    if kind not in ("gqa", *WINDOWS):
+        raise InputError(Problem(path="attention", given=kind[:40], expected="gqa, window or mla"))
+    return {"kind": "attention", "heads": heads, "kv_heads": kv, "head_dim": head, **WINDOWS.get(kind, {})}
+
+
+def _feed_forward(chosen: Mapping[str, object], ffn: int) -> tuple[str, JsonObject]:
+    """The table of a dense layer, or of experts that are so many times narrower as their granularity says."""
     if "experts" not in chosen:
-        yield "mlp", {"hidden": ffn}
-        return
+        return "mlp", {"hidden": ffn}
     granularity = float(str(chosen.get("granularity", 1)))
     experts, topk = (int(str(chosen.get(key, usual))) for key, usual in (("experts", 8), ("topk", 1)))
     width = round(ffn / granularity / TILE) * TILE
     if width < TILE:
-        raise InputError(Problem(path="granularity", given=f"experts of width {ffn / granularity:.0f}", expected=f"at least {TILE}"))
-    yield "moe", {"experts": round(experts * granularity), "topk": round(topk * granularity), "hidden": width}
+        narrow = f"experts of width {ffn / granularity:.0f}"
+        raise InputError(Problem(path="granularity", given=narrow, expected=f"at least {TILE}"))
+    return "moe", {"experts": round(experts * granularity), "topk": round(topk * granularity), "hidden": width}
 
 
 WINDOWS: Mapping[str, JsonObject] = {"window": {"window": 4096}}
@@ -200,6 +234,8 @@ def serving_scenario(shape: ModelShape, read: ArchitectureTable) -> Scenario | N
 def _scenario(shape: ModelShape, usual: JsonObject, given: JsonMapping, path: str) -> Scenario:
     entries = dict(given)
     if "system" not in entries:
-        raise InputError(Problem(path=f"architectures.{path}.system", given="nothing", expected="a system such as 256xh100-sxm"))
+        raise InputError(
+            Problem(path=f"architectures.{path}.system", given="nothing", expected="a system such as 256xh100-sxm")
+        )
     plan, system = entries.pop("plan", {}), entries.pop("system")
     return scenario_of({"model": shape.model, "system": system, "plan": plan, "workload": {**usual, **entries}})

@@ -64,14 +64,14 @@ def search_architectures(study: DesignStudy, progress: ProgressCallback = ignore
     if study.architectures is None:
         raise InputError(Problem(path="architectures", given="nothing", expected="an [architectures] table"))
     read, law, target = read_architectures(study.architectures)
-    made, refused = shapes(read)
-    inside, outside = _supported(made, law, target)
-    priced, unable = _priced(inside, read, progress)
+    candidates, refusals = shapes(read)
+    inside, outside = _split_by_support(candidates, law, target)
+    priced_shapes, unable = _price_shapes(inside, read, progress)
     serve_tokens = count("serve_tokens", read.serve_tokens)
-    found = [_architecture(shape, costs, law, target, serve_tokens) for shape, costs in priced]
-    found.sort(key=lambda model: (model.total_usd, model.name))
-    judged = _judged(found, [costs for _, costs in priced], law, read, serve_tokens)
-    best = judged[0] if judged else None
+    models = [_architecture(shape, costs, law, target, serve_tokens) for shape, costs in priced_shapes]
+    models.sort(key=lambda model: (model.total_usd, model.name))
+    judged_models = _judge_models(models, law, read)
+    best = judged_models[0] if judged_models else None
     interval = law.interval(best.active_params, best.tokens) if best else (target, target)
     return ArchitectureAnswer(
         study=study.title,
@@ -79,15 +79,17 @@ def search_architectures(study: DesignStudy, progress: ProgressCallback = ignore
         target_loss=target,
         loss_interval=interval,
         best=best,
-        candidates=tuple(judged),
-        basin=_basin(judged, read),
-        refused=tuple([*refused, *outside, *unable]),
-        notes=tuple(_notes(judged, law, serve_tokens)),
+        candidates=tuple(judged_models),
+        basin=_basin(judged_models, read),
+        refusals=(*refusals, *outside, *unable),
+        notes=tuple(_notes(judged_models, law, serve_tokens)),
     )
 
 
 def _law_words(law: LossLaw) -> dict[str, str]:
-    support = f"{law.params[0]:.2g} to {law.params[1]:.2g} parameters, {law.tokens[0]:.2g} to {law.tokens[1]:.2g} tokens"
+    support = (
+        f"{law.params[0]:.2g} to {law.params[1]:.2g} parameters, {law.tokens[0]:.2g} to {law.tokens[1]:.2g} tokens"
+    )
     per = f"{law.tokens_per_param[0]:g} to {law.tokens_per_param[1]:g} tokens a parameter"
     return {"id": law.id, "form": law.form, "source": law.source, "support": f"{support}, {per}", "note": law.note}
 
@@ -97,11 +99,17 @@ def _size(shape: ModelShape, law: LossLaw) -> float:
     return shape.active_params if law.family == "moe" else shape.params
 
 
-def _supported(made: Sequence[ModelShape], law: LossLaw, target: float) -> tuple[list[ModelShape], list[RefusedShape]]:
+def _split_by_support(
+    candidates: Sequence[ModelShape], law: LossLaw, target: float
+) -> tuple[list[ModelShape], list[RefusedShape]]:
     inside, outside = [], []
-    for shape in made:
+    for shape in candidates:
         tokens = float(law.tokens_for(target, _size(shape, law), shape.granularity))
-        reasons = [*law.outside(_size(shape, law), tokens, shape.granularity)] if np.isfinite(tokens) else ["no number of tokens reaches the loss"]
+        reasons = (
+            [*law.outside(_size(shape, law), tokens, shape.granularity)]
+            if np.isfinite(tokens)
+            else ["no number of tokens reaches the loss"]
+        )
         if law.family == "dense" and shape.active_params != shape.params:
             reasons.append(f"a mixture of experts: {law.id} is of dense models")
         if reasons:
@@ -111,13 +119,13 @@ def _supported(made: Sequence[ModelShape], law: LossLaw, target: float) -> tuple
     return inside, outside
 
 
-def _priced(
-    made: Sequence[ModelShape], read: ArchitectureTable, progress: ProgressCallback
+def _price_shapes(
+    candidates: Sequence[ModelShape], read: ArchitectureTable, progress: ProgressCallback
 ) -> tuple[list[tuple[ModelShape, ShapeCosts]], list[RefusedShape]]:
     """Shapes with their costs, and those that cannot run as the study trains and serves them."""
     able: list[tuple[ModelShape, Scenario, Scenario | None]] = []
     unable: list[RefusedShape] = []
-    for shape in made:
+    for shape in candidates:
         train, serve = training_scenario(shape, read), serving_scenario(shape, read)
         reason = _unable(train) or (_unable(serve) if serve is not None else "")
         if reason:
@@ -130,7 +138,9 @@ def _priced(
         batch = StepBatch.of(scenarios, calibration.profiles)
         steps += [float(value) for value in batch.steps(ParameterColumns.of(calibration, scenarios)).step_s]
         progress(start + len(scenarios), len(able), "models", "")
-    return [(shape, _costs(train, serve, step)) for (shape, train, serve), step in zip(able, steps, strict=True)], unable
+    return [
+        (shape, _costs(train, serve, step)) for (shape, train, serve), step in zip(able, steps, strict=True)
+    ], unable
 
 
 def _unable(scenario: Scenario) -> str:
@@ -149,60 +159,78 @@ def _costs(train: Scenario, serve: Scenario | None, step_s: float) -> ShapeCosts
         tpot, million, memory = None, None, needed_bytes(train)
     else:
         tpot = float(MachineRows(serve).times({}, 1).seconds[0])
-        own = serve.system.chip.price
-        million = usd_per_million(own.value, serve, tpot) if own else None
+        own_ratio = serve.system.chip.price
+        million = usd_per_million(own_ratio.value, serve, tpot) if own_ratio else None
         memory = needed_bytes(serve)
     return ShapeCosts(
-        step_s=step_s, train_s_per_token=per_token, train_usd_per_token=per_token * hour / HOUR, tpot_s=tpot,
-        usd_per_million=million, memory_bytes=memory,
-    )  # fmt: skip
+        step_s=step_s,
+        train_s_per_token=per_token,
+        train_usd_per_token=per_token * hour / HOUR,
+        tpot_s=tpot,
+        usd_per_million=million,
+        memory_bytes=memory,
+    )
 
 
-def _architecture(shape: ModelShape, costs: ShapeCosts, law: LossLaw, target: float, serve_tokens: float) -> Architecture:
+def _architecture(
+    shape: ModelShape, costs: ShapeCosts, law: LossLaw, target: float, serve_tokens: float
+) -> Architecture:
     size = _size(shape, law)
     tokens = float(law.tokens_for(target, size, shape.granularity))
     low, high = law.interval(size, tokens, shape.granularity)
-    trained = tokens * costs.train_usd_per_token
-    served = serve_tokens / MILLION * costs.usd_per_million if costs.usd_per_million is not None else 0.0
+    train_usd = tokens * costs.train_usd_per_token
+    serve_usd = serve_tokens / MILLION * costs.usd_per_million if costs.usd_per_million is not None else 0.0
     notes = [quality_note(name, word) for name, word in shape.words.items() if word != "gqa"]
     return Architecture(
-        name=shape.name, shape=shape.choices, params=shape.params, active_params=size, tokens=tokens, loss=target,
-        loss_low=low, loss_high=high, train_step_s=costs.step_s, train_days=tokens * costs.train_s_per_token / DAY,
-        train_usd=trained, tpot_s=costs.tpot_s, usd_per_million_tokens=costs.usd_per_million,
-        memory_bytes=costs.memory_bytes, total_usd=trained + served, on_frontier=False, in_basin=False,
+        name=shape.name,
+        shape=shape.choices,
+        params=shape.params,
+        active_params=size,
+        tokens=tokens,
+        loss=target,
+        loss_low=low,
+        loss_high=high,
+        train_step_s=costs.step_s,
+        train_days=tokens * costs.train_s_per_token / DAY,
+        train_usd=train_usd,
+        tpot_s=costs.tpot_s,
+        usd_per_million_tokens=costs.usd_per_million,
+        memory_bytes=costs.memory_bytes,
+        total_usd=train_usd + serve_usd,
+        on_frontier=False,
+        in_basin=False,
         quality_notes=tuple(notes),
-    )  # fmt: skip
+    )
 
 
-def _judged(
-    found: Sequence[Architecture], costs: Sequence[ShapeCosts], law: LossLaw, read: ArchitectureTable, serve_tokens: float
-) -> list[Architecture]:
+def _judge_models(models: Sequence[Architecture], law: LossLaw, read: ArchitectureTable) -> list[Architecture]:
     """The candidates with whether another beats them in all, and whether they lie in the flat basin."""
-    if not found:
+    if not models:
         return []
-    table = np.array([[model.train_days, model.usd_per_million_tokens or 0.0, model.memory_bytes] for model in found])
-    beaten = ((table[:, None] <= table).all(2) & (table[:, None] < table).any(2)).any(0)
-    budget = found[0].total_usd
-    judged = []
-    for model, lost in zip(found, beaten.tolist(), strict=True):
-        within = loss_at_budget(model, budget, law, serve_tokens) - model.loss <= read.tolerance
-        judged.append(replace(model, on_frontier=not lost, in_basin=bool(within)))
-    return judged
+    table = np.array([[model.train_days, model.usd_per_million_tokens or 0.0, model.memory_bytes] for model in models])
+    no_worse = np.all(table[:, None] <= table, axis=2) & np.any(table[:, None] < table, axis=2)
+    is_beaten = [bool(column.any()) for column in no_worse.T]
+    budget = models[0].total_usd
+    judged_models = []
+    for model, lost in zip(models, is_beaten, strict=True):
+        within = loss_at_budget(model, budget, law) - model.loss <= read.tolerance
+        judged_models.append(replace(model, on_frontier=not lost, in_basin=bool(within)))
+    return judged_models
 
 
-def loss_at_budget(model: Architecture, budget: float, law: LossLaw, serve_tokens: float) -> float:
+def loss_at_budget(model: Architecture, budget: float, law: LossLaw) -> float:
     """The loss that a shape reaches for so many dollars over training and serving; infinite where serving takes all."""
-    served = model.total_usd - model.train_usd
-    left = budget - served
-    if left <= 0:
+    serve_usd = model.total_usd - model.train_usd
+    left_usd = budget - serve_usd
+    if left_usd <= 0:
         return float("inf")
-    tokens = model.tokens * left / model.train_usd
+    tokens = model.tokens * left_usd / model.train_usd
     granularity = model.shape.get("granularity", 1.0)
     return float(law.loss(model.active_params, tokens, granularity))
 
 
-def _basin(judged: Sequence[Architecture], read: ArchitectureTable) -> Basin:
-    flat = [model for model in judged if model.in_basin]
+def _basin(judged_models: Sequence[Architecture], read: ArchitectureTable) -> Basin:
+    flat = [model for model in judged_models if model.in_basin]
     ranges: dict[str, tuple[float, float]] = {}
     for name in dict.fromkeys(name for model in flat for name in model.shape):
         values = [model.shape[name] for model in flat]
@@ -213,19 +241,19 @@ def _basin(judged: Sequence[Architecture], read: ArchitectureTable) -> Basin:
     return Basin(tolerance=read.tolerance, candidates=len(flat), ranges=MappingProxyType(ranges))
 
 
-def _notes(judged: Sequence[Architecture], law: LossLaw, serve_tokens: float) -> Iterator[str]:
+def _notes(judged_models: Sequence[Architecture], law: LossLaw, serve_tokens: float) -> Iterator[str]:
     yield "every candidate has the same predicted loss by one law; what the law does not know stands with each model"
-    if judged:
-        best = judged[0]
-        own, flops = exchange_ratio(law, best), flops_exchange(best.tokens, serve_tokens)
-        yield f"at the best, one per cent of size is worth {own:.2f} per cent of tokens; flops alone would ask for {flops:.2f}"
+    if judged_models:
+        best = judged_models[0]
+        own_ratio, flops = exchange_ratio(law, best), flops_exchange(best.tokens, serve_tokens)
+        yield f"at the best, 1 % of size is worth {own_ratio:.2f} % of tokens; by flops alone it would be {flops:.2f} %"
     yield "chips at their catalog price by the hour; failures, restarts and what is tried before are not counted"
 
 
 def exchange_ratio(law: LossLaw, model: Architecture) -> float:
     """Effect of one per cent of size on the loss over that of one per cent of tokens.
 
-        e_N / e_D = (alpha A / N^alpha) / (beta B / D^beta)
+    e_N / e_D = (alpha A / N^alpha) / (beta B / D^beta)
     """
     granularity = model.shape.get("granularity", 1.0)
     step = 1e-6
@@ -237,5 +265,3 @@ def exchange_ratio(law: LossLaw, model: Architecture) -> float:
 def flops_exchange(tokens: float, serve_tokens: float) -> float:
     """What the ratio is where dollars are flops: 1 + D_serve / (3 D)."""
     return 1 + serve_tokens / (3 * tokens)
-
-

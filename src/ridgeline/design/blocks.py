@@ -67,26 +67,30 @@ def choose_stack(
     rows = [LinearConstraint(one_each, 1, 1), LinearConstraint(penalties.reshape(1, -1), -np.inf, most_penalty)]
     if np.isfinite(most_cache):
         rows.append(LinearConstraint(caches.reshape(1, -1), -np.inf, most_cache))
-    found = milp(seconds, constraints=rows, bounds=Bounds(0, 1), integrality=np.ones(many * layers))
-    if found.x is None:
-        expected = "a budget that some stack of these blocks keeps"
-        raise InputError(Problem(path="blocks", given=f"penalty {most_penalty:g}, cache {most_cache:g} B", expected=expected))
-    picked = found.x.reshape(many, layers).round().argmax(0)
+    solution = milp(seconds, constraints=rows, bounds=Bounds(0, 1), integrality=np.ones(many * layers, dtype=np.int64))
+    if solution.x is None:
+        expectation = "a budget that some stack of these blocks keeps"
+        raise InputError(
+            Problem(path="blocks", given=f"penalty {most_penalty:g}, cache {most_cache:g} B", expected=expectation)
+        )
+    choice = solution.x.reshape(many, layers).round().argmax(0)
     return MixedStack(
-        layers=tuple(library[place].name for place in picked),
-        seconds=float(sum(library[place].seconds for place in picked)),
-        penalty=float(penalties[picked, np.arange(layers)].sum()),
-        cache_bytes=float(sum(library[place].cache_bytes for place in picked)),
+        layers=tuple(library[place].name for place in choice),
+        seconds=float(sum(library[place].seconds for place in choice)),
+        penalty=float(penalties[choice, np.arange(layers)].sum()),
+        cache_bytes=float(sum(library[place].cache_bytes for place in choice)),
     )
 
 
 def _penalties(block: LibraryBlock, layers: int) -> list[float]:
     if block.penalty is None:
-        expected = "a measured penalty in nats, with its source"
-        raise InputError(Problem(path=f"blocks.{block.name}.penalty", given="unknown", expected=expected))
+        expectation = "a measured penalty in nats, with its source"
+        raise InputError(Problem(path=f"blocks.{block.name}.penalty", given="unknown", expected=expectation))
     values = [block.penalty] * layers if isinstance(block.penalty, float) else [*block.penalty]
     if len(values) != layers:
-        raise InputError(Problem(path=f"blocks.{block.name}.penalty", given=f"{len(values)} values", expected=f"{layers}"))
+        raise InputError(
+            Problem(path=f"blocks.{block.name}.penalty", given=f"{len(values)} values", expected=f"{layers}")
+        )
     return values
 
 
@@ -95,7 +99,7 @@ def block_seconds(scenario: Scenario, block: Block) -> float:
     layer; nothing else of the two differs."""
     model = scenario.model
     layers = model.layers
-    one = replace(model, blocks=(block,), order=(0,) * layers)
-    two = replace(one, order=(0,) * (2 * layers))
-    seconds = [float(MachineRows(replace(scenario, model=spec)).times({}, 1).seconds[0]) for spec in (one, two)]
+    single = replace(model, blocks=(block,), order=(0,) * layers)
+    two = replace(single, order=(0,) * (2 * layers))
+    seconds = [float(MachineRows(replace(scenario, model=spec)).times({}, 1).seconds[0]) for spec in (single, two)]
     return (seconds[1] - seconds[0]) / layers

@@ -17,20 +17,30 @@ from ridgeline.sim.batches import MachineRows
 
 
 def capacity_elasticity(scenario: Scenario, rows: MachineRows) -> Elasticity | None:
-    """Capacity as a parameter: elasticity 0, its regimes where plans begin and cease to fit; None where none is known."""
-    quoted = scenario.system.chip.hbm.capacity
-    if quoted is None:
+    """Capacity as a parameter: elasticity 0, its regimes where plans begin and cease to fit; None without one."""
+    number = scenario.system.chip.hbm.capacity
+    if number is None:
         return None
     capacity = capacity_of(scenario)
-    needed = needed_bytes(scenario)
-    share = needed / capacity
-    full = RegimeChange(factor=share, value=share * quoted.value, elasticity=0.0, limiter="does not fit")
+    peak_bytes = needed_bytes(scenario)
+    share = peak_bytes / capacity
+    full = RegimeChange(factor=share, value=share * number.value, elasticity=0.0, limiter="does not fit")
     return Elasticity(
-        parameter="chip.hbm.capacity", title="memory capacity", kind="size", group="chip", unit="B", value=quoted.value,
-        below=0.0, above=0.0, usd_per_hour_per_percent=0.0, usd_per_unit_per_percent=0.0, lower_change=full,
-        upper_change=_faster_plan(scenario, rows, capacity, quoted.value), evidence=quoted.evidence.label,
-        source=quoted.source,
-    )  # fmt: skip
+        parameter="chip.hbm.capacity",
+        title="memory capacity",
+        kind="size",
+        group="chip",
+        unit="B",
+        value=number.value,
+        below=0.0,
+        above=0.0,
+        usd_per_hour_per_percent=0.0,
+        usd_per_unit_per_percent=0.0,
+        lower_change=full,
+        upper_change=_faster_plan(scenario, rows, capacity, number.value),
+        evidence=number.evidence.label,
+        source=number.source,
+    )
 
 
 def needed_bytes(scenario: Scenario) -> float:
@@ -39,8 +49,8 @@ def needed_bytes(scenario: Scenario) -> float:
         plans = plan_columns([scenario])
         return float(peak_memory(scenario, lower(scenario, plans), plans).peak_bytes)
     memory, work = serving_memory(scenario), scenario.workload
-    own = -(-work.sequences // scenario.plan.mesh.dp)
-    return capacity_of(scenario) - memory.kv_bytes + own * work.seq * memory.kv_bytes_per_token
+    own_requests = -(-work.sequences // scenario.plan.mesh.dp)
+    return capacity_of(scenario) - memory.kv_bytes + own_requests * work.seq * memory.kv_bytes_per_token
 
 
 def _faster_plan(scenario: Scenario, rows: MachineRows, capacity: float, value: float) -> RegimeChange | None:
@@ -48,12 +58,12 @@ def _faster_plan(scenario: Scenario, rows: MachineRows, capacity: float, value: 
     if not is_training(scenario) or scenario.plan.recompute.kind == "none":
         return None
     plan = replace(scenario.plan, recompute=Recompute())
-    other = replace(scenario, plan=plan)
+    other_plan = replace(scenario, plan=plan)
     try:
-        if tuple(check(other)):
+        if tuple(check(other_plan)):
             return None
-        ratio = float(MachineRows(other, rows.calibration).times({}, 1).seconds[0] / rows.times({}, 1).seconds[0])
-        factor = needed_bytes(other) / capacity
+        ratio = float(MachineRows(other_plan, rows.calibration).times({}, 1).seconds[0] / rows.times({}, 1).seconds[0])
+        factor = needed_bytes(other_plan) / capacity
     except InputError:
         return None
     if ratio >= 1 or factor <= 1:

@@ -1,7 +1,7 @@
 """Turn eight fields of a chip into a Chip: what nobody gave follows by a rule that is said, and counts as assumed.
 
-    given     name, flops (dense bf16), memory, bandwidth, scaleup, domain, scaleout, power      (and a base chip)
-    derived   other formats, vector units, usable memory, price, cores, host link
+given     name, flops (dense bf16), memory, bandwidth, scaleup, domain, scaleout, power      (and a base chip)
+derived   other formats, vector units, usable memory, price, cores, host link
 """
 
 from __future__ import annotations
@@ -17,16 +17,22 @@ from ridgeline.core.records import dataclass
 from ridgeline.core.units import parse_quantity
 from ridgeline.design.design_answer import DerivedField
 from ridgeline.design.technology import ChipSizes, Technology, chip_cost, tariff_of
-from ridgeline.hardware.chip import Chip, ChipMemory, Link
+from ridgeline.hardware.chip import Chip, Link
 from ridgeline.hardware.load import CHIPS, rated_power
 from ridgeline.hardware.system import System
 
 EIGHT: Mapping[str, str] = MappingProxyType(
     {
-        "name": "a name", "flops": "FLOP/s", "memory": "B", "bandwidth": "B/s", "scaleup": "B/s", "domain": "chips",
-        "scaleout": "B/s", "power": "W",
+        "name": "a name",
+        "flops": "FLOP/s",
+        "memory": "B",
+        "bandwidth": "B/s",
+        "scaleup": "B/s",
+        "domain": "chips",
+        "scaleout": "B/s",
+        "power": "W",
     }
-)  # fmt: skip
+)
 """The fields of a new chip, with their units; `base` names the chip of the catalog that it is like."""
 USUAL_CACHE = 50e6
 
@@ -37,7 +43,7 @@ class SketchedChip:
 
     chip: Chip
     domain: int
-    derived: tuple[DerivedField, ...]
+    derived_fields: tuple[DerivedField, ...]
 
 
 def sketch_chip(table: JsonMapping, tech: Technology) -> SketchedChip:
@@ -47,47 +53,70 @@ def sketch_chip(table: JsonMapping, tech: Technology) -> SketchedChip:
     >>> fields = {"base": "h100-sxm", "name": "next", "flops": "2 PFLOP/s", "memory": "192 GB", "bandwidth": "8 TB/s",
     ...     "scaleup": "900 GB/s", "domain": 72, "scaleout": "800 Gbit/s", "power": "1 kW"}
     >>> made = sketch_chip(fields, technology("n4"))
-    >>> made.chip.peak["fp8"].value / 1e15, [entry.field for entry in made.derived][:3]
+    >>> made.chip.peak["fp8"].value / 1e15, [entry.field for entry in made.derived_fields][:3]
     (4.002022244691608, ['peak.fp64', 'peak.fp32', 'peak.tf32'])
     """
     base = CHIPS[str(table.get("base", "h100-sxm"))]
     _refuse_fields(table)
-    given = {name: _given(name, table[name], unit) for name, unit in EIGHT.items() if name not in ("name", "domain")}
-    ratio = given["flops"].value / base.peak["bf16"].value
-    derived: list[DerivedField] = []
+    given_numbers = {
+        name: _given_number(name, table[name], unit) for name, unit in EIGHT.items() if name not in ("name", "domain")
+    }
+    rules = Derivation(base=base.id, derived_fields=[])
+    new_chip = _derived_chip(base, str(table["name"]), given_numbers, rules)
+    price = _price(new_chip, base, tech)
+    hour = Quoted(value=price.value, evidence=Evidence.ASSUMED, source=price.rule)
+    derived_fields = (*rules.derived_fields, price)
+    domain = int(str(table["domain"]))
+    return SketchedChip(chip=replace(new_chip, price=hour), domain=domain, derived_fields=derived_fields)
 
-    def derive(field: str, number: Quoted | None, factor: float, unit: str, rule: str) -> Quoted | None:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derivation:
+    """Numbers that follow from a base chip's, and the list of them with their rules."""
+
+    base: str
+    derived_fields: list[DerivedField]
+
+    def derive(self, field: str, number: Quoted | None, factor: float, unit: str, rule: str) -> Quoted | None:
+        """A number of the base chip times a factor; None where it has none."""
         if number is None:
             return None
-        derived.append(DerivedField(field=field, value=number.value * factor, unit=unit, rule=rule, source=number.source))
-        return Quoted(value=number.value * factor, evidence=Evidence.ASSUMED, source=f"{base.id}: {rule}")
+        value = number.value * factor
+        entry = DerivedField(field=field, value=value, unit=unit, rule=rule, source=number.source)
+        self.derived_fields.append(entry)
+        return Quoted(value=value, evidence=Evidence.ASSUMED, source=f"{self.base}: {rule}")
 
-    as_flops = f"as dense bf16: x {ratio:.3g} of {base.id}"
+
+def _derived_chip(base: Chip, name: str, numbers: Mapping[str, Quoted], rules: Derivation) -> Chip:
+    """The base chip with the numbers given, and those that follow from them."""
+    ratio = numbers["flops"].value / base.peak["bf16"].value
+    as_flops, derive = f"as dense bf16: x {ratio:.3g} of {base.id}", rules.derive
     peak = {
-        key: given["flops"] if key == "bf16" else derive(f"peak.{key}", number, ratio, "FLOP/s", as_flops)
+        key: numbers["flops"] if key == "bf16" else derive(f"peak.{key}", number, ratio, "FLOP/s", as_flops)
         for key, number in base.peak.items()
     }
     usable = base.hbm.usable
     if usable is not None and base.hbm.capacity is not None:
-        share = given["memory"].value / base.hbm.capacity.value
-        usable = derive("hbm.usable", usable, share, "B", f"the share of its capacity that the driver leaves of {base.id}'s")
-    made = replace(
+        share = numbers["memory"].value / base.hbm.capacity.value
+        usable = derive("hbm.usable", usable, share, "B", f"the share that the driver leaves of {base.id}'s")
+    host = derive("host.bandwidth", base.host.bandwidth, 1.0, "B/s", f"as {base.id}")
+    return replace(
         base,
-        id=str(table["name"]), name=str(table["name"]), calibrated_as=base.fitted_id,
+        id=name,
+        name=name,
+        calibrated_as=base.fitted_id,
         peak=MappingProxyType({key: number for key, number in peak.items() if number is not None}),
-        hbm=ChipMemory(kind=base.hbm.kind, capacity=given["memory"], usable=usable, bandwidth=given["bandwidth"]),
+        hbm=replace(base.hbm, capacity=numbers["memory"], usable=usable, bandwidth=numbers["bandwidth"]),
         vector=derive("vector", base.vector, ratio, "FLOP/s", as_flops),
         exponentials=derive("exponentials", base.exponentials, ratio, "Hz", as_flops),
         cores=derive("cores", base.cores, 1.0, "", f"as {base.id}: larger cores, not more of them"),
-        scaleup=Link(kind=base.scaleup.kind, bandwidth=given["scaleup"]),
-        scaleout=Link(kind=base.scaleout.kind, bandwidth=given["scaleout"]),
-        host=Link(kind=base.host.kind, bandwidth=derive("host.bandwidth", base.host.bandwidth, 1.0, "B/s", f"as {base.id}")),
-        tdp=given["power"], price=None, notes="",
-    )  # fmt: skip
-    price = _price(made, base, tech)
-    derived.append(price)
-    hour = Quoted(value=price.value, evidence=Evidence.ASSUMED, source=price.rule)
-    return SketchedChip(chip=replace(made, price=hour), domain=int(str(table["domain"])), derived=tuple(derived))
+        scaleup=Link(kind=base.scaleup.kind, bandwidth=numbers["scaleup"]),
+        scaleout=Link(kind=base.scaleout.kind, bandwidth=numbers["scaleout"]),
+        host=Link(kind=base.host.kind, bandwidth=host),
+        tdp=numbers["power"],
+        price=None,
+        notes="",
+    )
 
 
 def _refuse_fields(table: JsonMapping) -> None:
@@ -100,9 +129,11 @@ def _refuse_fields(table: JsonMapping) -> None:
         raise InputError(Problem(path="chip", given=f"no {missing[0]}", expected="eight fields", todo=todo))
 
 
-def _given(name: str, value: object, unit: str) -> Quoted:
+def _given_number(name: str, value: object, unit: str) -> Quoted:
     if not isinstance(value, str):
-        raise InputError(Problem(path=f"chip.{name}", given=repr(value)[:60], expected=f'a quantity such as "1 {unit}"'))
+        raise InputError(
+            Problem(path=f"chip.{name}", given=repr(value)[:60], expected=f'a quantity such as "1 {unit}"')
+        )
     number = parse_quantity(value, unit)
     if not 0 < number < float("inf"):
         raise InputError(Problem(path=f"chip.{name}", given=repr(value)[:60], expected="a number above 0"))
@@ -122,12 +153,12 @@ def sizes_of(chip: Chip) -> ChipSizes:
     )
 
 
-def _price(made: Chip, base: Chip, tech: Technology) -> DerivedField:
+def _price(new_chip: Chip, base: Chip, tech: Technology) -> DerivedField:
     """Dollars an hour: as the base chip's price follows from its cost, so does the new chip's."""
     before = chip_cost(sizes_of(base), tech)
     tariff = tariff_of(before, base.price.value if base.price else None, tech)
-    after = chip_cost(sizes_of(made), tech)
-    power = rated_power(made)
+    after = chip_cost(sizes_of(new_chip), tech)
+    power = rated_power(new_chip)
     hour = tariff.usd_per_hour(replace(after, power_w=after.power_w * 0 + (power.value if power else 0.0)))
     rule = f"cost to make x {tariff.margin:.3g}, which is {base.id}'s price over its cost, and network, host, power"
     source = "technology.toml"
@@ -142,5 +173,5 @@ def with_chip(system: System, sketched: SketchedChip) -> System:
         rate = chip.scaleup.bandwidth if place == 0 else chip.scaleout.bandwidth
         size = max(tier.chips, min(sketched.domain, system.chips)) if place == 0 else tier.chips
         tiers.append(replace(tier, bandwidth=rate, chips=size))
-    kept = [tier for place, tier in enumerate(tiers) if place == 0 or tier.chips > tiers[0].chips]
-    return replace(system, chip=chip, tiers=tuple(kept))
+    outer_tiers = [tier for place, tier in enumerate(tiers) if place == 0 or tier.chips > tiers[0].chips]
+    return replace(system, chip=chip, tiers=tuple(outer_tiers))

@@ -53,16 +53,16 @@ class DesignPoint:
 class Certificate:
     """Why nothing better was missed: every point was priced, or dropped by a bound that a priced point beats.
 
-    points       of the space        priced        one by one
+    points       of the space        priced_points one by one
     over_budget  refused by a budget before any price
-    bounded      dropped in boxes whose best corner (every rate at most, every cost at least) a priced point beats
+    bounded_points  dropped in boxes whose best corner (rates at most, costs at least) a priced point beats
     infeasible   no plan fits its memory
     """
 
     points: int
-    priced: int
+    priced_points: int
     over_budget: int
-    bounded: int
+    bounded_points: int
     infeasible: int
 
     JSON = "* complete"
@@ -70,7 +70,7 @@ class Certificate:
     @property
     def complete(self) -> bool:
         """Whether the counts add up to the space."""
-        return self.points == self.priced + self.over_budget + self.bounded
+        return self.points == self.priced_points + self.over_budget + self.bounded_points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class DesignAnswer:
 
     reference   the design that relative numbers are of
     best        the frontier's point of least objective
-    derived     numbers of the base chip that follow from its eight fields
+    derived_fields numbers of the base chip that follow from its eight fields
     """
 
     study: str
@@ -154,10 +154,10 @@ class DesignAnswer:
     certificate: Certificate
     requirement: Requirement | None = None
     contest: Contest | None = None
-    derived: tuple[DerivedField, ...] = ()
+    derived_fields: tuple[DerivedField, ...] = ()
     notes: tuple[str, ...] = ()
 
     JSON = """
         kind='design' study objective parameters budgets certificate reference best frontier requirement? contest?
-        derived? notes
+        derived_fields? notes
     """

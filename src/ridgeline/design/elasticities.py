@@ -39,13 +39,13 @@ class Slopes:
 
 def slopes(rows: MachineRows, parameters: Sequence[MachineParameter]) -> Slopes:
     """Elasticities of all parameters below and above today's values."""
-    both = _sides(rows, parameters, STEP)
-    kinked = [place for place, gap in enumerate(abs(both.below - both.above)) if gap > SMOOTH]
-    if not kinked:
-        return both
-    fine = _sides(rows, [parameters[place] for place in kinked], FINE)
-    below, above = both.below.copy(), both.above.copy()
-    below[kinked], above[kinked] = fine.below, fine.above
+    sides = _sides(rows, parameters, STEP)
+    kink_places = [place for place, gap in enumerate(abs(sides.below - sides.above)) if gap > SMOOTH]
+    if not kink_places:
+        return sides
+    fine = _sides(rows, [parameters[place] for place in kink_places], FINE)
+    below, above = sides.below.copy(), sides.above.copy()
+    below[kink_places], above[kink_places] = fine.below, fine.above
     return Slopes(below=below, above=above)
 
 
@@ -57,8 +57,8 @@ def _sides(rows: MachineRows, parameters: Sequence[MachineParameter], step: floa
         values[place, :, place] = np.exp(offsets)
     seconds = _times(rows, parameters, values.reshape(-1, many)).seconds.reshape(many, 2, 5)
     logs = np.log(seconds / seconds[:, :, :1])  # relative to today, so that digits go into the difference
-    found = logs @ WEIGHTS / step + 0.0  # no negative zeros
-    return Slopes(below=0.0 - found[:, 1], above=found[:, 0])
+    slope_pair = logs @ WEIGHTS / step + 0.0  # no negative zeros
+    return Slopes(below=0.0 - slope_pair[:, 1], above=slope_pair[:, 0])
 
 
 def _times(rows: MachineRows, parameters: Sequence[MachineParameter], values: Array) -> RowTimes:
@@ -85,7 +85,7 @@ def part_bound(name: str) -> str:
     """What bounds a part of a step, training or serving."""
     if name in PHASE_PARTS:
         return PHASE_PARTS[name][0]
-    return StepPart(name).bound
+    return next(part.bound for part in StepPart if part.value == name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,15 +111,15 @@ def ladders(
         start += lengths[place]
     times = _times(rows, parameters, values)
     largest, names = limiters(times)
-    made, start = [], 0
+    ladders_made, start = [], 0
     for grid, length in zip(grids, lengths, strict=True):
         half = length // 2
-        seconds, moved = times.seconds[start : start + half], times.seconds[start + half : start + length]
-        slope = np.log(moved / seconds) / STEP
+        seconds, moved_s = times.seconds[start : start + half], times.seconds[start + half : start + length]
+        slope = np.log(moved_s / seconds) / STEP
         words = tuple(names[place] for place in largest[start : start + half].tolist())
-        made.append(Ladder(factors=grid, seconds=seconds, slope=slope, limiter=words))
+        ladders_made.append(Ladder(factors=grid, seconds=seconds, slope=slope, limiter=words))
         start += length
-    return tuple(made)
+    return tuple(ladders_made)
 
 
 def regime_changes(
@@ -127,7 +127,7 @@ def regime_changes(
 ) -> list[tuple[RegimeChange | None, RegimeChange | None]]:
     """The nearest regime change below and above today's value of every parameter, to two per cent of the value.
 
-    A regime changes where another part becomes the largest, or where the elasticity has moved by half, at least 0.05.
+    A regime changes where another part becomes the largest, or where the elasticity has moved_s by half, at least 0.05.
     """
     up = np.geomspace(1.0, FURTHEST, GRID + 1)
     grid = np.concatenate([1 / up[:0:-1], up])
@@ -145,8 +145,8 @@ def regime_changes(
 
 
 def _is_other(ladder: Ladder, place: int, slope: float, base: int) -> bool:
-    moved = abs(float(ladder.slope[place]) - slope)
-    return ladder.limiter[place] != ladder.limiter[base] or moved >= max(abs(slope) / 2, LEAST)
+    moved_s = abs(float(ladder.slope[place]) - slope)
+    return ladder.limiter[place] != ladder.limiter[base] or moved_s >= max(abs(slope) / 2, LEAST)
 
 
 def _bracket(ladder: Ladder, slope: float, base: int, side: int) -> tuple[float, float] | None:
@@ -181,7 +181,9 @@ def _change(parameter: MachineParameter, ladder: Ladder, slope: float, side: int
     return None
 
 
-def saturation_curve(rows: MachineRows, parameter: MachineParameter, metric: str, scale: float = 1.0) -> SaturationCurve:
+def saturation_curve(
+    rows: MachineRows, parameter: MachineParameter, metric: str, scale: float = 1.0
+) -> SaturationCurve:
     """The metric from an eighth to eight times a parameter, where its worth ends, and what limits then.
 
     The knee is the first value upwards (of a time: downwards) at which one more per cent gives less than half of what
@@ -196,16 +198,18 @@ def saturation_curve(rows: MachineRows, parameter: MachineParameter, metric: str
     after = [place for place in order.tolist() if (place - steepest) * better >= 0 and worth[place] < worth.max() / 2]
     knee = after[0] if after else int(order[-1])
     middle = CURVE_POINTS // 2
-    unlimited = np.array([[UNLIMITED**better]])
-    floor = float(_times(rows, [parameter], unlimited).seconds[0])
+    unlimited_value = np.array([[UNLIMITED**better]])
+    floor = float(_times(rows, [parameter], unlimited_value).seconds[0])
     points = tuple(
         ParameterPoint(
-            factor=float(grid[place]), value=float(grid[place]) * parameter.value,
-            metric=float(ladder.seconds[place]) * scale, elasticity=float(ladder.slope[place]),
+            factor=float(grid[place]),
+            value=float(grid[place]) * parameter.value,
+            metric=float(ladder.seconds[place]) * scale,
+            elasticity=float(ladder.slope[place]),
             limiter=ladder.limiter[place],
         )
         for place in range(len(grid))
-    )  # fmt: skip
+    )
     return SaturationCurve(
         parameter=parameter.parameter,
         title=parameter.title,

@@ -48,5 +48,7 @@ def exchange_floor(model: ModelSpec, bytes_per_s: float, tokens: int = 32, round
         raise InputError(Problem(path="model", given=f"{model.id} without experts", expected="a mixture of experts"))
     experts = mixtures[-1]
     copies = experts.topk + (1 if experts.shared_hidden else 0)
-    layer_s = (DISPATCH_BYTES + COMBINE_BYTES) * tokens * copies * (model.hidden // rounded_to * rounded_to) / bytes_per_s
+    layer_s = (
+        (DISPATCH_BYTES + COMBINE_BYTES) * tokens * copies * (model.hidden // rounded_to * rounded_to) / bytes_per_s
+    )
     return ExchangeFloor(layer_s=layer_s, tpot_s=layer_s * MICROBATCHES * model.layers)

@@ -47,7 +47,7 @@ class FrontierPlaces:
     certificate: Certificate
 
 
-def undominated(time: Array, cost: Array) -> Index:
+def undominated_places(time: Array, cost: Array) -> Index:
     """Places of points that no other beats in both, by rising time; of equal ones the first.
 
     >>> undominated(np.array([1.0, 2.0, 2.0, 3.0]), np.array([5.0, 4.0, 4.5, 4.0])).tolist()
@@ -59,26 +59,31 @@ def undominated(time: Array, cost: Array) -> Index:
         return order
     least = np.minimum.accumulate(cost[order])
     first = np.concatenate([[True], cost[order][1:] < least[:-1]])
-    return order[first]
+    return np.asarray(order[first])
 
 
 def price_box(space: DesignSpace, places: Index) -> PricedBox:
     """Designs by place: relative time and cost of each."""
     values = space.values(places)
     costs = space.costs(values, len(places))
-    priced = space.price(values, costs)
-    time = space.relative(priced.seconds)
+    priced_count = space.price(values, costs)
+    time = space.relative(priced_count.seconds)
     hour = costs.usd_per_hour / float(space.costs({}, 1).usd_per_hour[0])
     return PricedBox(places=places, time=time, cost=time * hour)
 
 
 def within_budgets(space: DesignSpace, costs: DesignCosts) -> Mask:
     """Which designs keep every budget of the study."""
-    columns = {"area": costs.area_mm2, "power": costs.power_w, "price": costs.price_usd, "usd_per_hour": costs.usd_per_hour}
-    kept = np.ones(len(costs.area_mm2), dtype=bool)
+    columns = {
+        "area": costs.area_mm2,
+        "power": costs.power_w,
+        "price": costs.price_usd,
+        "usd_per_hour": costs.usd_per_hour,
+    }
+    within_limits = np.ones(len(costs.area_mm2), dtype=bool)
     for name, limit in space.study.budgets.items():
-        kept &= columns[name] <= limit
-    return kept
+        within_limits &= columns[name] <= limit
+    return within_limits
 
 
 def find_frontier(
@@ -89,40 +94,43 @@ def find_frontier(
     count = space.study.points
     places = np.arange(count)
     costs = space.costs(space.values(places), count)
-    kept = within_budgets(space, costs)
-    boxes = [box for box in _leaves(space.study) if kept[box].any()]
-    bounds = _box_bounds(space, boxes, costs, kept) if boxes else (np.zeros(0), np.zeros(0))
+    within_limits = within_budgets(space, costs)
+    boxes = [box for box in _leaves(space.study) if within_limits[box].any()]
+    bounds = _box_bounds(space, boxes, costs, within_limits) if boxes else (np.zeros(0), np.zeros(0))
     order = np.argsort(bounds[0] * bounds[1], kind="stable")
-    found = PricedBox(places=np.zeros(0, np.int64), time=np.zeros(0), cost=np.zeros(0))
-    priced = bounded = infeasible = 0
-    total = int(kept.sum())
+    best_points = PricedBox(places=np.zeros(0, np.int64), time=np.zeros(0), cost=np.zeros(0))
+    priced_count = bounded_count = infeasible = 0
+    total = int(within_limits.sum())
     for start in range(0, len(order), ROUND):
-        todo = []
-        for place in order[start : start + ROUND].tolist():
-            own = boxes[place][kept[boxes[place]]]
-            if ((found.time <= bounds[0][place]) & (found.cost <= bounds[1][place])).any():
-                bounded += len(own)
-            else:
-                todo.append(own)
+        places_of = [boxes[place][within_limits[boxes[place]]] for place in order[start : start + ROUND].tolist()]
+        low_time, low_cost = (bound[order[start : start + ROUND]] for bound in bounds)
+        is_beaten = [
+            bool(((best_points.time <= time) & (best_points.cost <= cost)).any())
+            for time, cost in zip(low_time, low_cost, strict=True)
+        ]
+        todo = [own_places for own_places, is_lost in zip(places_of, is_beaten, strict=True) if not is_lost]
+        bounded_count += sum(map(len, places_of)) - sum(map(len, todo))
         for box in how(todo) if todo else []:
-            priced += len(box.places)
+            priced_count += len(box.places)
             infeasible += int(np.isinf(box.time).sum())
-            found = _merged(found, box)
-        best = f"{float(found.cost.min()):.3f} of today's cost" if len(found.cost) else ""
-        if progress(priced + bounded, total, "designs", best) is False:
-            raise InputError(Problem(path="", given="stopped", expected="the whole space, for a frontier that is certified"))
+            best_points = _merge_boxes(best_points, box)
+        best = f"{float(best_points.cost.min()):.3f} of today's cost" if len(best_points.cost) else ""
+        if progress(priced_count + bounded_count, total, "designs", best) is False:
+            raise InputError(Problem(path="", given="stopped", expected="the whole space, to certify a frontier"))
     certificate = Certificate(
-        points=count, priced=priced, over_budget=count - total, bounded=bounded, infeasible=infeasible
-    )
-    return FrontierPlaces(places=found.places, time=found.time, cost=found.cost, certificate=certificate)
+        points=count, priced_points=priced_count, over_budget=count - total, bounded_points=bounded_count,
+        infeasible=infeasible,
+    )  # fmt: skip
+    best_time, best_cost = best_points.time, best_points.cost
+    return FrontierPlaces(places=best_points.places, time=best_time, cost=best_cost, certificate=certificate)
 
 
-def _merged(one: PricedBox, other: PricedBox) -> PricedBox:
+def _merge_boxes(one: PricedBox, other: PricedBox) -> PricedBox:
     """The points of both that none beats; of equal ones that with the smaller place, whatever came first."""
     places = np.concatenate([one.places, other.places])
     order = np.argsort(places, kind="stable")
     time, cost = (np.concatenate(pair)[order] for pair in ((one.time, other.time), (one.cost, other.cost)))
-    best = undominated(time, cost)
+    best = undominated_places(time, cost)
     return PricedBox(places=places[order][best], time=time[best], cost=cost[best])
 
 
@@ -135,7 +143,11 @@ def _leaves(study: DesignStudy) -> Iterator[Index]:
         sizes = [end - start for start, end in box]
         if int(np.prod(sizes, dtype=np.int64)) <= LEAF:
             ranges = [np.arange(start, end) for start, end in box]
-            yield np.ravel_multi_index(np.meshgrid(*ranges, indexing="ij"), shape).ravel() if shape else np.zeros(1, np.int64)
+            yield (
+                np.ravel_multi_index(np.meshgrid(*ranges, indexing="ij"), shape).ravel()
+                if shape
+                else np.zeros(1, np.int64)
+            )
             continue
         at = int(np.argmax(sizes))
         start, end = box[at]
@@ -144,14 +156,16 @@ def _leaves(study: DesignStudy) -> Iterator[Index]:
         todo.append((*box[:at], (start, middle), *box[at + 1 :]))
 
 
-def _box_bounds(space: DesignSpace, boxes: Sequence[Index], costs: DesignCosts, kept: Mask) -> tuple[Array, Array]:
+def _box_bounds(
+    space: DesignSpace, boxes: Sequence[Index], costs: DesignCosts, within_limits: Mask
+) -> tuple[Array, Array]:
     """Relative time and cost that no design of each box is below."""
     owner = np.repeat(np.arange(len(boxes)), [len(box) for box in boxes])
-    every = np.concatenate(boxes)
-    inside = kept[every]
-    owner, every = owner[inside], every[inside]
-    values = space.values(every)
-    factors = space.factors(values, costs.power_w[every])
+    all_places = np.concatenate(boxes)
+    inside = within_limits[all_places]
+    owner, all_places = owner[inside], all_places[inside]
+    values = space.values(all_places)
+    factors = space.factors(values, costs.power_w[all_places])
     starts = np.flatnonzero(np.concatenate([[True], owner[1:] != owner[:-1]]))
     best = {name: _best(name, column, starts) for name, column in factors.items()}
     capacity = values.get("memory.capacity")
@@ -161,7 +175,7 @@ def _box_bounds(space: DesignSpace, boxes: Sequence[Index], costs: DesignCosts, 
     column = values.get("scaleup.domain")
     domains: list[float | None] = [None] if column is None else [float(value) for value in np.unique(column)]
     time = space.relative(space.bound(best, share, domains))
-    hour = np.minimum.reduceat(costs.usd_per_hour[every], starts) / float(space.costs({}, 1).usd_per_hour[0])
+    hour = np.minimum.reduceat(costs.usd_per_hour[all_places], starts) / float(space.costs({}, 1).usd_per_hour[0])
     return time, time * hour
 
 
@@ -169,8 +183,6 @@ def _best(name: str, column: Array, starts: Index) -> Array:
     """The value of a column that is never slower than any of a box's."""
     lower = name in LARGER_IS_SLOWER or name.startswith("density")
     return np.minimum.reduceat(column, starts) if lower else np.maximum.reduceat(column, starts)
-
-
 
 
 def workers(study: DesignStudy, processes: int, ray: bool) -> PriceRound | None:
@@ -219,5 +231,3 @@ def _ray_round(study: DesignStudy) -> PriceRound:
         return list(ray.get([task.remote(shared, box) for box in boxes]))
 
     return price
-
-

@@ -62,21 +62,27 @@ class LossLaw:
         >>> round(float(law("besiroglu2024").loss(70e9, 1.4e12)), 4)
         1.9739
         """
-        known = self.constants
+        constants = self.constants
         if self.form == "sparsity":
-            raise InputError(Problem(path="law", given=self.id, expected="a law of active parameters or of granularity"))
-        size = known["A"] if self.form == "chinchilla" else known["a"] + known["g"] / granularity ** known["gamma"]
-        return known["E"] + size / params ** known["alpha"] + known["B"] / tokens ** known["beta"]
+            raise InputError(
+                Problem(path="law", given=self.id, expected="a law of active parameters or of granularity")
+            )
+        size = (
+            constants["A"]
+            if self.form == "chinchilla"
+            else constants["a"] + constants["g"] / granularity ** constants["gamma"]
+        )
+        return constants["E"] + size / params ** constants["alpha"] + constants["B"] / tokens ** constants["beta"]
 
     def tokens_for(self, loss: float, params: Num, granularity: Num = 1.0) -> Array:
         """Tokens with which a model of this size reaches a loss; infinite where none suffice.
 
-            D = (B / (L - E - A / N^alpha))^(1 / beta)
+        D = (B / (L - E - A / N^alpha))^(1 / beta)
         """
-        rest = np.asarray(loss - self.loss(params, np.inf, granularity), dtype=np.float64)
+        room = np.asarray(loss - self.loss(params, np.inf, granularity), dtype=np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
-            needed = (self.constants["B"] / rest) ** (1 / self.constants["beta"])
-        return np.where(rest > 0, needed, np.inf)
+            needed_amount = (self.constants["B"] / room) ** (1 / self.constants["beta"])
+        return np.where(room > 0, needed_amount, np.inf)
 
     def optimum(self, flops: float) -> tuple[float, float]:
         """Parameters and tokens of least loss at so many training flops, 6 N D.
@@ -87,13 +93,13 @@ class LossLaw:
         >>> round(params / 1e9, 1), round(tokens / params, 1)
         (72.2, 18.4)
         """
-        known = self.constants
-        alpha, beta = known["alpha"], known["beta"]
-        params = (alpha * known["A"] / (beta * known["B"])) ** (1 / (alpha + beta))
+        constants = self.constants
+        alpha, beta = constants["alpha"], constants["beta"]
+        params = (alpha * constants["A"] / (beta * constants["B"])) ** (1 / (alpha + beta))
         params *= (flops / FLOPS_PER_PARAM) ** (beta / (alpha + beta))
         return params, flops / FLOPS_PER_PARAM / params
 
-    def spread(self, params: float, tokens: float) -> float:
+    def deviation(self, params: float, tokens: float) -> float:
         """Standard deviation of the loss, from the law's errors and residual.
 
         With ln A = a0 + alpha ln N0 known apart from alpha at the middle N0 of the support, a move of alpha changes
@@ -101,8 +107,8 @@ class LossLaw:
         """
         if not self.errors:
             return 2 * self.residual
-        known = self.constants
-        terms = [known["A"] / params ** known["alpha"], known["B"] / tokens ** known["beta"]]
+        constants = self.constants
+        terms = [constants["A"] / params ** constants["alpha"], constants["B"] / tokens ** constants["beta"]]
         middles = [sqrt(self.params[0] * self.params[1]), sqrt(self.tokens[0] * self.tokens[1])]
         moves = [
             term * self.errors[name] * log(middle / size)
@@ -112,17 +118,18 @@ class LossLaw:
 
     def interval(self, params: float, tokens: float, granularity: float = 1.0) -> tuple[float, float]:
         """Nine of ten times the loss is in between."""
-        middle, spread = float(self.loss(params, tokens, granularity)), NINETY * self.spread(params, tokens)
-        return middle - spread, middle + spread
+        middle, deviation = float(self.loss(params, tokens, granularity)), NINETY * self.deviation(params, tokens)
+        return middle - deviation, middle + deviation
 
     def outside(self, params: float, tokens: float, granularity: float = 1.0) -> Iterator[str]:
         """Why a model is outside the support; nothing where it is inside."""
-        asked = {
-            "parameters": (params, self.params), "tokens": (tokens, self.tokens),
+        asked_values = {
+            "parameters": (params, self.params),
+            "tokens": (tokens, self.tokens),
             "tokens a parameter": (tokens / params, self.tokens_per_param),
             "granularity": (granularity, self.granularity or (0.0, np.inf)),
-        }  # fmt: skip
-        for name, (value, (low, high)) in asked.items():
+        }
+        for name, (value, (low, high)) in asked_values.items():
             if not low <= value <= high:
                 yield f"{name} {value:.3g} outside {low:.3g} to {high:.3g}, the support of {self.id}"
 
@@ -130,11 +137,11 @@ class LossLaw:
 @cache
 def laws() -> Mapping[str, LossLaw]:
     """Every law by id."""
-    found: dict[str, LossLaw] = {}
+    best_fit: dict[str, LossLaw] = {}
     for name in ("dense", "moe"):
         table = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
-        found |= {id: decode(LossLaw, {"id": id, **entry}, f"laws.{id}") for id, entry in table.items()}
-    return MappingProxyType(found)
+        best_fit |= {id: decode(LossLaw, {"id": id, **entry}, f"laws.{id}") for id, entry in table.items()}
+    return MappingProxyType(best_fit)
 
 
 def law(id: str) -> LossLaw:
@@ -198,15 +205,23 @@ def fit_law(params: Array, tokens: Array, loss: Array) -> LawFit:
 
     starts = [
         np.array([a, b, e, alpha, beta])
-        for a in (3.0, 6.0, 10.0) for b in (5.0, 8.0, 12.0) for e in (0.0, 0.7) for alpha, beta in ((0.3, 0.3), (0.6, 0.4))
-    ]  # fmt: skip
-    found = min((minimize(cost, start, method="L-BFGS-B") for start in starts), key=lambda one: float(one.fun))
-    a, b, e, alpha, beta = (float(value) for value in found.x)
-    share = np.abs(np.exp(_log_loss(found.x, *logs[:2]) - logs[2]) - 1)
+        for a in (3.0, 6.0, 10.0)
+        for b in (5.0, 8.0, 12.0)
+        for e in (0.0, 0.7)
+        for alpha, beta in ((0.3, 0.3), (0.6, 0.4))
+    ]
+    best_fit = min((minimize(cost, start, method="L-BFGS-B") for start in starts), key=lambda one: float(one.fun))
+    a, b, e, alpha, beta = (float(value) for value in best_fit.x)
+    share = np.abs(np.exp(_log_loss(best_fit.x, *logs[:2]) - logs[2]) - 1)
     median, p95 = float(np.median(share)), float(np.quantile(share, 0.95))
     if median > MOST_RESIDUAL:
-        given, expected = f"a median residual of {median:.1%}", f"at most {MOST_RESIDUAL:.0%}: losses on one scale"
-        raise InputError(Problem(path="points", given=given, expected=expected, todo="fit each corpus by itself"))
+        given_text, expectation = (
+            f"a median residual of {median:.1%}",
+            f"at most {MOST_RESIDUAL:.0%}: losses on one scale",
+        )
+        raise InputError(
+            Problem(path="points", given=given_text, expected=expectation, todo="fit each corpus by itself")
+        )
     constants = {"E": exp(e), "A": exp(a), "B": exp(b), "alpha": alpha, "beta": beta}
     return LawFit(constants=MappingProxyType(constants), median=median, p95=p95, points=len(loss))
 

@@ -9,7 +9,7 @@ Each says where its value comes from, which columns of `sim.MachineRows` it move
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -61,36 +61,48 @@ def machine_parameters(rows: MachineRows) -> tuple[MachineParameter, ...]:
     )
 
 
-def _quoted(number: Quoted, **given: object) -> MachineParameter:
+def _parameter_of(number: Quoted, **given: object) -> MachineParameter:
     return MachineParameter(value=number.value, evidence=number.evidence, source=number.source, **given)  # type: ignore[arg-type]
 
 
 def _chip_parameters(chip: Chip, formats: frozenset[str]) -> Iterator[MachineParameter]:
     exponential = chip.exponentials or chip.vector
-    used = [key for key in chip.peak if key in formats or (key == "fp16" and "bf16" in formats and "bf16" not in chip.peak)]
+    used = [
+        key for key in chip.peak if key in formats or (key == "fp16" and "bf16" in formats and "bf16" not in chip.peak)
+    ]
     for key in used:
         column = "bf16" if key == "fp16" and "bf16" not in chip.peak else key
         columns = {f"peak.{column}": 1, f"density.{column}": 1}
         if exponential is None and column == "bf16":
             columns["exponentials"] = 1
         path, title = f"chip.peak.{key}", f"{key} compute"
-        yield _quoted(chip.peak[key], parameter=path, title=title, kind="rate", group="chip", unit="FLOP/s", columns=columns)
+        yield _parameter_of(
+            chip.peak[key], parameter=path, title=title, kind="rate", group="chip", unit="FLOP/s", columns=columns
+        )
     if exponential is not None:
         path = "chip.exponentials" if chip.exponentials else "chip.vector"
         unit, title = ("Hz", "exponentials of softmax") if chip.exponentials else ("FLOP/s", "vector units (softmax)")
         columns = {"exponentials": 1}
-        yield _quoted(exponential, parameter=path, title=title, kind="rate", group="chip", unit=unit, columns=columns)
+        yield _parameter_of(
+            exponential, parameter=path, title=title, kind="rate", group="chip", unit=unit, columns=columns
+        )
     memory = chip.need("hbm.bandwidth")
     path, title = "chip.hbm.bandwidth", "memory bandwidth"
-    yield _quoted(memory, parameter=path, title=title, kind="rate", group="chip", unit="B/s", columns={"memory": 1})
+    yield _parameter_of(
+        memory, parameter=path, title=title, kind="rate", group="chip", unit="B/s", columns={"memory": 1}
+    )
     power = rated_power(chip)
     if power is not None:
         title = "rated power (what clocks under load may draw)"
-        yield _quoted(power, parameter="chip.tdp", title=title, kind="rate", group="chip", unit="W", columns={"density": -1})
+        yield _parameter_of(
+            power, parameter="chip.tdp", title=title, kind="rate", group="chip", unit="W", columns={"density": -1}
+        )
     if chip.host.bandwidth is not None:
         path, title = "chip.host.bandwidth", "link to the host"
         number = chip.host.bandwidth
-        yield _quoted(number, parameter=path, title=title, kind="rate", group="chip", unit="B/s", columns={"host": 1})
+        yield _parameter_of(
+            number, parameter=path, title=title, kind="rate", group="chip", unit="B/s", columns={"host": 1}
+        )
 
 
 def _link_parameters(system: System) -> Iterator[MachineParameter]:
@@ -104,10 +116,15 @@ def _link_parameters(system: System) -> Iterator[MachineParameter]:
             columns["top"] = -1
         if place > 1 and tier is not beyond:
             continue
-        yield _quoted(
-            tier.need_bandwidth(), parameter=f"system.tier.{tier.name}.bandwidth", title=f"{tier.name} links, one way a chip",
-            kind="rate", group="network", unit="B/s", columns=columns,
-        )  # fmt: skip
+        yield _parameter_of(
+            tier.need_bandwidth(),
+            parameter=f"system.tier.{tier.name}.bandwidth",
+            title=f"{tier.name} links, one way a chip",
+            kind="rate",
+            group="network",
+            unit="B/s",
+            columns=columns,
+        )
 
 
 def _latency_parameters(rows: MachineRows) -> Iterator[MachineParameter]:
@@ -126,37 +143,52 @@ def _latency_parameters(rows: MachineRows) -> Iterator[MachineParameter]:
 
 
 def _latency(path: str, title: str, number: Quoted | None, usual: float, column: str) -> MachineParameter:
-    known = number or Quoted(value=usual, evidence=Evidence.FITTED, source=MODELLED)
-    return _quoted(known, parameter=path, title=title, kind="time", group="network", unit="s", columns={column: 1})
+    known_number = number or Quoted(value=usual, evidence=Evidence.FITTED, source=MODELLED)
+    return _parameter_of(
+        known_number, parameter=path, title=title, kind="time", group="network", unit="s", columns={column: 1}
+    )
 
 
 TRAINING = {
-    "kernel": "gap around each kernel", "host": "host issues a kernel", "wait": "host learns of an expert's tokens",
-    "meet": "ranks wait for the last at a collective", "fixed": "a step's fixed cost",
-}  # fmt: skip
+    "kernel": "gap around each kernel",
+    "host": "host issues a kernel",
+    "wait": "host learns of an expert's tokens",
+    "meet": "ranks wait for the last at a collective",
+    "fixed": "a step's fixed cost",
+}
 SERVING = {
-    "kernel": "gap around each kernel", "issue": "host issues a kernel", "step": "host between two steps",
-    "request": "host for each request of a step", "all_reduce": "latency of a collective in a step",
-}  # fmt: skip
+    "kernel": "gap around each kernel",
+    "issue": "host issues a kernel",
+    "step": "host between two steps",
+    "request": "host for each request of a step",
+    "all_reduce": "latency of a collective in a step",
+}
 
 
 def _software_parameters(rows: MachineRows) -> Iterator[MachineParameter]:
-    scenario, fitted = rows.scenario, Evidence.FITTED
-    own = owners(scenario.system.chip, scenario.engine)
-    floor = Quoted(value=rows.machines.floor_s, evidence=fitted, source=MODELLED)
-    yield _quoted(
-        floor, parameter="model.kernel_floor", title="a kernel that does next to nothing", kind="time", group="software",
-        unit="s", columns={"floor": 1},
-    )  # fmt: skip
+    scenario, fitted_grade = rows.scenario, Evidence.FITTED
+    owner_names = owners(scenario.system.chip, scenario.engine)
+    floor = Quoted(value=rows.machines.floor_s, evidence=fitted_grade, source=MODELLED)
+    yield _parameter_of(
+        floor,
+        parameter="model.kernel_floor",
+        title="a kernel that does next to nothing",
+        kind="time",
+        group="software",
+        unit="s",
+        columns={"floor": 1},
+    )
     trains = is_training(scenario)
     room, source = ("training", rows.calibration.source) if trains else ("serving", rows.serving.source)
     for name, title in (TRAINING if trains else SERVING).items():
-        value = rows.calibration.owner_value(name, own) if trains else rows.serving.owner_value(name, own)
-        number = Quoted(value=value, evidence=fitted, source=source)
+        value = (
+            rows.calibration.owner_value(name, owner_names) if trains else rows.serving.owner_value(name, owner_names)
+        )
+        number = Quoted(value=value, evidence=fitted_grade, source=source)
         group: Group = "network" if name in ("meet", "all_reduce") else "software"
         unit = (PARAMETERS if trains else SERVING_PARAMETERS)[name].unit
         path, columns = f"{room}.{name}", {f"{room}.{name}": 1}
-        yield _quoted(number, parameter=path, title=title, kind="time", group=group, unit=unit, columns=columns)
+        yield _parameter_of(number, parameter=path, title=title, kind="time", group=group, unit=unit, columns=columns)
 
 
 def scaled_system(system: System, parameter: str, factor: float) -> System:
@@ -172,14 +204,17 @@ def scaled_system(system: System, parameter: str, factor: float) -> System:
     if head != "system" or path[0] != "tier":
         raise KeyError(parameter)
     name, key = ".".join(path[1:-1]), path[-1]
-    return replace(system, tiers=tuple(_scaled_tier(tier, key, factor) if tier.name == name else tier for tier in system.tiers))
+    return replace(
+        system, tiers=tuple(_scaled_tier(tier, key, factor) if tier.name == name else tier for tier in system.tiers)
+    )
 
 
 def _scaled_tier(tier: Tier, key: str, factor: float) -> Tier:
-    number: Quoted | None = getattr(tier, key)
+    number = tier.bandwidth if key == "bandwidth" else tier.latency
     if number is None:
         raise KeyError(f"tier.{tier.name}.{key}")
-    return replace(tier, **{key: scale_number(number, factor)})
+    scaled_number = scale_number(number, factor)
+    return replace(tier, bandwidth=scaled_number) if key == "bandwidth" else replace(tier, latency=scaled_number)
 
 
 def scale_number(number: Quoted, factor: float) -> Quoted:
@@ -188,21 +223,25 @@ def scale_number(number: Quoted, factor: float) -> Quoted:
 
 
 def _scaled_chip(chip: Chip, path: list[str], factor: float) -> Chip:
-    if path[0] == "tdp":
-        power = rated_power(chip)
-        assert power is not None
-        return replace(chip, tdp=scale_number(power, factor))
+    """A chip by way of its table of fields, so that any number in it can be scaled."""
+    values = {entry.name: getattr(chip, entry.name) for entry in fields(chip)}
+    head = path[0]
+    if head == "tdp":
+        values["tdp"] = rated_power(chip)
     if len(path) == 1:
-        return replace(chip, **{path[0]: scale_number(getattr(chip, path[0]), factor)})
-    part = getattr(chip, path[0])
+        return Chip(**{**values, head: scale_number(values[head], factor)})
+    part = values[head]
     if isinstance(part, Mapping):
-        scaled = {key: scale_number(number, factor) if key == path[1] else number for key, number in part.items()}
-        return replace(chip, peak=MappingProxyType(scaled))
-    return replace(chip, **{path[0]: replace(part, **{path[1]: scale_number(getattr(part, path[1]), factor)})})
+        scaled_number = {
+            key: scale_number(number, factor) if key == path[1] else number for key, number in part.items()
+        }
+        return Chip(**{**values, head: MappingProxyType(scaled_number)})
+    inner = {entry.name: getattr(part, entry.name) for entry in fields(part)}
+    return Chip(**{**values, head: type(part)(**{**inner, path[1]: scale_number(inner[path[1]], factor)})})
 
 
 def factor_rows(parameters: tuple[MachineParameter, ...], values: Array) -> dict[str, Array]:
-    """Factors of columns of a matrix of parameter values, rows by parameters: several parameters may move one column."""
+    """Factors of columns of a matrix of parameter values, rows by parameters: several may move one column."""
     factors: dict[str, Array] = {}
     for place, parameter in enumerate(parameters):
         for name, column in parameter.factors(np.ascontiguousarray(values[:, place])).items():

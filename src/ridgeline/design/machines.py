@@ -22,9 +22,13 @@ MOST_SHOWN = 60  # points of the frontier that are told in full
 
 
 def design_machines(
-    study: DesignStudy, *, meet: str = "", versus: str = "", price_round: PriceRound | None = None,
+    study: DesignStudy,
+    *,
+    meet: str = "",
+    versus: str = "",
+    price_round: PriceRound | None = None,
     progress: ProgressCallback = ignore_progress,
-) -> DesignAnswer:  # fmt: skip
+) -> DesignAnswer:
     """The machines of a study that no other beats in time and cost, and what else was asked of them."""
     space = DesignSpace(study)
     limits = read_limits(meet, space)
@@ -32,14 +36,14 @@ def design_machines(
         raise InputError(Problem(path="space", given="nothing", expected="ranges of a machine's numbers"))
     front = find_frontier(space, price_round, progress)
     reference = design_points(space, {}, ["today"])[0]
-    shown = _shown(front)
-    ids = [f"d{place}" for place in front.places[shown].tolist()]
-    points = design_points(space, space.values(front.places[shown]), ids) if ids else []
+    shown_rows = _shown_places(front)
+    ids = [f"d{place}" for place in front.places[shown_rows].tolist()]
+    points = design_points(space, space.values(front.places[shown_rows]), ids) if ids else []
     best = min(points, key=lambda point: _objective(study, point), default=None)
-    named = {"today": reference, **{point.id: point for point in points}}
+    points_by_name = {"today": reference, **{point.id: point for point in points}}
     if best is not None:
-        named["best"] = best
-    contest = find_contest(space, versus.split(","), named, study.objective) if versus else None
+        points_by_name["best"] = best
+    contest = find_contest(space, versus.split(","), points_by_name, study.objective) if versus else None
     return DesignAnswer(
         study=study.title,
         objective=study.objective,
@@ -51,7 +55,7 @@ def design_machines(
         certificate=front.certificate,
         requirement=find_requirement(space, limits) if limits else None,
         contest=contest,
-        derived=space.derived,
+        derived_fields=space.derived_fields,
         notes=tuple(_notes(space, front)),
     )
 
@@ -60,19 +64,26 @@ def _objective(study: DesignStudy, point: DesignPoint) -> float:
     return point.relative_cost if study.objective == "cost" else point.relative_time
 
 
-def _shown(front: FrontierPlaces) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+def _shown_places(front: FrontierPlaces) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     """Places on the frontier that are told in full: both ends, and those between evenly."""
-    return np.unique(np.linspace(0, len(front.places) - 1, MOST_SHOWN).round().astype(np.int64)) if len(front.places) else np.zeros(0, np.int64)
+    return (
+        np.unique(np.linspace(0, len(front.places) - 1, MOST_SHOWN).round().astype(np.int64))
+        if len(front.places)
+        else np.zeros(0, np.int64)
+    )
 
 
 def _parameters(space: DesignSpace) -> dict[str, JsonObject]:
     return {
         axis.name: {
-            "unit": axis.unit, "today": space.today[axis.name], "from": axis.values[0], "to": axis.values[-1],
+            "unit": axis.unit,
+            "today": space.today[axis.name],
+            "from": axis.values[0],
+            "to": axis.values[-1],
             "values": len(axis.values),
         }
         for axis in space.study.axes
-    }  # fmt: skip
+    }
 
 
 def _notes(space: DesignSpace, front: FrontierPlaces) -> Iterator[str]:

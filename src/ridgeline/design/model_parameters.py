@@ -7,7 +7,7 @@ is that of a step to the next possible value, up and down, with the step said be
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import lcm
 
 from ridgeline.core.records import dataclass
@@ -39,17 +39,26 @@ def _stack_sizes(scenario: Scenario) -> Iterator[SizeParameter]:
     stages = plan.virtual_stages
     by = stages if model.layers % stages == 0 else 1
     yield SizeParameter(
-        parameter="model.layers", title="layers", value=model.layers, step=by,
+        parameter="model.layers",
+        title="layers",
+        value=model.layers,
+        step=by,
         change=lambda layers: _with_model(scenario, with_layers(model, layers)),
-    )  # fmt: skip
+    )
     yield SizeParameter(
-        parameter="model.hidden", title="width of the residual stream", value=model.hidden,
-        step=lcm(TILE, plan.mesh.tp), change=lambda width: _with_model(scenario, replace(model, hidden=width)),
-    )  # fmt: skip
+        parameter="model.hidden",
+        title="width of the residual stream",
+        value=model.hidden,
+        step=lcm(TILE, plan.mesh.tp),
+        change=lambda width: _with_model(scenario, replace(model, hidden=width)),
+    )
     yield SizeParameter(
-        parameter="model.vocab", title="vocabulary", value=model.vocab, step=lcm(TILE, plan.mesh.tp),
+        parameter="model.vocab",
+        title="vocabulary",
+        value=model.vocab,
+        step=lcm(TILE, plan.mesh.tp),
         change=lambda rows: _with_model(scenario, replace(model, vocab=rows)),
-    )  # fmt: skip
+    )
 
 
 def _layer_sizes(scenario: Scenario) -> Iterator[SizeParameter]:
@@ -111,9 +120,18 @@ def _work_sizes(scenario: Scenario) -> Iterator[SizeParameter]:
 
 def _work(scenario: Scenario, field: str, title: str, value: int, step: int) -> SizeParameter:
     return SizeParameter(
-        parameter=f"workload.{field}", title=title, value=value, step=step,
-        change=lambda size: replace(scenario, workload=replace(scenario.workload, **{field: size})),
-    )  # fmt: skip
+        parameter=f"workload.{field}",
+        title=title,
+        value=value,
+        step=step,
+        change=lambda size: _with_work(scenario, field, size),
+    )
+
+
+def _with_work(scenario: Scenario, field: str, size: int) -> Scenario:
+    work = scenario.workload
+    values = {entry.name: getattr(work, entry.name) for entry in fields(work)}
+    return replace(scenario, workload=type(work)(**{**values, field: size}))
 
 
 def with_layers(model: ModelSpec, layers: int) -> ModelSpec:
@@ -123,15 +141,17 @@ def with_layers(model: ModelSpec, layers: int) -> ModelSpec:
     common = max(set(places), key=places.count)
     last = len(places) - 1 - places[::-1].index(common)
     grown = layers - len(places)
-    order = places[: last + 1] + [common] * grown + places[last + 1 :] if grown > 0 else _shorter(places, common, -grown)
+    order = (
+        places[: last + 1] + [common] * grown + places[last + 1 :] if grown > 0 else _shorter(places, common, -grown)
+    )
     return replace(model, order=tuple(order))
 
 
 def _shorter(places: list[int], common: int, fewer: int) -> list[int]:
-    kept = list(places)
+    within_limits = list(places)
     for _ in range(fewer):
-        kept.pop(len(kept) - 1 - kept[::-1].index(common))
-    return kept
+        within_limits.pop(len(within_limits) - 1 - within_limits[::-1].index(common))
+    return within_limits
 
 
 def _with_model(scenario: Scenario, model: ModelSpec) -> Scenario:

@@ -23,29 +23,32 @@ def design_points(space: DesignSpace, values: Mapping[str, Array], ids: list[str
     """Points of designs with these values, in their order."""
     count = len(ids)
     costs = space.costs(values, count)
-    priced = space.price(values, costs)
-    time = space.relative(priced.seconds)
+    prices = space.price(values, costs)
+    time = space.relative(prices.seconds)
     hour = costs.usd_per_hour / float(space.costs({}, 1).usd_per_hour[0])
     return [
         DesignPoint(
             id=ids[row],
             choices=MappingProxyType({name: float(column[row]) for name, column in values.items()}),
-            area_mm2=float(costs.area_mm2[row]), power_w=float(costs.power_w[row]), price_usd=float(costs.price_usd[row]),
-            usd_per_hour=float(costs.usd_per_hour[row]), relative_time=float(time[row]),
+            area_mm2=float(costs.area_mm2[row]),
+            power_w=float(costs.power_w[row]),
+            price_usd=float(costs.price_usd[row]),
+            usd_per_hour=float(costs.usd_per_hour[row]),
+            relative_time=float(time[row]),
             relative_cost=float(time[row] * hour[row]),
-            workloads=tuple(_results(space, values, costs, (priced.seconds[:, row], priced.plan[:, row]), row)),
+            workloads=tuple(_results(space, values, costs, (prices.seconds[:, row], prices.plan[:, row]), row)),
         )
         for row in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def _results(
     space: DesignSpace, values: Mapping[str, Array], costs: DesignCosts, best: tuple[Array, Index], row: int
 ) -> list[WorkloadResult]:
-    own = {name: column[[row]] for name, column in values.items()}
-    factors = space.factors(own, costs.power_w[[row]])
-    domain = float(own["scaleup.domain"][0]) if "scaleup.domain" in own else None
-    made = []
+    own_values = {name: column[[row]] for name, column in values.items()}
+    factors = space.factors(own_values, costs.power_w[[row]])
+    domain = float(own_values["scaleup.domain"][0]) if "scaleup.domain" in own_values else None
+    results = []
     for place, workload in enumerate(space.workloads):
         plan, seconds = int(best[1][place]), float(best[0][place])
         scenario = space.scenario(place, plan)
@@ -53,15 +56,19 @@ def _results(
             continue
         largest, names = limiters(space.detail(place, plan, domain, factors))
         chips, tokens = scenario.system.chips, tokens_of(scenario)
-        made.append(
+        results.append(
             WorkloadResult(
-                workload=workload.name, metric=METRICS[scenario.workload.kind], seconds=seconds,
+                workload=workload.name,
+                metric=METRICS[scenario.workload.kind],
+                seconds=seconds,
                 tokens_per_s_per_chip=tokens / seconds / chips,
                 usd_per_million_tokens=usd_per_million(float(costs.usd_per_hour[row]), scenario, seconds),
-                plan=plan_words(scenario.plan), index=plan, limiter=names[int(largest[0])],
+                plan=plan_words(scenario.plan),
+                index=plan,
+                limiter=names[int(largest[0])],
             )
-        )  # fmt: skip
-    return made
+        )
+    return results
 
 
 def tokens_of(scenario: Scenario) -> float:

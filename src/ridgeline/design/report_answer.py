@@ -1,4 +1,4 @@
-"""What a study asks of other teams: bottleneck, evidence, cost today, ask, predicted gain, and how to prove it wrong."""
+"""What a study asks of other teams: bottleneck, evidence, cost today, ask, gain, and how to prove it wrong."""
 
 from __future__ import annotations
 

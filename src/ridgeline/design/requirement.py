@@ -32,25 +32,27 @@ SMALLER_IS_DEARER = frozenset(("scaleup.latency", "scaleout.latency"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class RequirementLimit:
     """One limit: of which workloads (places), of what, and how much, in seconds or dollars."""
 
     text: str
     places: tuple[int, ...]
     metric: str
-    most: float
+    largest: float
 
 
-def read_limits(text: str, space: DesignSpace) -> tuple[Limit, ...]:
+def read_limits(text: str, space: DesignSpace) -> tuple[RequirementLimit, ...]:
     """The limits that a text states, or an `InputError`."""
     return tuple(_limit(part, space) for part in text.split(",") if part.strip())
 
 
-def _limit(part: str, space: DesignSpace) -> Limit:
+def _limit(part: str, space: DesignSpace) -> RequirementLimit:
     match = LIMIT.fullmatch(part)
     if match is None:
-        expected = f"METRIC<=VALUE with METRIC of {', '.join(NAMES)}, before it a workload and a dot where one is meant"
-        raise InputError(Problem(path="--meet", given=repr(part)[:60], expected=expected))
+        expectation = (
+            f"METRIC<=VALUE with METRIC of {', '.join(NAMES)}, before it a workload and a dot where one is meant"
+        )
+        raise InputError(Problem(path="--meet", given=repr(part)[:60], expected=expectation))
     workload, metric, value = match.groups()
     names = [entry.name for entry in space.workloads]
     if workload and workload not in names:
@@ -64,39 +66,50 @@ def _limit(part: str, space: DesignSpace) -> Limit:
     if metric == "usd_per_mtok" and not workload:
         places = [place for place in places if kinds[place] == "tpot_s"] or places
     if not places:
-        raise InputError(Problem(path="--meet", given=repr(part)[:60], expected="a metric that a workload of the study has"))
-    most = _amount(value, metric)
-    return Limit(text=part.strip(), places=tuple(places), metric=metric, most=most)
+        raise InputError(
+            Problem(path="--meet", given=repr(part)[:60], expected="a metric that a workload of the study has")
+        )
+    largest = _amount(value, metric)
+    return RequirementLimit(text=part.strip(), places=tuple(places), metric=metric, largest=largest)
 
 
 def _amount(value: str, metric: str) -> float:
     try:
-        most = float(value) if metric == "usd_per_mtok" else parse_quantity(value, "s")
+        largest = float(value) if metric == "usd_per_mtok" else parse_quantity(value, "s")
     except ValueError:
         raise InputError(Problem(path="--meet", given=repr(value)[:40], expected="a number of dollars")) from None
-    if not 0 < most < float("inf"):
+    if not 0 < largest < float("inf"):
         raise InputError(Problem(path="--meet", given=repr(value)[:40], expected="a limit above 0"))
-    return most
+    return largest
 
 
-def find_requirement(space: DesignSpace, limits: Sequence[Limit]) -> Requirement:
+def find_requirement(space: DesignSpace, limits: Sequence[RequirementLimit]) -> Requirement:
     """The smallest machine of a study's ranges that keeps all limits and budgets."""
     start = _cheapest(space, limits)
     if start is None:
         nearest = _nearest(space, limits)
         return Requirement(
-            feasible=False, point=None, choices=MappingProxyType({}), binds=MappingProxyType({}), limits=nearest,
+            feasible=False,
+            point=None,
+            choices=MappingProxyType({}),
+            binds=MappingProxyType({}),
+            limits=nearest,
             reason="no design of the study's ranges keeps all limits within its budgets; the slack is of the nearest",
-        )  # fmt: skip
+        )
     choices, binds = _shrink(space, limits, start)
     values = {name: np.array([value]) for name, value in choices.items()}
     return Requirement(
-        feasible=True, point=design_points(space, values, ["required"])[0], choices=MappingProxyType(choices),
-        binds=MappingProxyType(binds), limits=_slacks(space, limits, values),
-    )  # fmt: skip
+        feasible=True,
+        point=design_points(space, values, ["required"])[0],
+        choices=MappingProxyType(choices),
+        binds=MappingProxyType(binds),
+        limits=_slacks(space, limits, values),
+    )
 
 
-def excess(space: DesignSpace, limits: Sequence[Limit], values: Mapping[str, Array]) -> tuple[Array, DesignCosts]:
+def excess(
+    space: DesignSpace, limits: Sequence[RequirementLimit], values: Mapping[str, Array]
+) -> tuple[Array, DesignCosts]:
     """Every limit's value over what it allows, limits by designs: 1 or less is kept."""
     count = len(next(iter(values.values()))) if values else 1
     costs = space.costs(values, count)
@@ -105,20 +118,20 @@ def excess(space: DesignSpace, limits: Sequence[Limit], values: Mapping[str, Arr
     for limit in limits:
         worst = np.zeros(count)
         for place in limit.places:
-            found = seconds[place]
+            amounts = seconds[place]
             if limit.metric == "usd_per_mtok":
-                found = found * usd_per_million(1.0, space.scenario(place, 0), 1.0) * costs.usd_per_hour
-            worst = np.maximum(worst, found)
-        rows.append(worst / limit.most)
+                amounts = amounts * usd_per_million(1.0, space.scenario(place, 0), 1.0) * costs.usd_per_hour
+            worst = np.maximum(worst, amounts)
+        rows.append(worst / limit.largest)
     return np.array(rows), costs
 
 
-def _cheapest(space: DesignSpace, limits: Sequence[Limit]) -> dict[str, float] | None:
+def _cheapest(space: DesignSpace, limits: Sequence[RequirementLimit]) -> dict[str, float] | None:
     for values in _by_price(space):
         over, _ = excess(space, limits, values)
-        kept = np.flatnonzero((over <= 1).all(0))
-        if len(kept):
-            return {name: float(column[kept[0]]) for name, column in values.items()}
+        within_limits = np.flatnonzero((over <= 1).all(0))
+        if len(within_limits):
+            return {name: float(column[within_limits[0]]) for name, column in values.items()}
     return None
 
 
@@ -127,12 +140,12 @@ def _by_price(space: DesignSpace) -> list[dict[str, Array]]:
     count = space.study.points
     places = np.arange(count)
     costs = space.costs(space.values(places), count)
-    kept: Mask = within_budgets(space, costs)
-    order = places[kept][np.argsort(costs.usd_per_hour[kept], kind="stable")]
+    within_limits: Mask = within_budgets(space, costs)
+    order = places[within_limits][np.argsort(costs.usd_per_hour[within_limits], kind="stable")]
     return [space.values(order[start : start + CHUNK]) for start in range(0, len(order), CHUNK)]
 
 
-def _nearest(space: DesignSpace, limits: Sequence[Limit]) -> tuple[LimitSlack, ...]:
+def _nearest(space: DesignSpace, limits: Sequence[RequirementLimit]) -> tuple[LimitSlack, ...]:
     best: tuple[float, dict[str, Array]] | None = None
     for values in _by_price(space):
         worst = excess(space, limits, values)[0].max(0)
@@ -143,7 +156,7 @@ def _nearest(space: DesignSpace, limits: Sequence[Limit]) -> tuple[LimitSlack, .
 
 
 def _shrink(
-    space: DesignSpace, limits: Sequence[Limit], start: dict[str, float]
+    space: DesignSpace, limits: Sequence[RequirementLimit], start: dict[str, float]
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Every number as small as it can be by itself, and the limit that then breaks first."""
     choices, binds = dict(start), {}
@@ -155,9 +168,9 @@ def _shrink(
         else:
             trial = np.geomspace(small, choices[name], STEPS * 8)
         over, costs = excess(space, limits, {**_columns(choices, len(trial)), name: trial})
-        kept = (over <= 1).all(0) & within_budgets(space, costs)
-        kept[-1] = True
-        place = len(trial) - int(np.argmin(kept[::-1])) if not kept.all() else 0
+        within_limits = (over <= 1).all(0) & within_budgets(space, costs)
+        within_limits[-1] = True
+        place = len(trial) - int(np.argmin(within_limits[::-1])) if not within_limits.all() else 0
         choices[name] = float(trial[place])
         worst = over[:, place - 1] if place else None
         binds[name] = "the range's end" if worst is None else limits[int(worst.argmax())].text
@@ -168,16 +181,32 @@ def _columns(choices: Mapping[str, float], count: int) -> dict[str, Array]:
     return {name: np.full(count, value) for name, value in choices.items()}
 
 
-def _slacks(space: DesignSpace, limits: Sequence[Limit], values: Mapping[str, Array]) -> tuple[LimitSlack, ...]:
+def _slacks(
+    space: DesignSpace, limits: Sequence[RequirementLimit], values: Mapping[str, Array]
+) -> tuple[LimitSlack, ...]:
     over, costs = excess(space, limits, values)
     rows = [
-        (limit.text, limit.most, float(limit.most * share), "USD" if limit.metric == "usd_per_mtok" else "s")
+        (limit.text, limit.largest, float(limit.largest * share), "USD" if limit.metric == "usd_per_mtok" else "s")
         for limit, share in zip(limits, over[:, 0], strict=True)
     ]
-    spent = {"area": costs.area_mm2, "power": costs.power_w, "price": costs.price_usd, "usd_per_hour": costs.usd_per_hour}
+    spent = {
+        "area": costs.area_mm2,
+        "power": costs.power_w,
+        "price": costs.price_usd,
+        "usd_per_hour": costs.usd_per_hour,
+    }
     units = {"area": "mm2", "power": "W", "price": "USD", "usd_per_hour": "USD/h"}
-    rows += [(f"budget.{name}", most, float(spent[name][0]), units[name]) for name, most in space.study.budgets.items()]
+    rows += [
+        (f"budget.{name}", largest, float(spent[name][0]), units[name]) for name, largest in space.study.budgets.items()
+    ]
     return tuple(
-        LimitSlack(name=name, limit=most, value=value, unit=unit, slack=1 - value / most, binds=1 - value / most < BINDS)
-        for name, most, value, unit in rows
+        LimitSlack(
+            name=name,
+            limit=largest,
+            value=value,
+            unit=unit,
+            slack=1 - value / largest,
+            binds=1 - value / largest < BINDS,
+        )
+        for name, largest, value, unit in rows
     )

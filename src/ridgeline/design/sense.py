@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import log
 
-import numpy as np
-
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.units import HOUR, MILLION
 from ridgeline.cost import Calibration, ServingCalibration
@@ -29,9 +27,13 @@ METRICS = {"train": "step_time_s", "prefill": "ttft_s", "decode": "tpot_s", "ser
 
 
 def sense(
-    scenario: Scenario, *, metric: str = "", curve: str = "", calibration: Calibration | None = None,
+    scenario: Scenario,
+    *,
+    metric: str = "",
+    curve: str = "",
+    calibration: Calibration | None = None,
     serving: ServingCalibration | None = None,
-) -> SensitivityAnswer:  # fmt: skip
+) -> SensitivityAnswer:
     """Every elasticity of a scenario's step time (TTFT of a prefill, TPOT of a decode or of requests), or of its cost.
 
     >>> from ridgeline.plan.scenario_file import read_scenario
@@ -43,26 +45,21 @@ def sense(
         from ridgeline.design.sense_rl import sense_rl
 
         return sense_rl(scenario, metric=metric, curve=curve, calibration=calibration)
-    own, notes = _priced_scenario(scenario)
-    rows = MachineRows(own, calibration, serving)
-    named = _metric_of(scenario, metric)
+    own_scenario, notes = _priced_scenario(scenario)
+    rows = MachineRows(own_scenario, calibration, serving)
+    metric_name = _metric_of(scenario, metric)
     parameters = machine_parameters(rows)
-    today = slopes(rows, parameters)
-    changes = regime_changes(rows, parameters, today)
     today_times = rows.times({}, 1)
-    basis = money_basis(own, float(today_times.seconds[0]))
-    entries = [
-        _machine_elasticity(parameter, float(today.below[place]), float(today.above[place]), changes[place], basis)
-        for place, parameter in enumerate(parameters)
-    ]
-    value, low, high = _value(scenario, own, rows, calibration)
-    capacity = capacity_elasticity(own, rows)
-    model = _size_elasticities(own, rows, float(today_times.seconds[0]), basis)
-    scale = (basis.usd_per_unit or 0.0) / value if named == "cost_usd" else 1.0
+    basis = money_basis(own_scenario, float(today_times.seconds[0]))
+    entries = _machine_elasticities(rows, parameters, basis)
+    value, low, high = _value(scenario, own_scenario, rows, calibration)
+    capacity = capacity_elasticity(own_scenario, rows)
+    model = _size_elasticities(own_scenario, rows, float(today_times.seconds[0]), basis)
+    scale = (basis.usd_per_unit or 0.0) / value if metric_name == "cost_usd" else 1.0
     return SensitivityAnswer(
         scenario=scenario,
-        metric=named,
-        unit="USD" if named == "cost_usd" else "s",
+        metric=metric_name,
+        unit="USD" if metric_name == "cost_usd" else "s",
         value=value * scale,
         low=None if low is None else low * scale,
         high=None if high is None else high * scale,
@@ -70,11 +67,23 @@ def sense(
         rate_sum=rate_sum(entries),
         machine=(*_strongest_first(entries), *([capacity] if capacity else [])),
         model=tuple(_strongest_first(model)),
-        money=tuple(_money_elasticities(own, named, basis)),
+        money=tuple(_money_elasticities(own_scenario, metric_name, basis)),
         basis=basis,
-        curve=_curve(rows, parameters, curve, (named, scale)) if curve else None,
-        notes=(*notes, *_notes(scenario, own)),
+        curve=_curve(rows, parameters, curve, (metric_name, scale)) if curve else None,
+        notes=(*notes, *NOTES),
     )
+
+
+def _machine_elasticities(
+    rows: MachineRows, parameters: Sequence[MachineParameter], basis: MoneyBasis
+) -> list[Elasticity]:
+    """Elasticities of every number of the machine, with the regimes beside today's."""
+    today = slopes(rows, parameters)
+    changes = regime_changes(rows, parameters, today)
+    return [
+        _machine_elasticity(parameter, float(today.below[place]), float(today.above[place]), changes[place], basis)
+        for place, parameter in enumerate(parameters)
+    ]
 
 
 def rate_sum(entries: Sequence[Elasticity]) -> float:
@@ -90,31 +99,33 @@ def _priced_scenario(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
     prediction = refuse_impossible(predict_serving(scenario, sample=True))
     batch = average_batch(prediction)
     if batch.step is None:
-        expected = "requests that decode"
-        raise InputError(Problem(path="workload", given="no request decodes", expected=expected))
+        expectation = "requests that decode"
+        raise InputError(Problem(path="workload", given="no request decodes", expected=expectation))
     instance = next(instance for instance in prediction.instances if instance.role != "prefill")
-    own, mesh = instance.scenario, instance.scenario.plan.mesh
+    own_scenario, mesh = instance.scenario, instance.scenario.plan.mesh
     many = max(mesh.dp * mesh.pp, round(batch.step.batch * mesh.dp))
     work = Decode(context=max(1, round(batch.context)), batch=many)
     note = f"TPOT is that of a decode step of {many} requests with {work.context} cached tokens: what runs on average"
-    return replace(own, workload=work), (note,)
+    return replace(own_scenario, workload=work), (note,)
 
 
 def _metric_of(scenario: Scenario, metric: str) -> str:
     usual = METRICS[scenario.workload.kind]
-    known = (usual, "cost_usd")
-    if metric and metric not in known:
-        raise InputError(not_among("--metric", metric, known))
+    known_sides = (usual, "cost_usd")
+    if metric and metric not in known_sides:
+        raise InputError(not_among("--metric", metric, known_sides))
     return metric or usual
 
 
 def _value(
-    scenario: Scenario, own: Scenario, rows: MachineRows, calibration: Calibration | None
+    scenario: Scenario, own_scenario: Scenario, rows: MachineRows, calibration: Calibration | None
 ) -> tuple[float, float | None, float | None]:
     """The metric in seconds, with its interval."""
     if is_serving(scenario):
         return float(rows.times({}).seconds[0]), None, None
-    prediction = predict(own, calibration) if is_training(own) else predict_phase(own, calibration)
+    prediction = (
+        predict(own_scenario, calibration) if is_training(own_scenario) else predict_phase(own_scenario, calibration)
+    )
     if isinstance(prediction, Impossible):
         raise InputError(prediction.reasons)
     return prediction.step_time_s, prediction.interval.low, prediction.interval.high
@@ -127,42 +138,53 @@ def limiter_words(times: RowTimes) -> str:
     return f"{word}: {float(times.parts[word.split(' ')[0]][0] / times.seconds[0]):.0%}"
 
 
-def money_basis(own: Scenario, seconds: float) -> MoneyBasis:
+def money_basis(own_scenario: Scenario, seconds: float) -> MoneyBasis:
     """What an hour of the system costs, and what its unit of work costs: a step, or a million tokens."""
-    price, chips, work = own.system.chip.price, own.system.chips, own.workload
+    price, chips, work = own_scenario.system.chip.price, own_scenario.system.chips, own_scenario.workload
     unit = "step" if work.kind in ("train", "rl") else "million tokens"
     if price is None:
         return MoneyBasis(usd_per_hour=None, unit=unit, usd_per_unit=None, source="no price of the chip is published")
     hour = price.value * chips
     per = hour / HOUR * seconds
-    tokens = _tokens_of(own) if unit != "step" else 0.0
+    tokens = _tokens_of(own_scenario) if unit != "step" else 0.0
     cost = per if unit == "step" else per / tokens * MILLION
     source = f"{price.value:g} USD/h a chip ({price.evidence.label}, {price.source}) x {chips} chips"
     return MoneyBasis(usd_per_hour=hour, unit=unit, usd_per_unit=cost, source=source)
 
 
-def _tokens_of(own: Scenario) -> float:
+def _tokens_of(own_scenario: Scenario) -> float:
     """Tokens that a prefill reads, or that a decode step writes, over the whole system."""
-    work = own.workload
+    work = own_scenario.workload
     if isinstance(work, Prefill):
         return float(work.batch * (work.seq - work.cached))
-    drafts = own.plan.speculation
+    drafts = own_scenario.plan.speculation
     return work.sequences * (drafts.tokens_per_step if drafts else 1.0)
 
 
 def _machine_elasticity(
-    parameter: MachineParameter, below: float, above: float,
-    changes: tuple[RegimeChange | None, RegimeChange | None], basis: MoneyBasis,
-) -> Elasticity:  # fmt: skip
+    parameter: MachineParameter,
+    below: float,
+    above: float,
+    changes: tuple[RegimeChange | None, RegimeChange | None],
+    basis: MoneyBasis,
+) -> Elasticity:
     worth = -above if parameter.kind == "rate" else below
     return Elasticity(
-        parameter=parameter.parameter, title=parameter.title, kind=parameter.kind, group=parameter.group,
-        unit=parameter.unit, value=parameter.value, below=below, above=above,
+        parameter=parameter.parameter,
+        title=parameter.title,
+        kind=parameter.kind,
+        group=parameter.group,
+        unit=parameter.unit,
+        value=parameter.value,
+        below=below,
+        above=above,
         usd_per_hour_per_percent=_percent(worth, basis.usd_per_hour),
         usd_per_unit_per_percent=_percent(worth, basis.usd_per_unit),
-        lower_change=changes[0], upper_change=changes[1],
-        evidence=parameter.evidence.label, source=parameter.source,
-    )  # fmt: skip
+        lower_change=changes[0],
+        upper_change=changes[1],
+        evidence=parameter.evidence.label,
+        source=parameter.source,
+    )
 
 
 def _percent(worth: float, dollars: float | None) -> float | None:
@@ -173,11 +195,15 @@ def _size_elasticities(scenario: Scenario, rows: MachineRows, seconds: float, ba
     """Elasticities of sizes: of each from the next smaller and the next larger one that can be priced."""
     sizes = model_parameters(scenario)
     values = [size.value + sign * size.step for size in sizes for sign in (-1, 1)]
-    changed = [_possible(size, value) for size, value in zip((s for s in sizes for _ in (-1, 1)), values, strict=True)]
-    priced = iter(_seconds_of([other for other in changed if other is not None], rows))
+    changed_value = [
+        _possible(size, value) for size, value in zip((s for s in sizes for _ in (-1, 1)), values, strict=True)
+    ]
+    seconds_left = iter(
+        _seconds_of([other_scenario for other_scenario in changed_value if other_scenario is not None], rows)
+    )
     slopes_of = [
-        None if other is None else log(next(priced) / seconds) / log(value / size.value)
-        for other, value, size in zip(changed, values, (s for s in sizes for _ in (-1, 1)), strict=True)
+        None if other_scenario is None else log(next(seconds_left) / seconds) / log(value / size.value)
+        for other_scenario, value, size in zip(changed_value, values, (s for s in sizes for _ in (-1, 1)), strict=True)
     ]
     pairs = zip(sizes, slopes_of[::2], slopes_of[1::2], strict=True)
     return [_size_elasticity(size, sides, basis) for size, *sides in pairs if sides != [None, None]]
@@ -186,8 +212,8 @@ def _size_elasticities(scenario: Scenario, rows: MachineRows, seconds: float, ba
 def _possible(size: SizeParameter, value: int) -> Scenario | None:
     """The scenario with another size; None where nothing can run so."""
     try:
-        changed = size.change(value) if value > 0 else None
-        return None if changed is None or tuple(check(changed)) else changed
+        changed_value = size.change(value) if value > 0 else None
+        return None if changed_value is None or tuple(check(changed_value)) else changed_value
     except InputError:
         return None
 
@@ -195,7 +221,10 @@ def _possible(size: SizeParameter, value: int) -> Scenario | None:
 def _seconds_of(scenarios: Sequence[Scenario], rows: MachineRows) -> list[float]:
     """Seconds of several scenarios: of training steps priced together."""
     if not all(map(is_training, scenarios)):
-        return [float(MachineRows(other, rows.calibration, rows.serving).times({}, 1).seconds[0]) for other in scenarios]
+        return [
+            float(MachineRows(other_scenario, rows.calibration, rows.serving).times({}, 1).seconds[0])
+            for other_scenario in scenarios
+        ]
     if not scenarios:
         return []
     batch = StepBatch.of(scenarios, rows.calibration.profiles)
@@ -203,16 +232,24 @@ def _seconds_of(scenarios: Sequence[Scenario], rows: MachineRows) -> list[float]
 
 
 def _size_elasticity(size: SizeParameter, sides: Sequence[float | None], basis: MoneyBasis) -> Elasticity:
-    known = [side for side in sides if side is not None]
-    below, above = (known[0] if side is None else side for side in sides)
+    known_sides = [side for side in sides if side is not None]
+    below, above = (known_sides[0] if side is None else side for side in sides)
     worth = -(below + above) / 2
     return Elasticity(
-        parameter=size.parameter, title=size.title, kind="size", group="model", unit="", value=float(size.value),
-        below=below, above=above, step=size.step / size.value,
+        parameter=size.parameter,
+        title=size.title,
+        kind="size",
+        group="model",
+        unit="",
+        value=float(size.value),
+        below=below,
+        above=above,
+        step=size.step / size.value,
         usd_per_hour_per_percent=_percent(-worth, basis.usd_per_hour),
         usd_per_unit_per_percent=_percent(-worth, basis.usd_per_unit),
-        evidence="analytic", source="the scenario's model and workload",
-    )  # fmt: skip
+        evidence="analytic",
+        source="the scenario's model and workload",
+    )
 
 
 def _strongest_first(entries: Sequence[Elasticity]) -> list[Elasticity]:
@@ -226,19 +263,31 @@ def _money_elasticities(scenario: Scenario, metric: str, basis: MoneyBasis) -> I
         return
     slope = 1.0 if metric == "cost_usd" else 0.0
     yield Elasticity(
-        parameter="chip.price", title="price of a chip for an hour", kind="price", group="money", unit="USD/h",
-        value=price.value, below=slope, above=slope, usd_per_hour_per_percent=_percent(1.0, basis.usd_per_hour),
-        usd_per_unit_per_percent=_percent(1.0, basis.usd_per_unit), evidence=price.evidence.label, source=price.source,
-    )  # fmt: skip
+        parameter="chip.price",
+        title="price of a chip for an hour",
+        kind="price",
+        group="money",
+        unit="USD/h",
+        value=price.value,
+        below=slope,
+        above=slope,
+        usd_per_hour_per_percent=_percent(1.0, basis.usd_per_hour),
+        usd_per_unit_per_percent=_percent(1.0, basis.usd_per_unit),
+        evidence=price.evidence.label,
+        source=price.source,
+    )
 
 
-def _curve(rows: MachineRows, parameters: Sequence[MachineParameter], name: str, how: tuple[str, float]) -> SaturationCurve:
+def _curve(
+    rows: MachineRows, parameters: Sequence[MachineParameter], name: str, how: tuple[str, float]
+) -> SaturationCurve:
     by_name = {parameter.parameter: parameter for parameter in parameters}
     if name not in by_name:
         raise InputError(not_among("--curve", name, tuple(by_name)))
     return saturation_curve(rows, by_name[name], *how)
 
 
-def _notes(scenario: Scenario, own: Scenario) -> Iterator[str]:
-    yield "worth of one per cent: of a rate more, of a time less; of a size, what one per cent more of it costs"
-    yield "the plan stays as it is: another plan may be better on another machine, which `ridgeline design` asks"
+NOTES = (
+    "worth of one per cent: of a rate more, of a time less; of a size, what one per cent more of it costs",
+    "the plan stays as it is: another plan may be better on another machine, which `ridgeline design` asks",
+)

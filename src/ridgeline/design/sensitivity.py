@@ -1,4 +1,4 @@
-"""What a metric answers to: an elasticity for every parameter of machine, software and model, and curves of one of them.
+"""What a metric answers to: elasticities of every parameter of machine, software and model, and curves.
 
     elasticity = d ln metric / d ln parameter        -0.4: one per cent more of it makes the metric 0.4 per cent less
 
@@ -47,7 +47,7 @@ class Elasticity:
     below, above  elasticity for a little less and a little more of it; they differ at a kink
     kink          whether they differ by more than a thousandth
     step          relative change over which they were taken: of sizes the next size that the plan allows
-    usd_per_hour_per_percent   what one per cent more of it saves of the cost of the same work, for an hour of the system
+    usd_per_hour_per_percent   what one per cent more of it saves of an hour's cost, the work being the same
     usd_per_unit_per_percent   the same for one step, or a million tokens where the metric is of tokens
     lower_change, upper_change  the nearest regime changes; None within the range searched
     evidence, source   of the value

@@ -15,15 +15,24 @@ from types import MappingProxyType
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask
+from ridgeline.core.dtype import PEAKS
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.evidence import Evidence, Quoted
 from ridgeline.core.records import dataclass
-from ridgeline.core.dtype import PEAKS
 from ridgeline.design.capacity import needed_bytes
 from ridgeline.design.chip_sketch import sizes_of, sketch_chip, with_chip
 from ridgeline.design.design_answer import DerivedField
 from ridgeline.design.study import DesignStudy, StudyWorkload
-from ridgeline.design.technology import ChipCost, ChipSizes, Tariff, Technology, chip_cost, tariff_of, technology, with_changes
+from ridgeline.design.technology import (
+    ChipCost,
+    ChipSizes,
+    Tariff,
+    Technology,
+    chip_cost,
+    tariff_of,
+    technology,
+    with_changes,
+)
 from ridgeline.hardware.chip import Chip
 from ridgeline.hardware.load import rated_power
 from ridgeline.hardware.system import System
@@ -47,9 +56,11 @@ class DesignCosts:
     def at(self, rows: Index | Mask) -> DesignCosts:
         """Some of the designs."""
         return DesignCosts(
-            area_mm2=self.area_mm2[rows], power_w=self.power_w[rows], price_usd=self.price_usd[rows],
+            area_mm2=self.area_mm2[rows],
+            power_w=self.power_w[rows],
+            price_usd=self.price_usd[rows],
             usd_per_hour=self.usd_per_hour[rows],
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,31 +77,42 @@ class DesignSpace:
     def __init__(self, study: DesignStudy) -> None:
         self.study = study
         self.tech: Technology = with_changes(technology(study.node), study.technology)
-        self.derived: tuple[DerivedField, ...] = ()
+        self.derived_fields: tuple[DerivedField, ...] = ()
         self.workloads = self._with_study_chip(study.workloads)
         self.chip = self._one_chip()
         self.base_cost: ChipCost = chip_cost(sizes_of(self.chip), self.tech)
         price, power = self.chip.price, rated_power(self.chip)
-        rated = replace(self.base_cost, power_w=np.asarray(power.value)) if power else self.base_cost
-        self.tariff: Tariff = tariff_of(rated, price.value if price else None, self.tech)
+        rated_power_w = replace(self.base_cost, power_w=np.asarray(power.value)) if power else self.base_cost
+        self.tariff: Tariff = tariff_of(rated_power_w, price.value if price else None, self.tech)
         self.weights = np.array([entry.weight for entry in self.workloads])
 
     def _with_study_chip(self, workloads: Sequence[StudyWorkload]) -> tuple[StudyWorkload, ...]:
         if self.study.chip is None:
             return tuple(workloads)
-        sketched = sketch_chip(self.study.chip, self.tech)
-        self.derived = sketched.derived
+        sketch = sketch_chip(self.study.chip, self.tech)
+        self.derived_fields = sketch.derived_fields
         return tuple(
-            replace(entry, scenarios=tuple(replace(own, system=with_chip(own.system, sketched)) for own in entry.scenarios))
+            replace(
+                entry,
+                scenarios=tuple(
+                    replace(own_values, system=with_chip(own_values.system, sketch)) for own_values in entry.scenarios
+                ),
+            )
             for entry in workloads
         )
 
     def _one_chip(self) -> Chip:
-        chips = {own.system.chip.id: own.system.chip for entry in self.workloads for own in entry.scenarios}
+        chips = {
+            own_values.system.chip.id: own_values.system.chip
+            for entry in self.workloads
+            for own_values in entry.scenarios
+        }
         if len(chips) != 1:
             todo = "name systems of the same chip in every scenario"
-            given = ", ".join(chips) or "no workload"
-            raise InputError(Problem(path="workload", given=given, expected="one chip in all workloads", todo=todo))
+            given_names = ", ".join(chips) or "no workload"
+            raise InputError(
+                Problem(path="workload", given=given_names, expected="one chip in all workloads", todo=todo)
+            )
         return next(iter(chips.values()))
 
     @cached_property
@@ -99,22 +121,37 @@ class DesignSpace:
         chip = self.chip
         sizes, inner, outer = sizes_of(chip), *self._tiers()
         usual = {
-            "compute": sizes.flops_per_s, "memory.bandwidth": sizes.memory_rate, "memory.capacity": sizes.capacity,
-            "cache.capacity": sizes.cache, "scaleup.bandwidth": inner, "scaleout.bandwidth": outer,
-            "scaleup.domain": float(self._first_tier_chips()), "host.bandwidth": _value(chip.host.bandwidth),
-            "compute.fp8": _value(chip.peak.get("fp8")), "compute.fp4": _value(chip.peak.get("fp4")),
-        }  # fmt: skip
+            "compute": sizes.flops_per_s,
+            "memory.bandwidth": sizes.memory_rate,
+            "memory.capacity": sizes.capacity,
+            "cache.capacity": sizes.cache,
+            "scaleup.bandwidth": inner,
+            "scaleout.bandwidth": outer,
+            "scaleup.domain": float(self._first_tier_chips()),
+            "host.bandwidth": _value(chip.host.bandwidth),
+            "compute.fp8": _value(chip.peak.get("fp8")),
+            "compute.fp4": _value(chip.peak.get("fp4")),
+        }
         wiring = self._rows(0, 0, None).machines.topology
-        return {**usual, "scaleup.latency": float(wiring.start[0]), "scaleout.latency": float(wiring.scale_out_step[0])}
+        numbers = {name: float(value) for name, value in usual.items()}
+        return {
+            **numbers,
+            "scaleup.latency": float(wiring.start[0]),
+            "scaleout.latency": float(wiring.scale_out_step[0]),
+        }
 
     def _tiers(self) -> tuple[float, float]:
-        tiers = max((own.system.tiers for entry in self.workloads for own in entry.scenarios), key=len)
+        tiers = max((own_values.system.tiers for entry in self.workloads for own_values in entry.scenarios), key=len)
         rates = [tier.need_bandwidth().value for tier in tiers[:2]]
         up = rates[0] if rates else _value(self.chip.scaleup.bandwidth)
         return up, rates[1] if len(rates) > 1 else _value(self.chip.scaleout.bandwidth)
 
     def _first_tier_chips(self) -> int:
-        return max(own.system.tiers[0].chips if own.system.tiers else 1 for entry in self.workloads for own in entry.scenarios)
+        return max(
+            own_values.system.tiers[0].chips if own_values.system.tiers else 1
+            for entry in self.workloads
+            for own_values in entry.scenarios
+        )
 
     # -- values of designs ----------------------------------------------------------------------------------------
 
@@ -126,22 +163,25 @@ class DesignSpace:
 
     def costs(self, values: Values, count: int) -> DesignCosts:
         """Area, power and money of designs."""
-        sizes, one = sizes_of(self.chip), np.ones(count)
-        wide = values.get("compute", sizes.flops_per_s * one)
-        narrow = sum((self._ratio(values, name, count) / self._ratio(values, "compute", count) for name in NARROW), 0.0 * one)
+        sizes, ones = sizes_of(self.chip), np.ones(count)
+        wide = values.get("compute", sizes.flops_per_s * ones)
+        narrow = sum(
+            (self._ratio(values, name, count) / self._ratio(values, "compute", count) for name in NARROW), 0.0 * ones
+        )
         wide = wide * narrow / len(NARROW)  # a format made faster than the rest costs its share of the matrix units
         cost = chip_cost(
             ChipSizes(
-                flops_per_s=wide, memory_rate=values.get("memory.bandwidth", sizes.memory_rate * one),
-                capacity=values.get("memory.capacity", sizes.capacity * one),
-                cache=values.get("cache.capacity", sizes.cache * one),
-                scale_up=values.get("scaleup.bandwidth", sizes.scale_up * one),
-                scale_out=values.get("scaleout.bandwidth", sizes.scale_out * one),
+                flops_per_s=wide,
+                memory_rate=values.get("memory.bandwidth", sizes.memory_rate * ones),
+                capacity=values.get("memory.capacity", sizes.capacity * ones),
+                cache=values.get("cache.capacity", sizes.cache * ones),
+                scale_up=values.get("scaleup.bandwidth", sizes.scale_up * ones),
+                scale_out=values.get("scaleout.bandwidth", sizes.scale_out * ones),
             ),
             self.tech,
-        )  # fmt: skip
-        rated = rated_power(self.chip)
-        power = cost.power_w * (rated.value / float(self.base_cost.power_w) if rated else 1.0)
+        )
+        rated_power_w = rated_power(self.chip)
+        power = cost.power_w * (rated_power_w.value / float(self.base_cost.power_w) if rated_power_w else 1.0)
         hour = self.tariff.usd_per_hour(replace(cost, power_w=power))
         return DesignCosts(
             area_mm2=cost.area_mm2, power_w=power, price_usd=cost.made_usd * self.tariff.margin, usd_per_hour=hour
@@ -155,8 +195,8 @@ class DesignSpace:
         """Columns of `MachineRows` over today's."""
         count = len(power_w)
         compute = self._ratio(values, "compute", count)
-        rated = rated_power(self.chip)
-        power = power_w / rated.value if rated else np.ones(count)
+        rated_power_w = rated_power(self.chip)
+        power = power_w / rated_power_w.value if rated_power_w else np.ones(count)
         factors = {"exponentials": compute}
         for key in PEAKS:
             ratio = self._ratio(values, f"compute.{key}", count) if f"compute.{key}" in NARROW else compute
@@ -172,7 +212,7 @@ class DesignSpace:
     def _cache(self) -> dict[tuple[int, int, float | None], tuple[MachineRows, float] | None]:
         return {}
 
-    def _priced(self, place: int, plan: int, domain: float | None) -> tuple[MachineRows, float] | None:
+    def _priced_plan(self, place: int, plan: int, domain: float | None) -> tuple[MachineRows, float] | None:
         """Rows and the share of a chip's capacity that a plan needs; None where the plan cannot run at all."""
         key = (place, plan, domain)
         if key not in self._cache:
@@ -187,35 +227,37 @@ class DesignSpace:
 
     def rows_that_fit(self, place: int, plan: int, domain: float | None, values: Values) -> MachineRows | None:
         """Rows of a plan of a workload, where it fits the memory of one design."""
-        priced = self._priced(place, plan, domain)
+        plan_prices = self._priced_plan(place, plan, domain)
         capacity = float(self._ratio(values, "memory.capacity", 1)[0])
-        return priced[0] if priced is not None and capacity >= priced[1] else None
+        return plan_prices[0] if plan_prices is not None and capacity >= plan_prices[1] else None
 
     def fits(self, scenario: Scenario) -> bool:
         """Whether a scenario can run, and its memory suffices."""
         return not any(_not_memory(scenario)) and needed_bytes(scenario) <= capacity_of(scenario)
 
     def _rows(self, place: int, plan: int, domain: float | None) -> MachineRows:
-        priced = self._priced(place, plan, domain)
-        if priced is None:
+        plan_prices = self._priced_plan(place, plan, domain)
+        if plan_prices is None:
             scenario = self.workloads[place].scenarios[plan]
             raise InputError(tuple(check(scenario)))
-        return priced[0]
+        return plan_prices[0]
 
     def price(self, values: Values, costs: DesignCosts) -> PricedDesigns:
         """Every workload on every design, by its best plan."""
         count = len(costs.power_w)
         seconds, best = np.full((len(self.workloads), count), np.inf), np.zeros((len(self.workloads), count), np.int64)
         for domain, rows in _by_domain(values, count):
-            own = {name: column[rows] for name, column in values.items()}
-            factors = self.factors(own, costs.power_w[rows])
-            capacity = self._ratio(own, "memory.capacity", len(rows))
+            own_values = {name: column[rows] for name, column in values.items()}
+            factors = self.factors(own_values, costs.power_w[rows])
+            capacity = self._ratio(own_values, "memory.capacity", len(rows))
             for place, workload in enumerate(self.workloads):
                 for plan in range(len(workload.scenarios)):
-                    priced = self._priced(place, plan, domain)
-                    if priced is None:
+                    plan_prices = self._priced_plan(place, plan, domain)
+                    if plan_prices is None:
                         continue
-                    times = np.where(capacity >= priced[1], priced[0].times(factors, len(rows)).seconds, np.inf)
+                    times = np.where(
+                        capacity >= plan_prices[1], plan_prices[0].times(factors, len(rows)).seconds, np.inf
+                    )
                     better = times < seconds[place, rows]
                     seconds[place, rows] = np.where(better, times, seconds[place, rows])
                     best[place, rows] = np.where(better, plan, best[place, rows])
@@ -229,9 +271,11 @@ class DesignSpace:
         for domain in domains:
             for place, workload in enumerate(self.workloads):
                 for plan in range(len(workload.scenarios)):
-                    priced = self._priced(place, plan, domain)
-                    if priced is not None:
-                        times = np.where(capacity >= priced[1], priced[0].times(factors, count).seconds, np.inf)
+                    plan_prices = self._priced_plan(place, plan, domain)
+                    if plan_prices is not None:
+                        times = np.where(
+                            capacity >= plan_prices[1], plan_prices[0].times(factors, count).seconds, np.inf
+                        )
                         least[place] = np.minimum(least[place], times)
         return least
 
@@ -239,18 +283,24 @@ class DesignSpace:
         """Weighted geometric mean of seconds over the reference design's."""
         with np.errstate(divide="ignore", invalid="ignore"):
             logs = np.log(seconds / self.reference_seconds[:, None])
-        return np.exp((self.weights[:, None] * logs).sum(0))
+        return np.asarray(np.exp((self.weights[:, None] * logs).sum(0)))
 
     @cached_property
     def reference_seconds(self) -> Array:
         """Seconds of every workload on the base chip as it is, by its best plan, whatever fits."""
         nothing: dict[str, Array] = {}
         costs = self.costs(nothing, 1)
-        priced = self.price(nothing, costs).seconds[:, 0]
-        if not np.isfinite(priced).all():
-            names = ", ".join(entry.name for entry, value in zip(self.workloads, priced, strict=True) if value == np.inf)
-            raise InputError(Problem(path="workload", given=f"{names} with no plan that fits {self.chip.id}", expected="one that fits"))
-        return priced
+        plan_prices = self.price(nothing, costs).seconds[:, 0]
+        if not np.isfinite(plan_prices).all():
+            names = ", ".join(
+                entry.name for entry, value in zip(self.workloads, plan_prices, strict=True) if value == np.inf
+            )
+            raise InputError(
+                Problem(
+                    path="workload", given=f"{names} with no plan that fits {self.chip.id}", expected="one that fits"
+                )
+            )
+        return plan_prices
 
     def detail(self, place: int, plan: int, domain: float | None, factors: Mapping[str, Array]) -> RowTimes:
         """Times with their parts of one plan of one workload."""
@@ -264,10 +314,14 @@ class DesignSpace:
 NARROW = ("compute.fp8", "compute.fp4")
 COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "memory.bandwidth": ("memory",), "scaleup.bandwidth": ("scale_up",), "scaleout.bandwidth": ("scale_out",),
-        "scaleup.latency": ("start", "hop"), "scaleout.latency": ("scale_out_step",), "host.bandwidth": ("host",),
+        "memory.bandwidth": ("memory",),
+        "scaleup.bandwidth": ("scale_up",),
+        "scaleout.bandwidth": ("scale_out",),
+        "scaleup.latency": ("start", "hop"),
+        "scaleout.latency": ("scale_out_step",),
+        "host.bandwidth": ("host",),
     }
-)  # fmt: skip
+)
 """Columns of `MachineRows` that an axis moves in proportion; `compute` moves all formats, `cache.capacity` none."""
 LARGER_IS_SLOWER = frozenset(("start", "hop", "scale_out_step"))
 
@@ -300,5 +354,7 @@ def with_domain(system: System, domain: float) -> System:
     inner = replace(system.tiers[0], chips=int(note.value))
     outer = tuple(tier for tier in system.tiers[1:] if tier.chips > size)
     if not outer and size < system.chips:
-        outer = (replace(system.tiers[0], name="scale-out", chips=system.chips, bandwidth=system.chip.scaleout.bandwidth),)
+        outer = (
+            replace(system.tiers[0], name="scale-out", chips=system.chips, bandwidth=system.chip.scaleout.bandwidth),
+        )
     return replace(system, tiers=(inner, *outer) if size > 1 else outer)

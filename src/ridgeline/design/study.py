@@ -44,11 +44,20 @@ from ridgeline.plan.scenario_file import scenario as scenario_of
 
 UNITS: Mapping[str, str] = MappingProxyType(
     {
-        "compute": "FLOP/s", "compute.fp8": "FLOP/s", "compute.fp4": "FLOP/s", "memory.bandwidth": "B/s",
-        "memory.capacity": "B", "cache.capacity": "B", "scaleup.bandwidth": "B/s", "scaleup.domain": "",
-        "scaleup.latency": "s", "scaleout.bandwidth": "B/s", "scaleout.latency": "s", "host.bandwidth": "B/s",
+        "compute": "FLOP/s",
+        "compute.fp8": "FLOP/s",
+        "compute.fp4": "FLOP/s",
+        "memory.bandwidth": "B/s",
+        "memory.capacity": "B",
+        "cache.capacity": "B",
+        "scaleup.bandwidth": "B/s",
+        "scaleup.domain": "",
+        "scaleup.latency": "s",
+        "scaleout.bandwidth": "B/s",
+        "scaleout.latency": "s",
+        "host.bandwidth": "B/s",
     }
-)  # fmt: skip
+)
 """Numbers of a machine that a study may vary, with their units."""
 BUDGETS: Mapping[str, str] = MappingProxyType({"area": "", "power": "W", "price": "", "usd_per_hour": ""})
 MOST_POINTS = 4_000_000
@@ -65,7 +74,7 @@ class RangeTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadTable:
+class StudyEntry:
     """One workload of the mix as written."""
 
     name: str
@@ -87,7 +96,7 @@ class StudyTable:
     title: str = ""
     notes: str = ""
     objective: Literal["cost", "time"] = "cost"
-    workload: tuple[WorkloadTable, ...] = ()
+    workload: tuple[StudyEntry, ...] = ()
     space: Annotated[Mapping[str, object], Doc("ranges of a machine's numbers")] = field(default_factory=nothing)
     budget: Annotated[Mapping[str, object], Doc("area in mm2, power, price in USD, usd_per_hour: of one chip")] = field(
         default_factory=nothing
@@ -109,7 +118,7 @@ class StudyWorkload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class DesignAxis:
     """One varied number: its name, unit and values, rising."""
 
     name: str
@@ -128,7 +137,7 @@ class DesignStudy:
     title: str
     objective: str
     workloads: tuple[StudyWorkload, ...]
-    axes: tuple[Axis, ...]
+    axes: tuple[DesignAxis, ...]
     budgets: Mapping[str, float]
     node: str
     technology: Mapping[str, Quoted]
@@ -162,17 +171,19 @@ def _apply_settings(data: JsonObject, settings: Sequence[str]) -> None:
     """Write `key.path=value` into a study's table; a dotted name of the space is one key."""
     for setting in settings:
         path, equals, text = setting.partition("=")
-        head, *rest = path.strip().split(".")
+        head, *below_keys = path.strip().split(".")
         if not equals or head not in StudyTable.__slots__:
-            known = ", ".join(StudyTable.__slots__)
-            raise InputError(Problem(path="--set", given=repr(setting)[:80], expected=f"KEY=VALUE, KEY of {known}"))
-        if not rest:
+            known_keys = ", ".join(StudyTable.__slots__)
+            raise InputError(
+                Problem(path="--set", given=repr(setting)[:80], expected=f"KEY=VALUE, KEY of {known_keys}")
+            )
+        if not below_keys:
             data[head] = parse_value(text)
             continue
         below = data.get(head)
         if isinstance(below, list):
             raise InputError(Problem(path="--set", given=repr(setting)[:80], expected="a key that is no list"))
-        data[head] = {**(below if isinstance(below, dict) else {}), ".".join(rest): parse_value(text)}
+        data[head] = {**(below if isinstance(below, dict) else {}), ".".join(below_keys): parse_value(text)}
 
 
 def study_of(data: JsonMapping, folder: Path = Path(), name: str = "study") -> DesignStudy:
@@ -186,15 +197,25 @@ def study_of(data: JsonMapping, folder: Path = Path(), name: str = "study") -> D
         raise InputError(Problem(path="workload.weight", given="0 in all", expected="weights above 0"))
     axes = tuple(_axis(key, value) for key, value in read.space.items())
     study = DesignStudy(
-        name=read.name or name, title=read.title or read.name or name, objective=read.objective,
-        workloads=tuple(replace(entry, weight=entry.weight / total) for entry in workloads), axes=axes,
-        budgets=MappingProxyType(dict(_budgets(read.budget))), node=read.node, technology=read.technology,
-        chip=_table_or_none("chip", read.chip), architectures=_table_or_none("architectures", read.architectures),
-        uncertainty=read.uncertainty, folder=folder, source_text=_source_text(data, folder),
-    )  # fmt: skip
+        name=read.name or name,
+        title=read.title or read.name or name,
+        objective=read.objective,
+        workloads=tuple(replace(entry, weight=entry.weight / total) for entry in workloads),
+        axes=axes,
+        budgets=MappingProxyType(dict(_budgets(read.budget))),
+        node=read.node,
+        technology=read.technology,
+        chip=_table_or_none("chip", read.chip),
+        architectures=_table_or_none("architectures", read.architectures),
+        uncertainty=read.uncertainty,
+        folder=folder,
+        source_text=_source_text(data, folder),
+    )
     if study.points > MOST_POINTS:
         todo = "take fewer values for a number, or vary fewer numbers"
-        raise InputError(Problem(path="space", given=f"{study.points:,} designs", expected=f"at most {MOST_POINTS:,}", todo=todo))
+        raise InputError(
+            Problem(path="space", given=f"{study.points:,} designs", expected=f"at most {MOST_POINTS:,}", todo=todo)
+        )
     return study
 
 
@@ -214,22 +235,24 @@ def _source_text(data: JsonMapping, folder: Path) -> str:
     return "\n".join(texts)
 
 
-def _workload(entry: WorkloadTable, place: int, folder: Path) -> StudyWorkload:
+def _workload(entry: StudyEntry, place: int, folder: Path) -> StudyWorkload:
     path = f"workload[{place}]"
     if isinstance(entry.scenario, str):
-        own = read_scenario(folder / entry.scenario)
+        written_scenario = read_scenario(folder / entry.scenario)
     elif isinstance(entry.scenario, Mapping):
-        own = scenario_of(entry.scenario, folder=folder)
+        written_scenario = scenario_of(entry.scenario, folder=folder)
     else:
-        raise InputError(Problem(path=f"{path}.scenario", given=repr(entry.scenario)[:60], expected="a file or a table"))
+        raise InputError(
+            Problem(path=f"{path}.scenario", given=repr(entry.scenario)[:60], expected="a file or a table")
+        )
     if entry.plans == "search":
         from ridgeline.design.plan_lists import searched_plans
 
-        return StudyWorkload(name=entry.name, weight=entry.weight, scenarios=searched_plans(own))
+        return StudyWorkload(name=entry.name, weight=entry.weight, scenarios=searched_plans(written_scenario))
     if not isinstance(entry.plans, (list, tuple)) or not all(isinstance(plan, Mapping) for plan in entry.plans):
         raise InputError(Problem(path=f"{path}.plans", given=repr(entry.plans)[:60], expected="tables, or search"))
-    others = [_with_plan(entry.scenario, plan, folder) for plan in entry.plans]
-    return StudyWorkload(name=entry.name, weight=entry.weight, scenarios=(own, *others))
+    other_scenarios = [_with_plan(entry.scenario, plan, folder) for plan in entry.plans]
+    return StudyWorkload(name=entry.name, weight=entry.weight, scenarios=(written_scenario, *other_scenarios))
 
 
 def _with_plan(given: object, plan: Mapping[str, object], folder: Path) -> Scenario:
@@ -249,30 +272,36 @@ def _setting_value(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def _axis(name: str, value: object) -> Axis:
+def _axis(name: str, value: object) -> DesignAxis:
     if name not in UNITS:
         raise InputError(not_among(f"space.{name}", name, tuple(UNITS), "remove it"))
     unit, path = UNITS[name], f"space.{name}"
     if isinstance(value, Mapping):
-        ends = decode(RangeTable, {("from_" if key == "from" else key): _text(part) for key, part in value.items()}, path)
+        ends = decode(
+            RangeTable, {("from_" if key == "from" else key): _text(part) for key, part in value.items()}, path
+        )
         low, high = _number(ends.from_, unit, path), _number(ends.to, unit, path)
         if not 0 < low <= high or ends.points > MOST_VALUES:
-            expected = f"0 < from <= to, at most {MOST_VALUES} points"
-            raise InputError(Problem(path=path, given=f"{ends.from_} to {ends.to}, {ends.points}", expected=expected))
+            expectation = f"0 < from <= to, at most {MOST_VALUES} points"
+            raise InputError(
+                Problem(path=path, given=f"{ends.from_} to {ends.to}, {ends.points}", expected=expectation)
+            )
         values: Array = np.geomspace(low, high, ends.points)
-        return Axis(name=name, unit=unit, values=_rounded(name, values.tolist()))
+        return DesignAxis(name=name, unit=unit, values=_round_values(name, values.tolist()))
     if not isinstance(value, (list, tuple)) or not 1 <= len(value) <= MOST_VALUES:
-        raise InputError(Problem(path=path, given=repr(value)[:60], expected="a list of values, or from, to and points"))
-    return Axis(name=name, unit=unit, values=_rounded(name, [_number(item, unit, path) for item in value]))
+        raise InputError(
+            Problem(path=path, given=repr(value)[:60], expected="a list of values, or from, to and points")
+        )
+    return DesignAxis(name=name, unit=unit, values=_round_values(name, [_number(item, unit, path) for item in value]))
 
 
 def _text(value: object) -> object:
     return value if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def _rounded(name: str, values: Iterable[float]) -> tuple[float, ...]:
-    whole = name == "scaleup.domain"
-    return tuple(sorted({float(round(value)) if whole else value for value in values}))
+def _round_values(name: str, values: Iterable[float]) -> tuple[float, ...]:
+    is_whole = name == "scaleup.domain"
+    return tuple(sorted({float(round(value)) if is_whole else value for value in values}))
 
 
 def _number(value: object, unit: str, path: str) -> float:
@@ -283,7 +312,9 @@ def _number(value: object, unit: str, path: str) -> float:
         try:
             number = float(str(value))
         except ValueError:
-            raise InputError(Problem(path=path, given=repr(value)[:60], expected=f"a quantity{unit and ' in '}{unit}")) from None
+            raise InputError(
+                Problem(path=path, given=repr(value)[:60], expected=f"a quantity{unit and ' in '}{unit}")
+            ) from None
     if not 0 < number < float("inf"):
         raise InputError(Problem(path=path, given=repr(value)[:60], expected="a number above 0"))
     return number

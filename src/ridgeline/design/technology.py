@@ -45,11 +45,11 @@ class Technology:
     def __getitem__(self, name: str) -> float:
         return self.numbers[name].value
 
-    def scaled(self, name: str, factor: float) -> Technology:
+    def with_factor(self, name: str, factor: float) -> Technology:
         """The same with one coefficient times a factor."""
         number = self.numbers[name]
-        changed = number.scale_by(factor, f"x {factor:.3g}")
-        return Technology(node=self.node, numbers=MappingProxyType({**self.numbers, name: changed}))
+        changed_number = number.scale_by(factor, f"x {factor:.3g}")
+        return Technology(node=self.node, numbers=MappingProxyType({**self.numbers, name: changed_number}))
 
 
 @cache
@@ -59,20 +59,24 @@ def technology(node: str) -> Technology:
     if node not in table["node"]:
         raise InputError(not_among("technology.node", node, tuple(table["node"])))
     numbers = {f"{part}.{key}": entry for part, keys in table.items() if part != "node" for key, entry in keys.items()}
-    for own in (table["node"].get(table["node"][node].get("like", "")), table["node"][node]):
-        for key, entry in (own or {}).items():
+    for node_table in (table["node"].get(table["node"][node].get("like", "")), table["node"][node]):
+        for key, entry in (node_table or {}).items():
             if isinstance(entry, dict):
-                known = {f"node.{key}": entry} if "value" in entry else {f"{key}.{at}": part for at, part in entry.items()}
-                numbers |= known
-    return Technology(node=node, numbers=MappingProxyType({name: decode(Quoted, entry) for name, entry in numbers.items()}))
+                known_entries = (
+                    {f"node.{key}": entry} if "value" in entry else {f"{key}.{at}": part for at, part in entry.items()}
+                )
+                numbers |= known_entries
+    return Technology(
+        node=node, numbers=MappingProxyType({name: decode(Quoted, entry) for name, entry in numbers.items()})
+    )
 
 
-def with_changes(known: Technology, changes: Mapping[str, Quoted]) -> Technology:
+def with_changes(known_entries: Technology, changes: Mapping[str, Quoted]) -> Technology:
     """The coefficients with those that a study states in their place."""
     for name in changes:
-        if name not in known.numbers:
-            raise InputError(not_among(f"technology.{name}", name, tuple(known.numbers)))
-    return Technology(node=known.node, numbers=MappingProxyType({**known.numbers, **changes}))
+        if name not in known_entries.numbers:
+            raise InputError(not_among(f"technology.{name}", name, tuple(known_entries.numbers)))
+    return Technology(node=known_entries.node, numbers=MappingProxyType({**known_entries.numbers, **changes}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +109,8 @@ class ChipCost:
 def chip_cost(sizes: ChipSizes, tech: Technology) -> ChipCost:
     """Area, power and cost of a chip, or of many.
 
-    >>> a100 = ChipSizes(flops_per_s=312e12, memory_rate=2.04e12, capacity=80e9, cache=40e6, scale_up=300e9, scale_out=25e9)
+    >>> rates = {"flops_per_s": 312e12, "memory_rate": 2.04e12, "scale_up": 300e9, "scale_out": 25e9}
+    >>> a100 = ChipSizes(**rates, capacity=80e9, cache=40e6)
     >>> found = chip_cost(a100, technology("n7"))
     >>> round(float(found.area_mm2)), round(float(found.power_w))     # published: 826 mm2, 400 W
     (833, 285)
@@ -115,12 +120,16 @@ def chip_cost(sizes: ChipSizes, tech: Technology) -> ChipCost:
     memory_w = sizes.memory_rate * tech["hbm.energy_per_byte"]
     link_w = 2 * sizes.scale_up * tech["link.energy_per_byte"]
     power = tech["chip.idle_power"] + sizes.flops_per_s * tech["chip.energy_per_flop"] + memory_w + link_w
-    made = (die_usd(area, tech) + sizes.capacity * tech["hbm.price_per_byte"] + tech["chip.package"]) / tech["chip.tested"]
-    network = sizes.scale_up * tech["link.price_per_rate"] + sizes.scale_out / tech["link.endpoint_rate"] * endpoint_usd(2, tech)
+    made_usd = (die_usd(area, tech) + sizes.capacity * tech["hbm.price_per_byte"] + tech["chip.package"]) / tech[
+        "chip.tested"
+    ]
+    network = sizes.scale_up * tech["link.price_per_rate"] + sizes.scale_out / tech[
+        "link.endpoint_rate"
+    ] * endpoint_usd(2, tech)
     return ChipCost(
         area_mm2=area,
         power_w=np.asarray(power),
-        made_usd=np.asarray(made),
+        made_usd=np.asarray(made_usd),
         network_usd=np.asarray(network),
         area_parts=MappingProxyType({name: np.asarray(part) for name, part in parts.items()}),
     )
@@ -173,9 +182,9 @@ def die_usd(area: Num, tech: Technology) -> Num:
     '585'
     """
     number = np.ceil(area / tech["chip.reticle"])
-    each = area / number
-    dies = pi * WAFER_RADIUS**2 / each - pi * 2 * WAFER_RADIUS / np.sqrt(2 * each)
-    works = (1 + each * tech["node.defects"] / ALPHA) ** -ALPHA
+    die_area = area / number
+    dies = pi * WAFER_RADIUS**2 / die_area - pi * 2 * WAFER_RADIUS / np.sqrt(2 * die_area)
+    works = (1 + die_area * tech["node.defects"] / ALPHA) ** -ALPHA
     return number * tech["node.wafer"] / (dies * works)
 
 
@@ -203,18 +212,26 @@ class Tariff:
 def tariff_of(base: ChipCost, usd_per_hour: float | None, tech: Technology) -> Tariff:
     """The tariff under which a base chip costs so much an hour; a margin of 1 at least, 4 where no price is known."""
     free = Tariff(
-        margin=0.0, years=tech["money.years"], usd_per_kwh=tech["money.tariff"], pue=tech["money.pue"],
-        host_usd=tech["host.price"], host_w=tech["host.power"],
-    )  # fmt: skip
+        margin=0.0,
+        years=tech["money.years"],
+        usd_per_kwh=tech["money.tariff"],
+        pue=tech["money.pue"],
+        host_usd=tech["host.price"],
+        host_w=tech["host.power"],
+    )
     if usd_per_hour is None:
         margin = USUAL_MARGIN
     else:
-        rest = usd_per_hour - float(free.usd_per_hour(base))
-        margin = max(1.0, rest * free.years * HOURS_OF_YEAR / float(base.made_usd))
+        left_usd = usd_per_hour - float(free.usd_per_hour(base))
+        margin = max(1.0, left_usd * free.years * HOURS_OF_YEAR / float(base.made_usd))
     return Tariff(
-        margin=margin, years=free.years, usd_per_kwh=free.usd_per_kwh, pue=free.pue, host_usd=free.host_usd,
+        margin=margin,
+        years=free.years,
+        usd_per_kwh=free.usd_per_kwh,
+        pue=free.pue,
+        host_usd=free.host_usd,
         host_w=free.host_w,
-    )  # fmt: skip
+    )
 
 
 USUAL_MARGIN = 4.0  # price over cost of a data-centre chip where no price is known, assumed
@@ -234,4 +251,3 @@ def amortized_usd(price: float, hours: float, orders_of_magnitude_per_year: floa
 def seconds_usd(usd_per_hour: Num, seconds: Num) -> Num:
     """Dollars of so many seconds."""
     return usd_per_hour * seconds / HOUR
-

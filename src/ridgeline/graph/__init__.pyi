@@ -1,5 +1,7 @@
 """Names that the room of op graphs offers."""
 
+from ridgeline.graph.compare_graphs import ComparedWork as ComparedWork
+from ridgeline.graph.compare_graphs import GraphComparison as GraphComparison
 from ridgeline.graph.dot import dot_text as dot_text
 from ridgeline.graph.fusible_regions import FusibleRegion as FusibleRegion
 from ridgeline.graph.graph_file import is_graph_file as is_graph_file
@@ -17,6 +19,8 @@ from ridgeline.graph.kernel_time import shipped_rates as shipped_rates
 from ridgeline.graph.kernel_time import work_seconds as work_seconds
 from ridgeline.graph.lowering_check import LoweringCheck as LoweringCheck
 from ridgeline.graph.lowering_check import check_lowering as check_lowering
+from ridgeline.graph.program_files import compare_files as compare_files
+from ridgeline.graph.program_files import graph_of_file as graph_of_file
 from ridgeline.graph.region_table import region as region
 from ridgeline.graph.region_table import region_base as region_base
 from ridgeline.graph.region_table import region_words as region_words

@@ -29,7 +29,7 @@ CASTS = frozenset({"_to_copy", "clone", "copy_"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class RegionCandidate:
     """An implementation of a region: seconds of the device and of the host for one run, and how well that is known."""
 
     implementation: str
@@ -67,17 +67,17 @@ class FusibleRegion:
     after_launches: int
     after_bytes: float
     after_saved_bytes: float
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[RegionCandidate, ...]
 
     JSON = "* -numbers best now_s gain_s loses"
 
     @property
-    def now(self) -> Candidate:
+    def now(self) -> RegionCandidate:
         """Op by op."""
         return self.candidates[0]
 
     @property
-    def best_candidate(self) -> Candidate:
+    def best_candidate(self) -> RegionCandidate:
         """The fastest one; what runs now unless another is worth the change."""
         fastest = min(self.candidates, key=lambda candidate: candidate.seconds)
         return fastest if fastest.seconds < self.now.seconds * (1 - WORTH) else self.now
@@ -101,14 +101,14 @@ class FusibleRegion:
     def loses(self) -> tuple[str, ...]:
         """Implementations that take longer than op by op."""
         limit = self.now.seconds * (1 + WORTH)
-        return tuple(one.implementation for one in self.candidates[1:] if one.seconds > limit)
+        return tuple(candidate.implementation for candidate in self.candidates[1:] if candidate.seconds > limit)
 
 
 def fusible_regions(graph: OpGraph, on: GraphChip, rates: KernelRates) -> tuple[FusibleRegion, ...]:
     """Every region of a graph, the largest gain first."""
-    apart = {kernel.ops[0]: kernel for kernel in eager_kernels(graph)}
-    joined = joined_kernels(graph)
-    regions = [*_joined_regions(graph, joined, apart, on, rates), *_epilogues(graph, joined, on, rates)]
+    eager_by_op = {kernel.ops[0]: kernel for kernel in eager_kernels(graph)}
+    kernels = joined_kernels(graph)
+    regions = [*_joined_regions(graph, kernels, eager_by_op, on, rates), *_epilogues(graph, kernels, on, rates)]
     return tuple(sorted(regions, key=lambda region: (-region.gain_s, -region.now_s, region.module)))
 
 
@@ -121,7 +121,7 @@ def _joined_regions(
             continue
         span = rates.span(on.chip)
         eager = [apart[op.id] for op in ops]
-        eager_s = sum(kernel_seconds(graph, one, "apart", on, rates) for one in eager)
+        eager_s = sum(kernel_seconds(graph, single, "apart", on, rates) for single in eager)
         after_s = kernel_seconds(graph, kernel, "joined", on, rates)
         kind = region_kind(graph, ops)
         candidates = [
@@ -137,16 +137,16 @@ def _joined_regions(
         yield FusibleRegion(
             kind=kind, module=_common_module(ops), phase=ops[0].phase, numbers=kernel.ops,
             ops=tuple(dict.fromkeys(op.name for op in ops)), count=max(op.count for op in ops), launches=len(eager),
-            bytes=sum(one.bytes for one in eager), saved_bytes=_saved_apart(graph, ops), after_launches=kernel.launches,
-            after_bytes=kernel.bytes, after_saved_bytes=_saved_joined(graph, kernel, joined),
-            candidates=tuple(candidates),
+            bytes=sum(single.bytes for single in eager), saved_bytes=_saved_apart(graph, ops),
+            after_launches=kernel.launches, after_bytes=kernel.bytes,
+            after_saved_bytes=_saved_joined(graph, kernel, joined), candidates=tuple(candidates),
         )  # fmt: skip
 
 
 def _candidate(
     name: str, seconds: float, host_s: float, span: tuple[float, float], evidence: Evidence = Evidence.FITTED
-) -> Candidate:
-    return Candidate(
+) -> RegionCandidate:
+    return RegionCandidate(
         implementation=name, seconds=seconds, host_s=host_s, low_s=seconds * span[0], high_s=seconds * span[1],
         evidence=evidence,
     )  # fmt: skip
@@ -154,7 +154,7 @@ def _candidate(
 
 def _library(
     item: Implementation, joined_s: float, launches: int, backward: bool, span: tuple[float, float]
-) -> Candidate:
+) -> RegionCandidate:
     """A library's kernel: the compiler's bytes at its share of the rate, with the host of its own calls."""
     host = item.backward_host_us if backward else item.host_us
     return _candidate(item.id, joined_s / item.share, (host + launches * LAUNCH_US) * US, span, item.evidence)
@@ -171,8 +171,10 @@ def _saved_joined(graph: OpGraph, kernel: GraphKernel, joined: Sequence[GraphKer
     """What of a joined kernel's results the backward's kernels read."""
     if graph.ops[kernel.ops[0]].phase != "forward":
         return 0.0
-    backward_reads = {owner for other in joined if graph.ops[other.ops[0]].phase == "backward" for owner in other.reads}
-    return sum(graph.tensors[owner].bytes for owner in kernel.writes if owner in backward_reads)
+    backward_reads = {
+        owner for reader in joined if graph.ops[reader.ops[0]].phase == "backward" for owner in reader.reads
+    }
+    return sum(size for owner, size in zip(kernel.writes, kernel.written, strict=False) if owner in backward_reads)
 
 
 def _common_module(ops: Sequence[GraphOp]) -> str:
@@ -182,7 +184,7 @@ def _common_module(ops: Sequence[GraphOp]) -> str:
         return ""
     shared = paths[0]
     for path in paths[1:]:
-        same = [one for one, other in zip(shared, path, strict=False) if one == other]
+        same = [left_word for left_word, right_word in zip(shared, path, strict=False) if left_word == right_word]
         shared = shared[: len(same)]
     return ".".join(shared)
 
@@ -200,7 +202,7 @@ def region_kind(graph: OpGraph, ops: Sequence[GraphOp]) -> RegionKind:
     if words & NORMS or "norm" in kinds or any("norm" in op.module.rpartition(".")[2].lower() for op in ops):
         wide = [op for op in ops if op.name.endswith("add") and len(op.inputs) > 1]
         return "residual norm" if any(_is_residual(graph, op) for op in wide) else "norm"
-    if "neg" in words and words & {"cat", "slice_backward", "copy_slice"}:
+    if words & {"neg", "sub"} and words & {"cat", "slice_backward", "copy_slice"}:
         return "rotary"
     if "random" in kinds:
         return "dropout"

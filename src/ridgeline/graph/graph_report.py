@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from ridgeline.core.records import dataclass
+from ridgeline.graph.compiled_kernels import compiled_kernels, compiled_seconds
 from ridgeline.graph.fusible_regions import FusibleRegion, fused_now, fusible_regions
 from ridgeline.graph.kernel_time import GraphChip, KernelRates, kernel_seconds, kernels_of, shipped_rates
 from ridgeline.graph.lowering_check import LoweringCheck
@@ -47,7 +48,7 @@ class GraphReport:
 
     JSON = """
         kind='graph' name=graph.name source=graph.source sizes chip=chip.id flops=graph.flops launches=graph.launches
-        saved_bytes=graph.saved_bytes phases modules check? apart_s joined_s gain_s fused_now regions
+        saved_bytes=graph.saved_bytes phases modules check? apart_s joined_s compiled_s gain_s fused_now regions
         layers=graph.layers ops=graph.ops tensors=graph.tensors fusions=graph.fusions notes
     """
 
@@ -82,6 +83,17 @@ class GraphReport:
             kernel_seconds(self.graph, kernel, "joined", self.on, rates)
             * max(self.graph.ops[op].count for op in kernel.ops)
             for kernel in kernels_of(self.graph, "joined")
+        )
+
+    @cached_property
+    def compiled_s(self) -> float | None:
+        """Device seconds of a step as the compiler that wrote the graph fused it; None where it fused nothing."""
+        if self.on is None or not self.graph.fusions:
+            return None
+        rates = self.rates or shipped_rates()
+        return sum(
+            compiled_seconds(self.graph, kernel, self.on, rates) * max(self.graph.ops[op].count for op in kernel.ops)
+            for kernel in compiled_kernels(self.graph)
         )
 
     @property

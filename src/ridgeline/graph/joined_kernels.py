@@ -42,6 +42,7 @@ class GraphKernel:
 
     ops        the ops it runs, by number
     reads, writes   memory it reads and writes, by the number of the tensor that owns it
+    written    bytes of each that it writes
     elements   of the largest tensor it goes through
     shares_rows   whether it sums over rows of what another kernel of its phase goes through row by row
     launches   how many kernels that is
@@ -52,6 +53,7 @@ class GraphKernel:
     ops: tuple[int, ...]
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
+    written: tuple[float, ...] = ()
     bytes_read: float = 0.0
     bytes_written: float = 0.0
     elements: float = 0.0
@@ -116,7 +118,7 @@ class GraphReader:
         result = self.graph.tensors[op.outputs[0]]
         return result.elements * FEW_ROWS < source.elements and result.shape[-1:] == source.shape[-1:]
 
-    def touched(self, tensors: Iterable[int]) -> dict[int, float]:
+    def touched_bytes(self, tensors: Iterable[int]) -> dict[int, float]:
         """Bytes of memory that lie under tensors, by owner: a view counts as much as it shows."""
         sizes: dict[int, float] = {}
         for tensor in dict.fromkeys(tensors):
@@ -162,11 +164,11 @@ def _is_strided(reader: GraphReader, op: GraphOp) -> bool:
     """Whether an operand is stretched over rows or columns, or a part of a larger tensor: no whole vectors to load."""
     largest = reader.elements(op)
     for tensor in (*op.inputs, *op.outputs):
-        shown = reader.graph.tensors[tensor]
-        if 1 < shown.elements < largest:
+        view = reader.graph.tensors[tensor]
+        if 1 < view.elements < largest:
             return True
-        if shown.alias_of >= 0 and shown.elements != reader.graph.tensors[reader.storages[tensor]].elements:
-            return shown.elements > 1
+        if view.alias_of >= 0 and view.elements != reader.graph.tensors[reader.storages[tensor]].elements:
+            return view.elements > 1
     return op.name.rpartition(".")[2] == "cat"
 
 
@@ -177,8 +179,10 @@ def joined_kernels(graph: OpGraph, phase: OpPhase | Literal[""] = "") -> tuple[G
     """The kernels of a compiler."""
     reader = GraphReader(graph)
     groups = _groups(reader)
-    needed = _outside_reads(reader, groups)
-    kernels = [_joined_kernel(reader, group, reads, needed) for group, reads in zip(groups, needed, strict=True)]
+    read_tables = _outside_reads(reader, groups)
+    kernels = [
+        _joined_kernel(reader, group, reads, read_tables) for group, reads in zip(groups, read_tables, strict=True)
+    ]
     kernels = _shared_rows(graph, kernels)
     if not phase:
         return tuple(kernels)
@@ -220,9 +224,9 @@ def _groups(reader: GraphReader) -> list[tuple[int, ...]]:
             continue
         for owner in dict.fromkeys(reader.storages[tensor] for tensor in op.inputs):
             for writer in reader.writers.get(owner, ()):
-                other = reader.graph.ops[writer]
-                joins = writer < op.id and level[writer] == level[op.id] and _run_together(op, other)
-                if joins and not stands_alone(reader, other):
+                maker = reader.graph.ops[writer]
+                joins = writer < op.id and level[writer] == level[op.id] and _run_together(op, maker)
+                if joins and not stands_alone(reader, maker):
                     parent[root(op.id)] = root(writer)
             mate = first_reader.setdefault((owner, op.count, f"{level[op.id]} {op.phase}"), op.id)
             if reader.elements(op) == reader.elements(reader.graph.ops[mate]):
@@ -269,10 +273,10 @@ def _sink(reader: GraphReader, levels: list[int]) -> None:
             continue
         owners = {reader.storages[tensor] for tensor in op.outputs}
         later = [
-            levels[other]
+            levels[after]
             for owner in owners
-            for other in (*reader.readers.get(owner, ()), *reader.writers.get(owner, ()))
-            if other > op.id and reader.graph.ops[other].phase == op.phase
+            for after in (*reader.readers.get(owner, ()), *reader.writers.get(owner, ()))
+            if after > op.id and reader.graph.ops[after].phase == op.phase
         ]
         if later:
             levels[op.id] = max(levels[op.id], min(later))
@@ -282,19 +286,15 @@ def _outside_reads(reader: GraphReader, groups: Sequence[tuple[int, ...]]) -> li
     """Bytes that each group reads from others, by owner; or cheaper ones from which the same follows."""
     reads = []
     for group in groups:
-        own = set(group)
+        own_ops = set(group)
         tensors = [tensor for op in group for tensor in reader.graph.ops[op].inputs]
-        outside = [
-            tensor
-            for tensor in tensors
-            if not own & set(reader.writers.get(reader.storages[tensor], ())) or _comes_later(reader, tensor, own)
-        ]
-        direct = reader.touched(outside)
+        outside = [tensor for tensor in tensors if _is_outside(reader, tensor, own_ops)]
+        direct = reader.touched_bytes(outside)
         first = reader.graph.ops[group[0]]
         may_redo = not stands_alone(reader, first) or reader.is_column(first)
-        again = _roots(reader, direct, first) if may_redo else direct
-        stored = sum(size * (2.0 if _must_store(reader, owner) else 1.0) for owner, size in direct.items())
-        reads.append(again if sum(again.values()) <= stored * REDONE else direct)
+        root_bytes = _roots(reader, direct, first) if may_redo else direct
+        stored_bytes = sum(size * (2.0 if _must_store(reader, owner) else 1.0) for owner, size in direct.items())
+        reads.append(root_bytes if sum(root_bytes.values()) <= stored_bytes * REDONE else direct)
     return reads
 
 
@@ -304,21 +304,21 @@ def _must_store(reader: GraphReader, owner: int) -> bool:
     return bool(writers) and owner not in reader.results and not any(stands_alone(reader, op) for op in writers)
 
 
-def _comes_later(reader: GraphReader, tensor: int, own: set[int]) -> bool:
-    """Whether the group only writes the tensor's memory after others have: an accumulation."""
+def _is_outside(reader: GraphReader, tensor: int, own: set[int]) -> bool:
+    """Whether none of the group's ops wrote a tensor's memory first."""
     writers = reader.writers.get(reader.storages[tensor], ())
-    return bool(writers) and writers[0] not in own and any(writer in own for writer in writers)
+    return not writers or writers[0] not in own
 
 
 def _roots(reader: GraphReader, direct: Mapping[int, float], first: GraphOp) -> dict[int, float]:
     """Memory from which the same values can be computed again: of an earlier phase, or for a sum over rows."""
     graph, sizes = reader.graph, dict[int, float]()
-    pending, visited = list(direct), set[int]()
+    pending, visited_owners = list(direct), set[int]()
     while pending:
         owner = pending.pop()
-        if owner in visited:
+        if owner in visited_owners:
             continue
-        visited.add(owner)
+        visited_owners.add(owner)
         writers = [graph.ops[op] for op in reader.writers.get(owner, ())]
         can_redo = bool(writers) and owner not in reader.results
         can_redo = can_redo and all(_is_again(reader, op, first) for op in writers)
@@ -339,31 +339,36 @@ def _is_again(reader: GraphReader, op: GraphOp, first: GraphOp) -> bool:
 
 
 def _joined_kernel(
-    reader: GraphReader, group: tuple[int, ...], reads: Mapping[int, float], needed: Sequence[Mapping[int, float]]
+    reader: GraphReader, group: tuple[int, ...], reads: Mapping[int, float], read_tables: Sequence[Mapping[int, float]]
 ) -> GraphKernel:
     graph, ops = reader.graph, [reader.graph.ops[op] for op in group]
-    asked = {owner for other in needed if other is not reads for owner in other}
+    asked_owners = {owner for table in read_tables if table is not reads for owner in table}
     written: dict[int, float] = {}
     for op in ops:
         for tensor in op.outputs:
             owner = reader.storages[tensor]
-            if owner in asked or owner not in reader.readers or owner in reader.results:
-                whole = graph.tensors[owner].bytes
-                written[owner] = whole if owner in reader.results else _asked_bytes(owner, needed, reads, whole)
+            if owner in asked_owners or owner not in reader.readers or owner in reader.results:
+                whole_bytes = graph.tensors[owner].bytes
+                written[owner] = (
+                    whole_bytes if owner in reader.results else _asked_bytes(owner, read_tables, reads, whole_bytes)
+                )
     if len(group) == 1 and stands_alone(reader, ops[0]) and not reader.is_column(ops[0]):
         return _single_kernel(reader, ops[0])
     return GraphKernel(
         name="+".join(dict.fromkeys(op.name.rpartition(".")[2] for op in ops)),
         access=_joined_access(reader, ops), ops=group, reads=tuple(reads), writes=tuple(written),
+        written=tuple(written.values()),
         bytes_read=sum(reads.values()), bytes_written=sum(written.values()),
         elements=float(max(reader.elements(op) for op in ops)), width=max(reader.width(op) for op in ops),
         launches=2 if any(reader.is_column(op) or op.kind == "random" for op in ops) else 1,
     )  # fmt: skip
 
 
-def _asked_bytes(owner: int, needed: Sequence[Mapping[int, float]], own: Mapping[int, float], whole: float) -> float:
+def _asked_bytes(
+    owner: int, read_tables: Sequence[Mapping[int, float]], own: Mapping[int, float], whole: float
+) -> float:
     """Bytes of it that others read, all of it where nobody does: only its statistics may be asked for."""
-    return max((other[owner] for other in needed if other is not own and owner in other), default=whole)
+    return max((table[owner] for table in read_tables if table is not own and owner in table), default=whole)
 
 
 def _joined_access(reader: GraphReader, ops: Sequence[GraphOp]) -> Access:

@@ -20,7 +20,7 @@ def replay_share(replay: DataReplay, step: int) -> float:
     >>> [replay_share(DataReplay(share=0.2, final_share=0.1, steps=10), step) for step in (0, 5, 99)]
     [0.2, 0.15000000000000002, 0.1]
     """
-    return _moved(replay.share, replay.final_share, step / replay.steps)
+    return _moved_value(replay.share, replay.final_share, step / replay.steps)
 
 
 def rate_factor(replay: DataReplay | None, step: int) -> float:
@@ -46,7 +46,7 @@ def mixture_at(work: Rl, step: int) -> dict[str, float]:
     share, progress = replay_share(replay, step), step / replay.steps
     if not work.sources:
         return {NEW: 1 - share, EARLIER: share} if share else {NEW: 1.0}
-    weights = {name: _moved(entry.weight, entry.final_weight, progress) for name, entry in work.sources.items()}
+    weights = {name: _moved_value(entry.weight, entry.final_weight, progress) for name, entry in work.sources.items()}
     totals = {
         is_earlier: sum(weights[name] for name, entry in work.sources.items() if entry.earlier == is_earlier)
         for is_earlier in (False, True)
@@ -58,6 +58,6 @@ def mixture_at(work: Rl, step: int) -> dict[str, float]:
     }
 
 
-def _moved(first: float, last: float | None, progress: float) -> float:
+def _moved_value(first: float, last: float | None, progress: float) -> float:
     """A value on its way from one to the other; it stays where there is no other."""
     return first if last is None else first + (last - first) * min(max(progress, 0.0), 1.0)

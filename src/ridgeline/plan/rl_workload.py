@@ -424,12 +424,12 @@ def _source_problems(work: Rl) -> Iterator[Problem]:
     if work.algorithm not in ("continual", "sft"):
         expectation = f"none for {work.algorithm}: sources are of documents"
         yield Problem(path="sources", given="a table", expected=expectation, todo='set algorithm = "continual"')
-    replayed = work.replay is not None and max(work.replay.share, work.replay.final_share or 0.0) > 0
+    has_replay = work.replay is not None and max(work.replay.share, work.replay.final_share or 0.0) > 0
     for is_earlier, todo in ((False, "drop earlier from one"), (True, "set earlier = true in one")):
         group = [entry for entry in work.sources.values() if entry.earlier == is_earlier]
         kind = "earlier data" if is_earlier else "new data"
         ends = [(entry.weight, entry.weight if entry.final_weight is None else entry.final_weight) for entry in group]
-        is_needed = replayed or not is_earlier
+        is_needed = has_replay or not is_earlier
         if is_needed and not (group and all(sum(end) > 0 for end in zip(*ends, strict=True))):
             expectation = f"a source of {kind} with a weight above 0, first and last"
             yield Problem(path="sources", given=f"{len(group)} of {kind}", expected=expectation, todo=todo)

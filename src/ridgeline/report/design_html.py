@@ -36,12 +36,14 @@ def design_page(answer: DesignAnswer, command: str = "") -> str:
             _requirement_section(answer),
             f"<h2>Which of two?</h2><p>{html.inline_code(contest_words(answer.contest))}</p>" if answer.contest else "",
             html.section(
-                "Derived numbers of the new chip", ("field", "value", "unit", "rule", "source"),
-                [(row.field, f"{row.value:.4g}", row.unit, row.rule, row.source) for row in answer.derived], text=(0, 2, 3, 4),
+                "Derived numbers of the new chip",
+                ("field", "value", "unit", "rule", "source"),
+                [(row.field, f"{row.value:.4g}", row.unit, row.rule, row.source) for row in answer.derived_fields],
+                text=(0, 2, 3, 4),
             ),
             html.list_items("Notes", answer.notes),
         )
-    )  # fmt: skip
+    )
     return page_document(_head(answer, command), body, script=html.page_part("plan.js"))
 
 
@@ -51,9 +53,15 @@ def _choice(answer: DesignAnswer, point: DesignPoint, name: str) -> float:
 
 def _facts(answer: DesignAnswer) -> list[tuple[str, str]]:
     best = answer.best
-    figures = [(f"{answer.certificate.points:,}", "machines looked at"), (str(len(answer.frontier)), "that no other beats")]
+    figures = [
+        (f"{answer.certificate.points:,}", "machines looked at"),
+        (str(len(answer.frontier)), "that no other beats"),
+    ]
     if best is not None:
-        figures += [(f"x {best.relative_cost:.3f}", "cost of the same work, at best"), (f"x {best.relative_time:.3f}", "its time")]
+        figures += [
+            (f"x {best.relative_cost:.3f}", "cost of the same work, at best"),
+            (f"x {best.relative_time:.3f}", "its time"),
+        ]
     return figures
 
 
@@ -62,29 +70,42 @@ def _frontier_figure(answer: DesignAnswer) -> str:
         return ""
     dots = [
         ChartDot(
-            x=point.relative_time, y=point.relative_cost, note=f"{point.id}: {', '.join(cost_cells(point))}",
+            x=point.relative_time,
+            y=point.relative_cost,
+            note=f"{point.id}: {', '.join(cost_cells(point))}",
             kind="best" if answer.best is not None and point.id == answer.best.id else "dot",
             name=point.id if point in (answer.best, answer.frontier[0]) else "",
         )
         for point in answer.frontier
-    ]  # fmt: skip
+    ]
     today = answer.reference
     dots.append(ChartDot(x=today.relative_time, y=today.relative_cost, note="today", kind="weak", name="today"))
     line = Curve(points=[(point.relative_time, point.relative_cost) for point in answer.frontier])
     chart = Chart(
-        across=ChartAxis(name="time of the mix over today's"), up=ChartAxis(name="cost of the same work over today's"),
-        dots=dots, curves=(line,) if len(answer.frontier) > 1 else (),
-    )  # fmt: skip
+        across=ChartAxis(name="time of the mix over today's"),
+        up=ChartAxis(name="cost of the same work over today's"),
+        dots=dots,
+        curves=(line,) if len(answer.frontier) > 1 else (),
+    )
     return chart_figure(chart, "Machines within the budgets that no other beats in both time and cost.")
 
 
 def _workload_section(answer: DesignAnswer) -> str:
     rows = [
-        (work.workload, point.id, format_duration(work.seconds), f"{work.usd_per_million_tokens:.3g}", work.limiter, work.plan)
+        (
+            work.workload,
+            point.id,
+            format_duration(work.seconds),
+            f"{work.usd_per_million_tokens:.3g}",
+            work.limiter,
+            work.plan,
+        )
         for point in filter(None, (answer.reference, answer.best))
         for work in point.workloads
     ]
-    return html.section("Workloads", ("workload", "machine", "time", "USD/Mtok", "limited by", "plan"), rows, text=(0, 1, 4, 5))
+    return html.section(
+        "Workloads", ("workload", "machine", "time", "USD/Mtok", "limited by", "plan"), rows, text=(0, 1, 4, 5)
+    )
 
 
 def _requirement_section(answer: DesignAnswer) -> str:
@@ -93,28 +114,37 @@ def _requirement_section(answer: DesignAnswer) -> str:
         return ""
     rows = [(name, choice_words(name, value), requirement.binds[name]) for name, value in requirement.choices.items()]
     slacks = [
-        (entry.name, f"{entry.value:.4g} {entry.unit}", f"{entry.slack:+.1%}", html.objective_verdict(met=entry.slack >= 0))
+        (
+            entry.name,
+            f"{entry.value:.4g} {entry.unit}",
+            f"{entry.slack:+.1%}",
+            html.objective_verdict(met=entry.slack >= 0),
+        )
         for entry in requirement.limits
     ]
-    return html.section("Smallest machine that keeps the limits", ("number", "value", "set by"), rows, text=(0, 2)) + html.section(
-        "Limits and their room", ("limit", "value", "slack", ""), slacks, text=(0, 3)
-    )
+    return html.section(
+        "Smallest machine that keeps the limits", ("number", "value", "set by"), rows, text=(0, 2)
+    ) + html.section("Limits and their room", ("limit", "value", "slack", ""), slacks, text=(0, 3))
 
 
 def _head(answer: DesignAnswer, command: str) -> PageHead:
     best = answer.best
-    found = (
+    result = (
         "No machine of the study is within its budgets and fits its workloads."
         if best is None
-        else f"{best.id}: the same work at x {best.relative_cost:.2f} of today's cost and x {best.relative_time:.2f} of its time, "
+        else f"{best.id}: the same work at x {best.relative_cost:.2f} of today's cost and "
+        f"x {best.relative_time:.2f} of its time, "
         f"{best.area_mm2:.0f} mm2 and {best.power_w:.0f} W a chip."
     )
     return PageHead(
         verb="design",
         question=answer.study,
-        answer=found,
+        answer=result,
         certainty=f"{certificate_words(answer)}. Times are predictions of chips that nobody has measured.",
-        subject=(("Objective", answer.objective), ("Budgets", ", ".join(f"{k} {v:g}" for k, v in answer.budgets.items()))),
+        subject=(
+            ("Objective", answer.objective),
+            ("Budgets", ", ".join(f"{k} {v:g}" for k, v in answer.budgets.items())),
+        ),
         evidence=prediction_evidence(),
         command=command,
     )
@@ -124,12 +154,16 @@ def architectures_page(answer: ArchitectureAnswer, command: str = "") -> str:
     """The page of a search of models."""
     dots = [
         ChartDot(
-            x=model.train_usd, y=model.usd_per_million_tokens or model.memory_bytes, note=model.name,
+            x=model.train_usd,
+            y=model.usd_per_million_tokens or model.memory_bytes,
+            note=model.name,
             kind="best" if model is answer.best else "dot" if model.on_frontier else "weak",
         )
         for model in answer.candidates
-    ]  # fmt: skip
-    chart = Chart(across=ChartAxis(name="dollars of training"), up=ChartAxis(name="dollars of a million tokens served"), dots=dots)
+    ]
+    chart = Chart(
+        across=ChartAxis(name="dollars of training"), up=ChartAxis(name="dollars of a million tokens served"), dots=dots
+    )
     rows = [(model.name, *architecture_cells(model), "; ".join(model.quality_notes)) for model in answer.candidates]
     basin = [(name, f"{ends[0]:g}", f"{ends[1]:g}") for name, ends in answer.basin.ranges.items()]
     body = "".join(
@@ -137,7 +171,9 @@ def architectures_page(answer: ArchitectureAnswer, command: str = "") -> str:
             chart_figure(chart, "Models of the same predicted loss.") if dots else "",
             html.section("Models", ("model", *MODEL_HEAD, "quality"), rows, text=(0, len(MODEL_HEAD) + 1)),
             html.section("Flat basin", ("choice", "from", "to"), basin, text=(0,)),
-            html.section("Refused", ("model", "why"), [(entry.name, entry.reason) for entry in answer.refused], text=(0, 1)),
+            html.section(
+                "Refused", ("model", "why"), [(entry.name, entry.reason) for entry in answer.refusals], text=(0, 1)
+            ),
             html.list_items("Notes", answer.notes),
         )
     )
@@ -145,7 +181,9 @@ def architectures_page(answer: ArchitectureAnswer, command: str = "") -> str:
     head = PageHead(
         verb="design",
         question=answer.study,
-        answer="No model of the study can be ranked." if best is None else f"{best.name}: {best.total_usd:,.0f} USD over training and serving.",
+        answer="No model of the study can be ranked."
+        if best is None
+        else f"{best.name}: {best.total_usd:,.0f} USD over training and serving.",
         certainty=f"Loss {answer.target_loss:.3f} by {answer.law['id']}, {answer.loss_interval[0]:.3f} to "
         f"{answer.loss_interval[1]:.3f}: {answer.law['source']}.",
         subject=(("Law", answer.law["form"]), ("Support", answer.law["support"])),

@@ -20,7 +20,8 @@ def draw_graph(report: GraphReport, console: Console) -> None:
     graph = report.graph
     sizes = ", ".join(f"{name} {size}" for name, size in report.sizes.items())
     title = f"{graph.name}, {sizes or 'a graph of a file'}: {len(graph.ops)} ops by {graph.source}"
-    parts = [[Text(clean(title).plain, style="bold"), _check_line(report)], [_phases(report)], [_modules(report)]]
+    title_line = Text(clean(title).plain, style="bold")
+    parts: list[list[Text | Table]] = [[title_line, _check_line(report)], [_phases(report)], [_modules(report)]]
     if report.chip is not None:
         parts += [[_gain_line(report)], [_regions(report)]]
     console.print(blocks(*parts, list_lines("notes", report.notes)))
@@ -64,12 +65,19 @@ def _modules(report: GraphReport) -> Table:
 
 
 def _gain_line(report: GraphReport) -> Text:
-    apart, joined = report.apart_s or 0.0, report.joined_s or 0.0
-    words = f"{format_quantity(apart, 's', 4)} op by op, {format_quantity(joined, 's', 4)} joined by a compiler"
+    apart_s, joined_s = report.apart_s or 0.0, report.joined_s or 0.0
+    words = f"{format_quantity(apart_s, 's', 4)} op by op, {format_quantity(joined_s, 's', 4)} joined by a compiler"
     chip = report.chip.id if report.chip is not None else ""
-    fused = ", ".join(f"{name} x{count:.0f}" for name, count in report.fused_now.items())
-    gain = percent((apart - joined) / apart) if apart else DASH
-    return Text(f"on {chip}: {words}, which gains {gain}\nfused already: {fused or 'nothing'}")
+    if report.compiled_s is not None:
+        words += f", {format_quantity(report.compiled_s, 's', 4)} as {graph_compiler(report)} fused it"
+    fused_names = ", ".join(f"{name} x{count:.0f}" for name, count in report.fused_now.items())
+    gain = percent((apart_s - joined_s) / apart_s) if apart_s else DASH
+    return Text(f"on {chip}: {words}, which gains {gain}\nfused already: {fused_names or 'nothing'}")
+
+
+def graph_compiler(report: GraphReport) -> str:
+    """Who fused a graph that a compiler wrote."""
+    return next((fusion.by for fusion in report.graph.fusions if fusion.by), "its compiler")
 
 
 def _regions(report: GraphReport) -> Table:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -27,9 +27,18 @@ def draw_requirements(report: RequirementReport, console: Console) -> None:
     """Print every team's asks."""
     title = Text.assemble(clean(report.title), style="bold")
     console.print(
-        blocks([title, clean(report.summary)], *([_heading(team), _asks(team)] for team in report.teams),
-               list_lines("notes", report.notes), [Text(f"inputs {report.inputs_hash}", style="dim")])
-    )  # fmt: skip
+        blocks(
+            [title, clean(report.summary)],
+            *_team_blocks(report),
+            list_lines("notes", report.notes),
+            [Text(f"inputs {report.inputs_hash}", style="dim")],
+        )
+    )
+
+
+def _team_blocks(report: RequirementReport) -> Iterator[tuple[RenderableType, ...]]:
+    for team in report.teams:
+        yield _heading(team), _asks(team)
 
 
 def _heading(team: TeamReport) -> Text:
@@ -39,7 +48,9 @@ def _heading(team: TeamReport) -> Text:
 def _asks(team: TeamReport) -> Table:
     table = header_table(("workload", "bottleneck", "today", "gain", "ask"), right=("today", "gain"))
     for ask in team.asks:
-        table.add_row(clean(ask.workload), clean(ask.bottleneck), format_duration(ask.today_s), gain_words(ask), clean(ask.ask))
+        table.add_row(
+            clean(ask.workload), clean(ask.bottleneck), format_duration(ask.today_s), gain_words(ask), clean(ask.ask)
+        )
     return table
 
 
@@ -53,8 +64,15 @@ def ask_cells(ask: Ask) -> tuple[str, ...]:
     hour = DASH if ask.today_usd_per_hour is None else f"{ask.today_usd_per_hour:.2f}"
     bottleneck = f"{ask.workload}: {ask.bottleneck}"
     return (
-        bottleneck, ask.evidence, format_duration(ask.today_s), hour, ask.ask, gain_words(ask), ask.confidence, ask.falsify,
-    )  # fmt: skip
+        bottleneck,
+        ask.evidence,
+        format_duration(ask.today_s),
+        hour,
+        ask.ask,
+        gain_words(ask),
+        ask.confidence,
+        ask.falsify,
+    )
 
 
 def requirements_markdown(report: RequirementReport, command: str = "") -> str:
@@ -81,7 +99,9 @@ def _markdown_lines(report: RequirementReport, command: str) -> Iterator[str]:
 
 def _plain(text: str) -> str:
     """Text of a stranger in a cell of Markdown."""
-    return "".join(char for char in text if char.isprintable()).replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
+    return (
+        "".join(char for char in text if char.isprintable()).replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
+    )
 
 
 def write_requirements(report: RequirementReport, path: Path, command: str = "") -> None:
@@ -94,12 +114,12 @@ def write_requirements(report: RequirementReport, path: Path, command: str = "")
     elif suffix == ".md":
         write_text(path, requirements_markdown(report, command))
     elif suffix == ".pdf":
-        write_bytes(path, _printed(requirements_page(report, command)))
+        write_bytes(path, _print_pdf(requirements_page(report, command)))
     else:
         raise InputError(Problem(path="-o", given=repr(path.name)[:60], expected="a file ending in .html, .md or .pdf"))
 
 
-def _printed(page: str) -> bytes:
+def _print_pdf(page: str) -> bytes:
     """The PDF that a browser without a window prints of a page."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     todo = "write .html and print it from a browser, or install chromium"
@@ -110,8 +130,13 @@ def _printed(page: str) -> bytes:
         source.write_text(page, encoding="utf-8")
         options = ["--headless", "--disable-gpu", "--no-sandbox", "--no-pdf-header-footer", f"--print-to-pdf={target}"]
         try:
-            subprocess.run([browser, *options, f"--user-data-dir={folder}", source.as_uri()], capture_output=True, timeout=PRINT_S, check=True)
+            subprocess.run(
+                [browser, *options, f"--user-data-dir={folder}", source.as_uri()],
+                capture_output=True,
+                timeout=PRINT_S,
+                check=True,
+            )
             return target.read_bytes()
         except (OSError, subprocess.SubprocessError) as wrong:
-            given = f"{Path(browser).name} did not print ({type(wrong).__name__})"
-            raise InputError(Problem(path="-o", given=given, expected="a PDF", todo=todo)) from None
+            given_text = f"{Path(browser).name} did not print ({type(wrong).__name__})"
+            raise InputError(Problem(path="-o", given=given_text, expected="a PDF", todo=todo)) from None

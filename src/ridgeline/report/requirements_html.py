@@ -1,4 +1,4 @@
-"""Turn a RequirementReport into one self-contained page: a sentence and a table for each team, and the figures behind."""
+"""Turn a RequirementReport into one self-contained page: a sentence and a table for each team, and figures."""
 
 from __future__ import annotations
 
@@ -27,9 +27,13 @@ def requirements_page(report: RequirementReport, command: str = "") -> str:
         verb="report",
         question=report.title,
         answer=report.summary,
-        certainty="Each gain has its interval: a changed number may be reached to 0.7 or 1.3 of its change, since nobody has "
-        "measured the machine that is asked for. Each line says what would prove it wrong.",
-        subject=(("Asks", str(len(asks))), ("Teams", ", ".join(team.title for team in report.teams)), ("Inputs", report.inputs_hash)),
+        certainty="Each gain has its interval: a changed number may be reached to 0.7 or 1.3 of its change, since "
+        "nobody has measured the machine that is asked for. Each line says what would prove it wrong.",
+        subject=(
+            ("Asks", str(len(asks))),
+            ("Teams", ", ".join(team.title for team in report.teams)),
+            ("Inputs", report.inputs_hash),
+        ),
         evidence=prediction_evidence(),
         command=command,
     )
@@ -44,14 +48,16 @@ def _team(team: TeamReport) -> str:
 def _figure(figure: ReportFigure) -> str:
     if not figure.bars:
         return ""
-    most = max(abs(value) for _, value in figure.bars) or 1.0
+    longest = max(abs(value) for _, value in figure.bars) or 1.0
     marks = []
     for place, (name, value) in enumerate(figure.bars):
         y = 12 + place * LINE
         kind = "in" if value >= 0 else "out"
         words = format_duration(value) if figure.unit == "s" else f"{value:+.3f}"
         marks.append(html.label(name, 0, y + 9, faint=False))
-        marks.append(f'<rect class="{kind}" x="{NAME}" y="{y}" width="{max(abs(value) / most * BAR, 0.5):.1f}" height="10"/>')
+        marks.append(
+            f'<rect class="{kind}" x="{NAME}" y="{y}" width="{max(abs(value) / longest * BAR, 0.5):.1f}" height="10"/>'
+        )
         marks.append(html.label(words, NAME + BAR + 8, y + 9))
     drawing = html.svg(NAME + BAR + 90, 16 + len(figure.bars) * LINE, marks, figure.title)
     return f"<figure>{drawing}<figcaption>{html.escape_text(figure.title)}</figcaption></figure>"

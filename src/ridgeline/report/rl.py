@@ -129,8 +129,10 @@ def _replay_words(replay: ReplayCost) -> str:
     """What earlier data takes of a step, and what that costs."""
     if not replay.share:
         return "none: all documents are new"
-    moved = f" ({replay.first_share:.0%} to {replay.last_share:.0%})" if replay.first_share != replay.last_share else ""
-    share = f"{replay.share:.0%} of the documents{moved}, {replay.token_share:.0%} of the tokens"
+    ends_text = (
+        f" ({replay.first_share:.0%} to {replay.last_share:.0%})" if replay.first_share != replay.last_share else ""
+    )
+    share = f"{replay.share:.0%} of the documents{ends_text}, {replay.token_share:.0%} of the tokens"
     time = f"{format_quantity(replay.seconds, 's')} of a step"
     usd = replay.cost_per_1000_steps_usd
     cost = f" and ${usd:,.0f} of 1,000 steps" if usd is not None else ""

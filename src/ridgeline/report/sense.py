@@ -1,4 +1,4 @@
-"""Draw a SensitivityAnswer on a terminal: what limits, what one per cent of each number is worth, and what comes next."""
+"""Draw a SensitivityAnswer on a terminal: what limits, what one per cent of each number is worth."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def draw_sensitivity(answer: SensitivityAnswer, console: Console) -> None:
     console.print(
         blocks(
             [title, clean(f"{metric_words(answer)}; most of it is {answer.limiter}")],
-            [_table("machine", answer.machine, answer), checks],
-            [_table("model and workload", answer.model, answer)],
+            [_table("machine", answer.machine), checks],
+            [_table("model and workload", answer.model)],
             [] if answer.curve is None else [_curve(answer.curve, answer)],
-            list_lines("notes", [*_uncounted(answer), *answer.notes]),
+            list_lines("notes", [*_quiet_notes(answer), *answer.notes]),
         )
     )
 
@@ -35,7 +35,9 @@ def draw_sensitivity(answer: SensitivityAnswer, console: Console) -> None:
 def sense_title(answer: SensitivityAnswer) -> str:
     """What was asked of what."""
     scenario = answer.scenario
-    return f"{scenario.model.id} on {system_title(scenario.system)}, {scenario.workload.kind}: what limits {answer.metric}"
+    return (
+        f"{scenario.model.id} on {system_title(scenario.system)}, {scenario.workload.kind}: what limits {answer.metric}"
+    )
 
 
 def metric_words(answer: SensitivityAnswer) -> str:
@@ -65,7 +67,7 @@ def change_words(change: RegimeChange | None) -> str:
     return DASH if change is None else f"x {change.factor:.3g}: {change.limiter}"
 
 
-def worth_words(entry: Elasticity, answer: SensitivityAnswer) -> str:
+def worth_words(entry: Elasticity) -> str:
     """What one per cent is worth, for a year of the system."""
     if entry.usd_per_hour_per_percent is None:
         return DASH
@@ -75,25 +77,27 @@ def worth_words(entry: Elasticity, answer: SensitivityAnswer) -> str:
 HOURS_OF_YEAR = 8766
 
 
-def _table(name: str, entries: Sequence[Elasticity], answer: SensitivityAnswer) -> Table:
+def _table(name: str, entries: Sequence[Elasticity]) -> Table:
     table = header_table((name, *COLUMNS[:1], "", *COLUMNS[1:]), right=COLUMNS[:3])
     for entry in entries:
         if matters(entry):
-            table.add_row(*_cells(entry, answer))
+            table.add_row(*_cells(entry))
     return table
 
 
 def matters(entry: Elasticity) -> bool:
     """Whether a line is worth reading: an elasticity, or a regime that is near."""
-    return abs(entry.elasticity) >= LEAST or entry.kink or entry.lower_change is not None or entry.upper_change is not None
+    return (
+        abs(entry.elasticity) >= LEAST or entry.kink or entry.lower_change is not None or entry.upper_change is not None
+    )
 
 
-def _cells(entry: Elasticity, answer: SensitivityAnswer) -> Iterator[RenderableType]:
+def _cells(entry: Elasticity) -> Iterator[RenderableType]:
     yield clean(entry.parameter)
     yield value_words(entry)
     yield better_or_worse(entry.elasticity)
     yield strength_words(entry)
-    yield worth_words(entry, answer)
+    yield worth_words(entry)
     yield change_words(entry.lower_change)
     yield change_words(entry.upper_change)
 
@@ -109,7 +113,7 @@ def _curve(curve: SaturationCurve, answer: SensitivityAnswer) -> Table:
     return table
 
 
-def _uncounted(answer: SensitivityAnswer) -> Iterator[str]:
+def _quiet_notes(answer: SensitivityAnswer) -> Iterator[str]:
     quiet = [entry.parameter for entry in (*answer.machine, *answer.model) if not matters(entry)]
     if quiet:
         yield f"without effect here: {', '.join(quiet)}"

@@ -21,8 +21,8 @@ def sensitivity_page(answer: SensitivityAnswer, command: str = "") -> str:
         (
             html.facts(_facts(answer)),
             tornado([*answer.machine, *answer.model]),
-            _section("Machine and software", answer.machine, answer),
-            _section("Model and workload", answer.model, answer),
+            _section("Machine and software", answer.machine),
+            _section("Model and workload", answer.model),
             _curve_figure(answer.curve) if answer.curve else "",
             html.list_items("Notes", (*answer.notes, f"Money: {answer.basis.source}")),
         )
@@ -41,12 +41,12 @@ def _facts(answer: SensitivityAnswer) -> list[tuple[str, str]]:
 
 def tornado(entries: Sequence[Elasticity]) -> str:
     """Elasticities as bars to the left (faster) and to the right (slower), the longest first; each side of a kink."""
-    shown = sorted((entry for entry in entries if matters(entry)), key=lambda entry: -_extent(entry))[:24]
-    if not shown:
+    shown_rows = sorted((entry for entry in entries if matters(entry)), key=lambda entry: -_extent(entry))[:24]
+    if not shown_rows:
         return ""
-    unit = BAR / max(_extent(entry) for entry in shown)
+    unit = BAR / max(_extent(entry) for entry in shown_rows)
     middle, marks = NAME + BAR + 8, []
-    for place, entry in enumerate(shown):
+    for place, entry in enumerate(shown_rows):
         y = 14 + place * HIGH
         marks.append(html.label(entry.parameter, 0, y + 10, faint=False))
         for value, kind in ((entry.below, "in"), (entry.above, "out")):
@@ -55,7 +55,7 @@ def tornado(entries: Sequence[Elasticity]) -> str:
             top = y if kind == "in" else y + 6
             marks.append(f'<rect class="{kind}" x="{x:.1f}" y="{top:.1f}" width="{wide:.1f}" height="5"/>')
         marks.append(html.label(f"{entry.elasticity:+.3f}", middle + BAR + 12, y + 10))
-    tall = 20 + len(shown) * HIGH
+    tall = 20 + len(shown_rows) * HIGH
     marks.append(html.rule(f"M{middle} 6V{tall - 4}"))
     words = "Left: more of it is faster. Right: slower. Upper bar: a little less of it; lower bar: a little more."
     style = html.svg(middle + BAR + 80, tall, marks, "Elasticities of every parameter")
@@ -66,12 +66,20 @@ def _extent(entry: Elasticity) -> float:
     return max(abs(entry.below), abs(entry.above))
 
 
-def _section(title: str, entries: Sequence[Elasticity], answer: SensitivityAnswer) -> str:
+def _section(title: str, entries: Sequence[Elasticity]) -> str:
     rows = [
-        (entry.parameter, value_words(entry), strength_words(entry), worth_words(entry, answer),
-         change_words(entry.lower_change), change_words(entry.upper_change), entry.evidence, entry.source)
+        (
+            entry.parameter,
+            value_words(entry),
+            strength_words(entry),
+            worth_words(entry),
+            change_words(entry.lower_change),
+            change_words(entry.upper_change),
+            entry.evidence,
+            entry.source,
+        )
         for entry in entries
-    ]  # fmt: skip
+    ]
     return html.section(title, HEAD, rows, text=(0, 4, 5, 6, 7))
 
 
@@ -84,9 +92,11 @@ def _curve_figure(curve: SaturationCurve) -> str:
         curves=(Curve(points=points),),
         dots=(
             ChartDot(x=today.value, y=today.metric, note=f"today: {today.metric:.4g}", name="today"),
-            ChartDot(x=curve.knee_value, y=_at(curve), kind="best", note=f"knee, x {curve.knee_factor:.3g}", name="knee"),
+            ChartDot(
+                x=curve.knee_value, y=_at(curve), kind="best", note=f"knee, x {curve.knee_factor:.3g}", name="knee"
+            ),
         ),
-    )  # fmt: skip
+    )
     words = f"{curve.parameter}: beyond x {curve.knee_factor:.3g} of today {curve.next_limiter} limits."
     return f"<h2>How much before something else limits?</h2>{chart_figure(chart, words)}"
 

@@ -94,5 +94,5 @@ def _is_earlier(work: Rl, name: str) -> bool:
 
 def _source_lengths(work: Rl, name: str, usual: LengthMoments) -> LengthMoments:
     """Lengths of one source's documents; the workload's where it states none."""
-    described = work.sources[name].document_tokens if name in work.sources else None
-    return usual if described is None else moments(described, None)
+    own_tokens = work.sources[name].document_tokens if name in work.sources else None
+    return usual if own_tokens is None else moments(own_tokens, None)

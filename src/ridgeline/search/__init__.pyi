@@ -15,6 +15,7 @@ from ridgeline.search.training.comparison import SystemPlan as SystemPlan
 from ridgeline.search.training.explain import GivenPlan as GivenPlan
 from ridgeline.search.training.explain import Loss as Loss
 from ridgeline.search.training.explain import PlanExplanation as PlanExplanation
+from ridgeline.search.training.plan_search import find_plan
 from ridgeline.search.training.plan_search import fit_to as fit_to
 from ridgeline.search.training.recommendation import NoPlan as NoPlan
 from ridgeline.search.training.recommendation import PlanReport as PlanReport
@@ -26,3 +27,5 @@ from ridgeline.search.training.recommendation import recommend as recommend
 from ridgeline.search.training.request import PlanOptions as PlanOptions
 from ridgeline.search.training.request import PlanRequest as PlanRequest
 from ridgeline.search.training.request import one_scenario as one_scenario
+
+best_plans = find_plan

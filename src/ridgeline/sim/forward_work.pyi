@@ -1,4 +1,4 @@
-from ridgeline.sim.forward_price import PARTS as PHASE_PARTS
+from ridgeline.sim.forward_price import PARTS
 from ridgeline.sim.forward_price import PRODUCTS as PRODUCTS
 from ridgeline.sim.forward_price import SIDE_BY_SIDE as SIDE_BY_SIDE
 from ridgeline.sim.forward_price import ForwardWorkload as ForwardWorkload
@@ -11,3 +11,5 @@ from ridgeline.sim.phase_prediction import DecodeStep as DecodeStep
 from ridgeline.sim.phase_prediction import PhasePrediction as PhasePrediction
 from ridgeline.sim.phase_prediction import decode_step as decode_step
 from ridgeline.sim.phase_prediction import predict_phase as predict_phase
+
+PHASE_PARTS = PARTS

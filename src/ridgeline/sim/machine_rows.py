@@ -67,8 +67,8 @@ class MachineRows:
         if reasons:
             raise InputError(reasons)
         if not is_training(scenario) and not isinstance(scenario.workload, (Decode, Prefill)):
-            expected = "train, prefill or decode"
-            raise InputError(Problem(path="workload.kind", given=scenario.workload.kind, expected=expected))
+            expectation = "train, prefill or decode"
+            raise InputError(Problem(path="workload.kind", given=scenario.workload.kind, expected=expectation))
         self.scenario = scenario
         self.calibration = calibration or default_calibration()
         self.serving = serving or shipped_serving()
@@ -76,7 +76,7 @@ class MachineRows:
         self.parameters = ParameterColumns.of(self.calibration, [scenario])
 
     @cached_property
-    def _lowered(self) -> tuple[PlanColumns, Program, OpTable, Array]:
+    def _lowered_program(self) -> tuple[PlanColumns, Program, OpTable, Array]:
         """The scenario's columns and program, the table of one row, and the padded flops of its products."""
         plans = plan_columns([self.scenario])
         program = lower(self.scenario, plans, tensors=False)
@@ -87,7 +87,7 @@ class MachineRows:
     def formats(self) -> frozenset[str]:
         """Peaks at which something of the scenario is multiplied."""
         if is_training(self.scenario):
-            plans, _, table, _ = self._lowered
+            plans, _, table, _ = self._lowered_program
             return frozenset(PEAKS[place] for place in {*table.matmul_peak.tolist(), int(plans.attention[0])})
         precision = self.scenario.plan.precision
         return frozenset((precision.compute.peak, precision.activations.peak, "bf16")) & frozenset(PEAKS)
@@ -101,24 +101,22 @@ class MachineRows:
         return self._forward_times(machines, factors, count)
 
     def _step_times(self, machines: Machines, factors: Factors, count: int) -> RowTimes:
-        plans, program, _, padded = self._lowered
+        plans, program, _, padded_row = self._lowered_program
         values = {name: np.repeat(column, count) for name, column in self.parameters.values.items()}
         values |= {
-            name: values[name] * factors[f"training.{name}"]
-            for name in TRAINING_TIMES
-            if f"training.{name}" in factors
+            name: values[name] * factors[f"training.{name}"] for name in TRAINING_TIMES if f"training.{name}" in factors
         }
         pace = None if self.parameters.pace is None else np.repeat(self.parameters.pace, count)
         table = OpTable.over(program.sections, count)
         rates = SustainedRates.of(machines, ParameterColumns(values=values, pace=pace), plans=plans)
-        measured = MeasuredOps.of(table, machines, [self.scenario], self.calibration.profiles)
-        rows = np.repeat(padded, count) if "cores" not in factors else None
-        prices = rates.price_ops(table, rows, measured)
+        measured_ops = MeasuredOps.of(table, machines, [self.scenario], self.calibration.profiles)
+        rows = np.repeat(padded_row, count) if "cores" not in factors else None
+        prices = rates.price_ops(table, rows, measured_ops)
         sections = rates.sum_sections(table, prices)
         steps = step_seconds(sections, [scenario_mix(self.scenario, program, count)], plans, rates)
         parts = {part.value: np.broadcast_to(column, count) for part, column in steps.parts.items()}
-        often = np.array(program.stages, dtype=np.float64).sum(0)[table.matmul_slot // (PHASES * count)]
-        spent = (prices.matmul_s * often).reshape(-1, count)
+        repeats = np.array(program.stages, dtype=np.float64).sum(0)[table.matmul_slot // (PHASES * count)]
+        spent = (prices.matmul_s * repeats).reshape(-1, count)
         of_memory = np.where(prices.matmul_memory_bound.reshape(-1, count), spent, 0.0).sum(0)
         return RowTimes(
             seconds=np.broadcast_to(steps.step_s, count),
@@ -131,21 +129,23 @@ class MachineRows:
         scenario = self.scenario
         steps, times, _ = phase_steps(scenario)
         many = len(steps)
-        own = np.repeat(np.arange(count), many)
-        rates = forward_rates(scenario, machines.at(own), self.calibration)
+        machine_of = np.repeat(np.arange(count), many)
+        rates = forward_rates(scenario, machines.at(machine_of), self.calibration)
         work = forward_work(scenario, steps.at(np.tile(np.arange(many), count)), self.calibration, rates)
         values = {name: np.full(count * many, value) for name, value in serving_values(scenario, self.serving).items()}
         values |= {
-            name: values[name] * factors[f"serving.{name}"][own]
+            name: values[name] * factors[f"serving.{name}"][machine_of]
             for name in SERVING_TIMES
             if f"serving.{name}" in factors
         }
-        priced = forward_seconds(scenario, work, self.serving, values)
-        waits = (priced.interval_s if scenario.plan.mesh.pp > 1 else priced.seconds).reshape(count, many)
-        total = (waits * times)[:, :-1].sum(1) + priced.seconds.reshape(count, many)[:, -1]
-        sums = {name: (column.reshape(count, many) * times).sum(1) for name, column in priced.parts.items()}
-        whole = np.sum(list(sums.values()), axis=0)
-        parts = {name: column * total / whole for name, column in sums.items()}
-        spent = np.maximum(priced.parts["matmul"].reshape(count, many) * times, 1e-30)
-        share = (priced.memory_bound.reshape(count, many) * spent).sum(1) / spent.sum(1)
+        forward_prices = forward_seconds(scenario, work, self.serving, values)
+        waits = (forward_prices.interval_s if scenario.plan.mesh.pp > 1 else forward_prices.seconds).reshape(
+            count, many
+        )
+        total = (waits * times)[:, :-1].sum(1) + forward_prices.seconds.reshape(count, many)[:, -1]
+        sums = {name: (column.reshape(count, many) * times).sum(1) for name, column in forward_prices.parts.items()}
+        parts_sum = np.sum(list(sums.values()), axis=0)
+        parts = {name: column * total / parts_sum for name, column in sums.items()}
+        spent = np.maximum(forward_prices.parts["matmul"].reshape(count, many) * times, 1e-30)
+        share = (forward_prices.memory_bound.reshape(count, many) * spent).sum(1) / spent.sum(1)
         return RowTimes(seconds=total, parts=MappingProxyType(parts), memory_bound=share)

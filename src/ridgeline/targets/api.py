@@ -27,7 +27,7 @@ from ridgeline.targets.launchers.launch import FILES, job_request, system_in, wi
 from ridgeline.targets.ledger import annotate_files
 from ridgeline.targets.registry import TARGETS, detect
 from ridgeline.targets.reread import reread, with_batch
-from ridgeline.targets.target import DECODER, Export, Imported
+from ridgeline.targets.target import DECODER, ROLLOUT, Export, Imported
 from ridgeline.targets.vendors import refuse_other_chips
 
 SUFFIXES = (".sh", ".sbatch", ".slurm", ".toml", ".json", ".yaml", ".yml", ".py")
@@ -140,7 +140,7 @@ def _name_files(problem: Problem, files: RunFiles) -> Problem:
 
 def _other_work(problem: InputError) -> bool:
     """Whether a file was refused for what it does, whatever it is called with."""
-    return any(one.expected == DECODER for one in problem.problems)
+    return any(one.expected in (DECODER, ROLLOUT) for one in problem.problems)
 
 
 def on_system(found: Imported, name: str) -> Imported:

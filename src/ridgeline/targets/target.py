@@ -24,6 +24,7 @@ from ridgeline.targets.options import options
 NOTHING: JsonMapping = MappingProxyType({})
 DIALECTS = ("megatron-deepspeed", "nemo", "verl-update")  # read and not written: no options of their own are recorded
 DECODER = "training of a decoder"  # what the files of a run that is read have to do
+ROLLOUT = "a step of post-training with a rollout: GRPO, PPO and their kin"  # or those of post-training
 Files = Mapping[str, str]  # relative file name -> text
 Effect = Literal["none", "may change", "changes"]  # of an option that was not read, on the step
 

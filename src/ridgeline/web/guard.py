@@ -11,15 +11,15 @@ There is no other way in: what the gate does not know is refused, WebSockets amo
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlencode
 
-from ridgeline.core.documents import JsonObject
+from ridgeline.core.documents import JsonValue
 from ridgeline.core.records import dataclass
 
-Scope = JsonObject
-Message = JsonObject
+Scope = MutableMapping[str, JsonValue]
+Message = MutableMapping[str, JsonValue]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]

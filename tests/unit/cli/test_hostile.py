@@ -101,6 +101,7 @@ def working(folder: Path) -> dict[str, list[list[str]]]:
         "show": [["chips"], ["models"], ["h100-sxm", "--sources"], ["llama3-8b"], ["zbv"], ["64xh100-sxm"]],
         "check": [[run]],
         "schema": [[], ["predict"]],
+        "open": [["--seconds", "0.1"], [run, "--seconds", "0.1"]],
         "predict": [[run]],
         "timeline": [[run, "-o", str(out / "t.json")]],
         "plan": [["llama3.2-1b", "--on", "1xh100-sxm", "--global-batch", "4", "--no-refine"]],

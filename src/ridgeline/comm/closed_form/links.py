@@ -92,15 +92,20 @@ class TopologyColumns(ColumnTable):
 
     def scaled(self, factors: Mapping[str, Array], count: int) -> TopologyColumns:
         """One row in `count` rows, columns times the factors of their names."""
-        columns = {
-            field.name: None if value is None else np.repeat(value, count, axis=-1) * factors.get(field.name, 1.0)
-            for field in fields(self)
-            for value in [getattr(self, field.name)]
-        }
-        for name, value in (("hop", self.hop_s), ("switch_step", self.switch_s)):
-            if name in factors:
-                columns[name] = value * factors[name]
-        return TopologyColumns(**columns)
+
+        def times(name: str, column: Array) -> Array:
+            return np.asarray(np.repeat(column, count, axis=-1) * factors.get(name, 1.0), dtype=np.float64)
+
+        some = {field.name: column for field in fields(self) if (column := getattr(self, field.name)) is not None}
+        latencies = {"hop": self.hop_s, "switch_step": self.switch_s}
+        columns = {name: times(name, column) for name, column in some.items() if name not in REQUIRED}
+        columns |= {name: np.asarray(value * factors[name]) for name, value in latencies.items() if name in factors}
+        return TopologyColumns(
+            start=times("start", self.start),
+            scale_out_step=times("scale_out_step", self.scale_out_step),
+            exits=times("exits", self.exits),
+            **columns,
+        )
 
     @property
     def switch_s(self) -> Array | float:
@@ -114,6 +119,9 @@ BLANKS: Mapping[str, tuple[str, float]] = MappingProxyType(
     | {"peers": ("peers", 1.0), "reach": ("reach", np.inf), "top": ("reach", np.inf)}
 )
 """Columns that are None where this number of every system has this value."""
+
+
+REQUIRED = ("start", "scale_out_step", "exits")
 
 
 def topology_columns(systems: Sequence[System]) -> TopologyColumns:

@@ -10,7 +10,7 @@ written down by its rule, not recorded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -27,6 +27,7 @@ from ridgeline.runtime.capture.op_recorder import GraphRecorder, record_step
 from ridgeline.runtime.capture.recording import Recorder, capture_problem
 
 MOMENTS = ("first moment", "second moment")
+UPDATE_NOTE = "the optimizer is one fused AdamW kernel for each parameter, by its rule: it was not recorded"
 MOMENT_FORMAT = "fp32"
 """Of AdamW's two moments."""
 
@@ -76,29 +77,38 @@ def graph_of_config(data: JsonMapping, *, seq: int, batch: int, name: str = "") 
     """A training step of the module that transformers builds, with the loss of its next tokens."""
     from ridgeline.runtime.capture.transformers_models import build_module, config_of, speaking, whole_attention
 
-    config = config_of(data)
-    holder: list[Recorder] = []
-    with whole_attention(holder):
-        module = build_module(config)
-        counts = keep_one_of_each(module)
-        called = speaking(module)
-        ids = torch.zeros((batch, seq), dtype=torch.int64)
-
-        def run(recorder: GraphRecorder) -> Tensor | Sequence[Tensor]:
-            holder.append(recorder)
-            answer = called(input_ids=ids, use_cache=False)
-            logits = getattr(answer, "logits", None)
-            if not isinstance(logits, Tensor) or logits.dim() != 3:
-                return [x for x in answer.values() if isinstance(x, Tensor)]
-            return functional.cross_entropy(logits.flatten(0, 1).float(), ids.flatten().to(logits.device))
-
+    config, label = config_of(data), name or str(data.get("model_type"))
+    problems: list[InputError] = []
+    for tells_all in (True, False):  # some types attend in a way of their own
+        holder: list[Recorder] = []
         try:
-            recorder = record_step(module, run, ids)
-        except InputError:
-            raise
+            with whole_attention(holder):
+                module = build_module(config, told=tells_all)
+                counts = keep_one_of_each(module)
+                run = _language_step(speaking(module), holder, (batch, seq))
+                return finish_graph(record_step(module, run, ()), label, counts)
+        except InputError as wrong:
+            problems.append(wrong)
         except Exception as wrong:
-            raise InputError(capture_problem(str(data.get("model_type")), wrong)) from None
-    return finish_graph(recorder, name or str(data.get("model_type")), counts)
+            problems.append(InputError(capture_problem(label, wrong)))
+    raise problems[-1] from None
+
+
+def _language_step(
+    called: nn.Module, holder: list[Recorder], size: tuple[int, int]
+) -> Callable[[GraphRecorder], Tensor | Sequence[Tensor]]:
+    """A forward of token ids with the loss of its logits; what it returns where it has none."""
+    ids = torch.zeros(size, dtype=torch.int64)
+
+    def run(recorder: GraphRecorder) -> Tensor | Sequence[Tensor]:
+        holder.append(recorder)
+        answer = called(input_ids=ids, use_cache=False)
+        logits = getattr(answer, "logits", None)
+        if not isinstance(logits, Tensor) or logits.dim() != 3:
+            return [x for x in answer.values() if isinstance(x, Tensor)]
+        return functional.cross_entropy(logits.flatten(0, 1).float(), ids.flatten().to(logits.device))
+
+    return run
 
 
 def keep_one_of_each(module: nn.Module) -> dict[str, int]:
@@ -108,31 +118,36 @@ def keep_one_of_each(module: nn.Module) -> dict[str, int]:
     """
     counts: dict[str, int] = {}
     for path, part in list(module.named_modules()):
-        if not isinstance(part, nn.ModuleList) or len(part) < 2 or any(path.startswith(f"{done}.") for done in counts):
+        if not isinstance(part, nn.ModuleList) or len(part) < 2:
             continue
         config = getattr(module, "config", None)
-        texts = [config, *(getattr(config, key, None) for key in ("text_config",))]
-        owner = next((one for one in texts if getattr(one, "num_hidden_layers", 0) == len(part)), None)
-        if owner is None:
-            continue
-        kinds = list(getattr(owner, "layer_types", None) or [""] * len(part))
-        signatures = [(kind, _signature(layer)) for kind, layer in zip(kinds, part, strict=False)]
-        first = {signature: index for index, signature in reversed(list(enumerate(signatures)))}
-        places = sorted(first.values())
-        for place, index in enumerate(places):
-            counts[f"{path}.{place}"] = signatures.count(signatures[index])
-        layers = [part[index] for index in places]
-        del part[:]
-        part.extend(layers)
-        owner.num_hidden_layers = len(places)
-        if getattr(owner, "layer_types", None):
-            owner.layer_types = [kinds[index] for index in places]
-        for place, layer in enumerate(layers):
-            for inner in layer.modules():
-                if isinstance(getattr(inner, "layer_idx", None), int):
-                    inner.layer_idx = place
-        break
+        texts = (config, getattr(config, "text_config", None))
+        owner = next((text for text in texts if getattr(text, "num_hidden_layers", 0) == len(part)), None)
+        if owner is not None:
+            counts |= _cut_layers(owner, path, part)
+            break
     return counts
+
+
+def _cut_layers(config: object, path: str, layers: nn.ModuleList) -> dict[str, int]:
+    """One of each kind stays in a list; nothing is cut where the config says kinds that cannot be changed."""
+    kinds = list(getattr(config, "layer_types", None) or [""] * len(layers))
+    signatures = [(kind, _signature(layer)) for kind, layer in zip(kinds, layers, strict=False)]
+    places = sorted({signature: index for index, signature in reversed(list(enumerate(signatures)))}.values())
+    try:
+        if getattr(config, "layer_types", None):
+            config.layer_types = [kinds[index] for index in places]  # type: ignore[attr-defined]
+        config.num_hidden_layers = len(places)  # type: ignore[attr-defined]
+    except AttributeError:
+        return {}
+    chosen = [layers[index] for index in places]
+    del layers[:]
+    layers.extend(chosen)
+    for place, layer in enumerate(chosen):
+        for inner in layer.modules():
+            if isinstance(getattr(inner, "layer_idx", None), int):
+                inner.layer_idx = place
+    return {f"{path}.{place}": signatures.count(signatures[index]) for place, index in enumerate(places)}
 
 
 def _signature(layer: nn.Module) -> tuple[object, ...]:
@@ -157,11 +172,11 @@ def finish_graph(recorder: GraphRecorder, name: str, counts: Mapping[str, int]) 
     for tensor in graph.tensors:
         if tensor.role == "weight" and tensor.alias_of < 0:
             ops.append(_update(tensors, tensor, len(ops), count_of(tensor.name)))
-    notes = ("the optimizer is one fused AdamW kernel for each parameter, by its rule: it was not recorded",)
+    notes = [UPDATE_NOTE]
     if counts:
-        notes = (*notes, "one layer of each kind was recorded; each stands for as many as its ops' count says")
+        notes.append("one layer of each kind was recorded; each stands for as many as its ops' count says")
     layers = tuple(GraphLayer(path=path, count=count) for path, count in counts.items())
-    return replace(graph, ops=tuple(ops), tensors=tuple(tensors), layers=layers, notes=notes)
+    return replace(graph, ops=tuple(ops), tensors=tuple(tensors), layers=layers, notes=tuple(notes))
 
 
 def _update(tensors: list[GraphTensor], weight: GraphTensor, number: int, count: int) -> GraphOp:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -144,26 +143,26 @@ class GraphRecorder(Recorder):
 
     def _kernel(self, name: str, tensors: list[Tensor], args: Arguments) -> Kernel | None:
         word = str(tensors[0].dtype).removeprefix("torch.")
-        moved = sum(x.numel() * x.element_size() for x in tensors)
+        moved_bytes = sum(x.numel() * x.element_size() for x in tensors)
         if name in PRODUCT_OPERANDS:
-            left, right = (args[place] for place in PRODUCT_OPERANDS[name])
-            return product_kernel(tuple(left.shape), tuple(right.shape), ALIASES.get(word, word), moved)
+            first, second = (args[place] for place in PRODUCT_OPERANDS[name])
+            return product_kernel(tuple(first.shape), tuple(second.shape), ALIASES.get(word, word), moved_bytes)
         if name in GROUPED:
-            return _grouped_kernel(args[0], args[1], ALIASES.get(word, word), moved)
+            return _grouped_kernel(args[0], args[1], ALIASES.get(word, word), moved_bytes)
         if name.startswith("attend"):
-            return _attention(tensors, ALIASES.get(word, word), (int(args[-2]), bool(args[-1])), name, moved)
+            return _attention(tensors, ALIASES.get(word, word), (int(args[-2]), bool(args[-1])), name, moved_bytes)
         return None
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, **facts: Any) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, **facts: object) -> Tensor:
         """Softmax attention as one op of [.., heads, tokens, width]; fewer heads of keys are shared."""
         pairs = _pairs(query, key, facts)
-        return _Attend.apply(query, key, value, pairs, bool(facts.get("causal", True)))
+        return _WholeAttention.apply(query, key, value, pairs, bool(facts.get("causal", True)))
 
     def graph(self, name: str) -> OpGraph:
         """Everything so far, with the tensors that lie between forward and backward."""
-        made = {n for op in self.ops if op.phase == "forward" and op.kind != "view" for n in op.outputs}
+        written_forward = {n for op in self.ops if op.phase == "forward" and op.kind != "view" for n in op.outputs}
         storage = [tensor.id if tensor.alias_of < 0 else tensor.alias_of for tensor in self.tensors]
-        made_storages = {storage[n] for n in made}
+        made_storages = {storage[n] for n in written_forward}
         read = {storage[n] for op in self.ops if op.phase == "backward" and op.kind != "view" for n in op.inputs}
         tensors = tuple(
             replace(tensor, saved=True)
@@ -201,16 +200,17 @@ def _grouped_kernel(x: Tensor, weight: Tensor, dtype: str, moved: float) -> Kern
     return Kernel(op="grouped_gemm", dtype=dtype, dims=dims, moved=moved)
 
 
-def _pairs(query: Tensor, key: Tensor, facts: Mapping[str, Any]) -> int:
+def _pairs(query: Tensor, key: Tensor, facts: Mapping[str, object]) -> int:
     """Query-key pairs of all heads that are worked out; 0 where half of all of them are (causal attention)."""
     tokens, keys = query.shape[-2], key.shape[-2]
-    heads = query.numel() // max(1, tokens * query.shape[-1])
-    mask, window = facts.get("mask"), int(facts.get("window") or 0)
+    heads = int(query.numel() // max(1, tokens * query.shape[-1]))
+    mask, width = facts.get("mask"), facts.get("window")
+    window = width if isinstance(width, int) else 0
     if isinstance(mask, Tensor) and mask.dtype == torch.bool and not mask.is_meta:
-        return int(mask.sum()) * heads * tokens * keys // max(1, mask.numel())
+        return int(int(mask.sum()) * heads * tokens * keys // max(1, mask.numel()))
     if window and window < keys:
-        inside = window * keys - window * (window - 1) // 2
-        return heads * (inside if not facts.get("chunked") else keys * (window + 1) // 2)
+        inside = keys * (window + 1) // 2 if facts.get("chunked") else window * keys - window * (window - 1) // 2
+        return int(heads * inside)
     return 0
 
 
@@ -250,7 +250,7 @@ _LIBRARY.impl("attend", _attend_shapes, "Meta")
 _LIBRARY.impl("attend_backward", _attend_backward_shapes, "Meta")
 
 
-class _Attend(torch.autograd.Function):  # type: ignore[misc]
+class _WholeAttention(torch.autograd.Function):  # type: ignore[misc]
     """Attention as an op each way; the forward saves its operands, its result and a number for each query."""
 
     @staticmethod
@@ -258,7 +258,7 @@ class _Attend(torch.autograd.Function):  # type: ignore[misc]
         out, lse = torch.ops.ridgeline.attend(q, k, v, pairs, causal)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.facts = pairs, causal
-        return out  # type: ignore[no-any-return]
+        return out
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:

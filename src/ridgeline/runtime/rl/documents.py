@@ -101,10 +101,10 @@ def held_out_documents(work: Rl, seed: int) -> Iterator[tuple[TaskSource, list[P
 
 def _source_at(mixture: Mapping[str, float], place: float) -> str:
     """The source at a place of the cumulated shares."""
-    reached = 0.0
+    reached_share = 0.0
     for name, share in mixture.items():
-        reached += share
-        if share and place < reached + EDGE:
+        reached_share += share
+        if share and place < reached_share + EDGE:
             return name
     return max(mixture, key=lambda name: mixture[name])
 
@@ -114,8 +114,8 @@ def _group(work: Rl, question: TaskQuestion, number: int, seed: int) -> PromptGr
         return _document_group(question, number, is_text=work.algorithm == "continual")
     wrong = question.spoil(random.Random(f"spoil:{seed}:{number}"))
     pair = _document(question, number, 0, count=2), _document(wrong, number, 1, count=2)
-    scored = tuple(ScoredSample(sample=sample, reward=1.0 - sample.index) for sample in pair)
-    return PromptGroup(number=number, version=0, samples=scored)
+    scored_pair = tuple(ScoredSample(sample=sample, reward=1.0 - sample.index) for sample in pair)
+    return PromptGroup(number=number, version=0, samples=scored_pair)
 
 
 def _document_group(question: TaskQuestion, number: int, *, is_text: bool = False) -> PromptGroup:
@@ -127,17 +127,17 @@ def _document(
     question: TaskQuestion, number: int, index: int, *, count: int = 1, is_text: bool = False
 ) -> Sample:  # fmt: skip
     """An answer that nobody generated; as a text everything behind its first character is learned."""
-    prompt, tokens, own = tokens_of(question.prompt), list[int](), list[bool]()
+    prompt, tokens, own_flags = tokens_of(question.prompt), list[int](), list[bool]()
     for turn, text in enumerate(question.example):
         tokens += (*tokens_of(text), STOP)
-        own += [True] * (len(text) + 1)
+        own_flags += [True] * (len(text) + 1)
         if turn + 1 < len(question.example):
             tokens += tokens_of(question.result)
-            own += [False] * len(question.result)
+            own_flags += [False] * len(question.result)
     if is_text:
         tokens, prompt = [*prompt[1:], *tokens], prompt[:1]
-        own = [True] * len(tokens)
+        own_flags = [True] * len(tokens)
     return Sample(
-        prompt=Prompt(number=number, tokens=prompt, samples=count), index=index, tokens=tuple(tokens), own=tuple(own),
-        log_probs=(0.0,) * len(tokens), versions=(0,) * len(tokens), complete=True,
+        prompt=Prompt(number=number, tokens=prompt, samples=count), index=index, tokens=tuple(tokens),
+        own=tuple(own_flags), log_probs=(0.0,) * len(tokens), versions=(0,) * len(tokens), complete=True,
     )  # fmt: skip

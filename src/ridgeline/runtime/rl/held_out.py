@@ -37,10 +37,10 @@ class HeldOutQuestions:
 
     def _figure(self, trainee: Trainee, source: TaskSource, batch: SampleBatch) -> HeldOutFigure:
         layout = trainee.layout
-        own = torch.arange(len(batch.tokens))[layout.dp.index :: layout.dp.degree]
+        own_rows = torch.arange(len(batch.tokens))[layout.dp.index :: layout.dp.degree]
         sums = torch.zeros(5, dtype=torch.float64)
         with torch.no_grad():
-            for rows in trainee.pieces(own, batch.tokens.shape[-1]):
+            for rows in trainee.pieces(own_rows, batch.tokens.shape[-1]):
                 sums += _sums(trainee.logits(batch.tokens[rows]).cpu(), batch.rows(rows))
         if layout.ranks > 1:
             sums = sums.to(layout.device)

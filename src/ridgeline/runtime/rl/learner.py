@@ -68,8 +68,8 @@ class Learner:
         self.reference: Trainee | None = None
         self.teacher: Trainee | None = None
         folder = request.options.folder
-        beside = {} if self.critic is None else {"critic": (self.critic.assembly, self.critic.update)}
-        parts = self.actor.assembly, self.actor.update, note, beside
+        beside_models = {} if self.critic is None else {"critic": (self.critic.assembly, self.critic.update)}
+        parts = self.actor.assembly, self.actor.update, note, beside_models
         self.checkpoints = Checkpoints(Path(folder), *parts) if folder else None
         self.held_out = HeldOutQuestions(request)
         self.baseline: tuple[HeldOutFigure, ...] = ()
@@ -104,8 +104,8 @@ class Learner:
         """What the model made of held-out questions before the first step of the run."""
         if not done or self.checkpoints is None:
             return self.held_out.figures(self.actor)
-        stored = facts_of(checkpoint_folder(self.checkpoints.folder, done)).get("baseline", [])
-        return tuple(decode(HeldOutFigure, row) for row in stored)
+        stored_rows = facts_of(checkpoint_folder(self.checkpoints.folder, done)).get("baseline", [])
+        return tuple(decode(HeldOutFigure, row) for row in stored_rows)
 
     # -- a step -------------------------------------------------------------------------------------------------------
 
@@ -115,20 +115,20 @@ class Learner:
         factor = rate_factor(work.replay, step)
         place = self.layout.dp.index, self.layout.dp.degree
         pairs = [*shares(len(batch.tokens), work.mini_batches, place, rows_together(work))]
-        parts = [(own, losses.Totals.of(batch.mask[whole])) for own, whole in pairs]
+        parts = [(own, losses.Totals.of(batch.mask[all_rows])) for own, all_rows in pairs]
         passes = with_gains(work, batch, self._passes(batch, [own for own, _ in parts]))
         figures: dict[str, float] = {}
         if self.critic is not None:
             figures = self._teach_critic(self.critic, batch, passes, (parts, step))
         with self.watch.phase("train"):
             self.actor.set_rate(factor)
-            taken = self._update(self.actor, (batch, parts), partial(self._actor_part, (batch, passes, step)))
-        loss, named = self._sums(taken)
+            loss_steps = self._update(self.actor, (batch, parts), partial(self._actor_part, (batch, passes, step)))
+        loss, actor_figures = self._sums(loss_steps)
         mismatch = self._mismatch(batch, passes.old, torch.cat([own for own, _ in parts]), step)
         held_out = self._look(step + 1)
         saved = self._save(step + 1)
         return Learned(
-            loss=loss, gradient_norm=float(taken[-1].norm), figures=figures | named, mismatch=mismatch,
+            loss=loss, gradient_norm=float(loss_steps[-1].norm), figures=figures | actor_figures, mismatch=mismatch,
             spans=self.watch.take(), memory=resident_memory(self.layout.device), rate=self.actor.update.rate,
             held_out=held_out, baseline=self.baseline, saved=saved,
         )  # fmt: skip
@@ -171,9 +171,9 @@ class Learner:
         """Rows of all ranks, of which each has its own and zeros: advantages are made of the whole step."""
         if self.layout.ranks == 1:
             return values
-        whole = values.to(self.layout.device)
-        dist.all_reduce(whole)
-        return whole.cpu()
+        all_values = values.to(self.layout.device)
+        dist.all_reduce(all_values)
+        return all_values.cpu()
 
     def _teach_critic(
         self, critic: Trainee, batch: SampleBatch, passes: Passes, when: tuple[Parts, int]
@@ -185,11 +185,11 @@ class Learner:
             return value_part(setting, critic.values(rows.tokens), rows, passes.rows(own, self.layout.device))
 
         with self.watch.phase("critic update"):
-            taken = self._update(critic, (batch, parts), part)
-        loss, _ = self._sums(taken)
+            loss_steps = self._update(critic, (batch, parts), part)
+        loss, _ = self._sums(loss_steps)
         return {
             "value_loss": loss, "explained_variance": explained_variance(batch, passes),
-            "critic_norm": float(taken[-1].norm),
+            "critic_norm": float(loss_steps[-1].norm),
         }  # fmt: skip
 
     def _actor_part(
@@ -203,18 +203,18 @@ class Learner:
         self, trainee: Trainee, what: tuple[SampleBatch, Parts], part_of: Callable[[Tensor, losses.Totals], LossPart]
     ) -> list[StepLoss]:
         """Every optimizer step of a step of post-training."""
-        taken = []
+        loss_steps = []
         batch, parts = what
         for _ in range(self.request.work.updates.epochs):
             for rows, totals in parts:
                 pieces = trainee.pieces(rows, batch.tokens.shape[-1])
-                taken.append(trainee.step([(piece, totals) for piece in pieces], part_of))
-        return taken
+                loss_steps.append(trainee.step([(piece, totals) for piece in pieces], part_of))
+        return loss_steps
 
-    def _sums(self, taken: Sequence[StepLoss]) -> tuple[float, dict[str, float]]:
+    def _sums(self, loss_steps: Sequence[StepLoss]) -> tuple[float, dict[str, float]]:
         """Loss and figures of all ranks, the mean over optimizer steps."""
-        names = sorted(taken[0].figures)
-        rows = [torch.stack([step.loss, *(step.figures[name].float() for name in names)]) for step in taken]
+        names = sorted(loss_steps[0].figures)
+        rows = [torch.stack([step.loss, *(step.figures[name].float() for name in names)]) for step in loss_steps]
         total = torch.stack(rows).double().mean(0)
         if self.layout.ranks > 1:
             dist.all_reduce(total)

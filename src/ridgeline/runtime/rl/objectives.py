@@ -47,8 +47,8 @@ class Passes:
 
     def rows(self, chosen: Tensor, device: str) -> Passes:
         """The same of some samples, where they are trained on."""
-        named = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return Passes(**{name: None if part is None else part[chosen].to(device) for name, part in named.items()})
+        tensors = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return Passes(**{name: None if part is None else part[chosen].to(device) for name, part in tensors.items()})
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -203,6 +203,6 @@ def explained_variance(batch: SampleBatch, passes: Passes) -> float:
     assert passes.values is not None
     assert passes.returns is not None
     inside = batch.mask.bool()
-    returns, rest = passes.returns[inside], (passes.returns - passes.values)[inside]
+    returns, residuals = passes.returns[inside], (passes.returns - passes.values)[inside]
     variance = float(returns.var()) if len(returns) > 1 else 0.0
-    return 1 - float(rest.var()) / variance if variance > advantages.TINY else 0.0
+    return 1 - float(residuals.var()) / variance if variance > advantages.TINY else 0.0

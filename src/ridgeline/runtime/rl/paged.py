@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -75,13 +76,16 @@ class _Attended:
     """Sequences that one call of attention takes together.
 
     rows      of the new tokens, [sequences, queries]; where a sequence has fewer its first row stands in
-    present   which of them are its own
+    own_cells among those, in their order, the ones that are a sequence's own; own_rows: the rows they are
+    written   slots that those write to
     slots     of every token that may be read, [sequences, keys]
     visible   which of those a query sees, [sequences, 1, queries, keys]
     """
 
     rows: Tensor
-    present: Tensor
+    own_cells: Tensor
+    own_rows: Tensor
+    written: Tensor
     slots: Tensor
     visible: Tensor
 
@@ -119,8 +123,10 @@ class PagedCache:
         tokens = torch.tensor([token for new in news for token in new.tokens], device=self.device)
         place_list = [new.first + index for new in news for index in range(len(new.tokens))]
         places = torch.tensor(place_list, device=self.device)
-        slots = torch.tensor([slot for new in news for slot in self._slots(new, new.first)], device=self.device)
         groups = self._groups(news, counts)
+        slots = torch.empty_like(places)
+        for group in groups:
+            slots[group.own_rows] = group.written
         self.angles.clear()
         x = self.embedding(tokens.unsqueeze(0), places)
         for index, layer in enumerate(self.layers):
@@ -137,7 +143,7 @@ class PagedCache:
         self._write(index, slots, k[0], v[0])
         context = q.new_empty((*q.shape[:-1], v.shape[-1]))
         for group in groups:
-            context[0, group.rows[group.present]] = self._attend(index, q[0], group, mixer.rule)[group.present]
+            context[0, group.own_rows] = self._attend(index, q[0], group, mixer.rule).flatten(0, 1)[group.own_cells]
         return mixer.merge_heads(context)
 
     def _angles(self, rotary: Rotary | None, places: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -171,12 +177,8 @@ class PagedCache:
             visible = visible & (places >= order - rule.window)
         return attend_visible(queries, k, v, visible, rule).transpose(1, 2)
 
-    def _slots(self, new: NewTokens, first: int) -> list[int]:
-        size, last = self.shape.block_tokens, new.first + len(new.tokens)
-        return [new.blocks[place // size] * size + place % size for place in range(first, last)]
-
     def _groups(self, news: Sequence[NewTokens], counts: Sequence[int]) -> list[_Attended]:
-        begins = [sum(counts[:index]) for index in range(len(counts))]
+        begins = [0, *accumulate(counts)]
         single = [index for index, count in enumerate(counts) if count == 1]
         several = [index for index, count in enumerate(counts) if count > 1]
         return [
@@ -193,6 +195,7 @@ class PagedCache:
         firsts = torch.tensor([new.first for new in news], device=device)
         steps = torch.arange(queries, device=device)
         present = steps < counts[:, None]
+        own_cells = present.flatten().nonzero().squeeze(-1)
         rows = torch.tensor(begins, device=device)[:, None] + torch.where(present, steps, 0)
         size = self.shape.block_tokens
         tables = [list(new.blocks[: self.shape.blocks_of(keys)]) for new in news]
@@ -202,4 +205,8 @@ class PagedCache:
         slots = blocks[:, places // size] * size + places % size
         own_places = firsts[:, None] + torch.where(present, steps, 0)
         visible = places <= own_places[:, :, None]
-        return _Attended(rows=rows, present=present, slots=slots, visible=visible.unsqueeze(1))
+        return _Attended(
+            rows=rows, own_cells=own_cells, own_rows=rows.flatten()[own_cells],
+            written=slots.gather(1, own_places).flatten()[own_cells],
+            slots=slots, visible=visible.unsqueeze(1),
+        )  # fmt: skip

@@ -42,7 +42,7 @@ def _workload(request: RlRunRequest) -> Iterator[Problem]:
             expected = f"none in a run of {work.algorithm}" + (f": it is for {' and '.join(users)}" if users else "")
             todo = f"leave {name} out: the task judges its answers"
             yield Problem(path=f"workload.roles.{name}", given="a model", expected=expected, todo=todo)
-    yield from _replayed(work)
+    yield from _replay_sources(work)
     unread = {"agent": work.agent, "drift": work.data.drift, "lora": work.updates.lora}
     for name, value in unread.items():
         if value is not None:
@@ -52,7 +52,7 @@ def _workload(request: RlRunRequest) -> Iterator[Problem]:
         yield Problem(path="workload.learning.overlong", given=str(work.learning.overlong), expected="0, or dapo")
 
 
-def _replayed(work: Rl) -> Iterator[Problem]:
+def _replay_sources(work: Rl) -> Iterator[Problem]:
     """A share of earlier data needs a source that says what it is."""
     replay = work.replay
     if replay is not None and not work.sources and max(replay.share, replay.final_share or 0.0) > 0:

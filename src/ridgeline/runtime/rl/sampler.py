@@ -63,7 +63,7 @@ class SamplerCounts:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Sequence:
-    """A sequence while it is generated; `computed` of its tokens are in its blocks."""
+    """A sequence while it is generated; `computed` of its tokens are in its blocks, the policy wrote `written`."""
 
     prompt: Prompt
     index: int
@@ -74,15 +74,11 @@ class _Sequence:
     own: list[bool] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    written: int = 0
 
     @property
     def answer(self) -> list[int]:
         return self.tokens[len(self.prompt.tokens) :]
-
-    @property
-    def written(self) -> int:
-        """Tokens that the policy wrote."""
-        return sum(self.own)
 
     def sample(self, *, complete: bool) -> Sample:
         return Sample(
@@ -208,7 +204,7 @@ class Sampler:
             torch.tensor([len(draft.tokens) for draft in drawn]),
         )
         tokens, log_probs = draw_tokens(logits, numbers, self.decoding.temperature)
-        ended: list[Sample] = []
+        ended: dict[_Sequence, Sample] = {}
         for draft, token, log_prob in zip(drawn, tokens.tolist(), log_probs.tolist(), strict=True):
             self.generated += 1
             self._append(draft, [token], [log_prob], own=True)
@@ -219,9 +215,10 @@ class Sampler:
                 is_full = is_full or len(draft.tokens) >= self.decoding.context
             if is_full or (reply_tokens is not None and not reply_tokens):
                 self._release(draft)
-                self.running.remove(draft)
-                ended.append(draft.sample(complete=reply_tokens is not None and not reply_tokens))
-        return ended
+                ended[draft] = draft.sample(complete=reply_tokens is not None and not reply_tokens)
+        if ended:
+            self.running = [draft for draft in self.running if draft not in ended]
+        return list(ended.values())
 
     def _reply(self, draft: _Sequence) -> list[int]:
         reply_tokens = list(self.reply(draft.prompt, draft.answer)) if self.reply is not None else []
@@ -230,19 +227,21 @@ class Sampler:
     def _append(self, draft: _Sequence, tokens: Sequence[int], log_probs: Sequence[float], *, own: bool) -> None:
         draft.tokens += tokens
         draft.own += [own] * len(tokens)
+        draft.written += len(tokens) if own else 0
         draft.log_probs += log_probs
         draft.versions += [self.version] * len(tokens)
 
     def _admit(self) -> None:
         """Begin what waits, while there is room for its prompt and a block more for each sample."""
+        running = sum(1 + draft.siblings for draft in self.running)
         while self.waiting:
             first = self.waiting[0]
             count = 1 + first.siblings
-            running = sum(1 + draft.siblings for draft in self.running)
             needed = self.shape.blocks_of(len(first.tokens)) + first.siblings
             if self.running and (running + count > self.decoding.most or needed > len(self.pool.free)):
                 return
             self.running.append(self.waiting.popleft())
+            running += count
 
     def _scheduled(self) -> list[tuple[_Sequence, int]]:
         """Sequences of this step with the tokens to compute of each; blocks are taken, the youngest make way."""

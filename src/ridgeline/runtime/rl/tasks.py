@@ -77,9 +77,9 @@ class TaskQuestion:
         """
         letters = list(self.answer)
         first = draw.randrange(len(letters))
-        others = [place for place, letter in enumerate(letters) if letter != letters[first]]
-        if others:
-            second = draw.choice(others)
+        other_places = [place for place, letter in enumerate(letters) if letter != letters[first]]
+        if other_places:
+            second = draw.choice(other_places)
             letters[first], letters[second] = letters[second], letters[first]
         else:
             like = LETTERS if letters[first] in LETTERS else "0123456789"
@@ -143,8 +143,8 @@ def make_question(
     False
     """
     for attempt in count():
-        again = f":{attempt}" if attempt else ""
-        question = TASKS[task](random.Random(f"{task}:{level}:{place[0]}:{place[1]}{again}"), level)
+        attempt_text = f":{attempt}" if attempt else ""
+        question = TASKS[task](random.Random(f"{task}:{level}:{place[0]}:{place[1]}{attempt_text}"), level)
         is_held_out = crc32(question.prompt.encode()) % HELD_OUT == 0
         if part == "all" or is_held_out == (part == "held out"):
             break

@@ -42,8 +42,13 @@ def train_request(request: RlRunRequest) -> RunRequest:
 
 
 def role_blueprint(request: RlRunRequest, role: str) -> Blueprint:
-    """What every rank builds of a role: its own model, or the actor's; of a critic with a head of one value."""
+    """What every rank builds of a role: its own model, or the actor's; of a critic with a head of one value.
+
+    Layers are compiled where the plan says so alone: every length of a step's longest sample would be compiled anew.
+    """
     blueprint = blueprint_of(train_request(request))
+    is_compiled = blueprint.compiled and blueprint.plan.switches.compiled is True  # lengths differ from step to step
+    blueprint = replace(blueprint, compiled=is_compiled)
     models = request.work.roles.models
     if role in models and models[role].model:
         model = role_model(request.scenario, role)
@@ -53,11 +58,11 @@ def role_blueprint(request: RlRunRequest, role: str) -> Blueprint:
     if role != "critic":
         return blueprint
     return replace(
-        blueprint, model=_untied(blueprint.model), values=True, seed=request.seed + CRITIC_SEED
+        blueprint, model=_untied_model(blueprint.model), values=True, seed=request.seed + CRITIC_SEED
     )  # fmt: skip
 
 
-def _untied(model: ModelSpec) -> ModelSpec:
+def _untied_model(model: ModelSpec) -> ModelSpec:
     return replace(model, embedding=replace(model.embedding, tied=False))
 
 
@@ -88,8 +93,8 @@ class Trainee:
     def pieces(self, rows: Tensor, longest: int) -> tuple[Tensor, ...]:
         """Rows cut into microbatches: as the plan says, or as many as its packed tokens hold."""
         plan = self.request.scenario.plan
-        most = max(1, plan.rl.pack // longest) if plan.rl.pack else plan.microbatch
-        return microbatches(rows, most, rows_together(self.request.work))
+        most_rows = max(1, plan.rl.pack // longest) if plan.rl.pack else plan.microbatch
+        return microbatches(rows, most_rows, rows_together(self.request.work))
 
     def logits(self, tokens: Tensor) -> Tensor:
         """At every target of these sequences, at the temperature that answers are drawn with."""
@@ -103,16 +108,16 @@ class Trainee:
 
     def read(self, tokens: Tensor, parts: Sequence[Tensor], look: Callable[[Tensor], Tensor]) -> Tensor:
         """What a forward pass says of this rank's rows, in rows of the whole batch; 0 elsewhere."""
-        found: Tensor | None = None
+        all_values: Tensor | None = None
         with torch.no_grad():
             for part in parts:
                 for rows in self.pieces(part, tokens.shape[-1]):
-                    seen = look(tokens[rows]).cpu()
-                    if found is None:
-                        found = seen.new_zeros((len(tokens), *seen.shape[1:]))
-                    found[rows] = seen
-        assert found is not None
-        return found
+                    row_values = look(tokens[rows]).cpu()
+                    if all_values is None:
+                        all_values = row_values.new_zeros((len(tokens), *row_values.shape[1:]))
+                    all_values[rows] = row_values
+        assert all_values is not None
+        return all_values
 
     def step(self, pieces: Sequence[tuple[Tensor, Totals]], loss_of: Callable[[Tensor, Totals], LossPart]) -> StepLoss:
         """One optimizer step over microbatches of rows and what they sum to; figures stay on the chip."""

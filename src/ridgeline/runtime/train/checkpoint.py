@@ -247,8 +247,8 @@ class Checkpoints:
     def _state(self) -> dict[str, Tensor]:
         """Every tensor of the run by the name it is stored under, sharing memory with the run."""
         state = _tensors_of(self.assembly, self.update)
-        for role, trained in self.beside.items():
-            state |= {f"{role}/{name}": tensor for name, tensor in _tensors_of(*trained).items()}
+        for role, model_state in self.beside.items():
+            state |= {f"{role}/{name}": tensor for name, tensor in _tensors_of(*model_state).items()}
         return state
 
     def _restore(self, step: int) -> None:

@@ -18,11 +18,11 @@ from ridgeline.targets.options import options
 from ridgeline.targets.post_training.facts import facts_of
 from ridgeline.targets.post_training.gather import yaml_options
 from ridgeline.targets.post_training.megatron_actor import actor_pieces, read_actor
-from ridgeline.targets.post_training.read import imported_post_training
+from ridgeline.targets.post_training.read import imported_post_training, other_algorithm
 from ridgeline.targets.post_training.settings import placement_of
 from ridgeline.targets.post_training.software import SOFTWARE
 from ridgeline.targets.post_training.write import FileForm, export_post_training, head, ray_script, trainer_of
-from ridgeline.targets.target import Export, Files, Imported, other_work
+from ridgeline.targets.target import Export, Files, Imported
 from ridgeline.targets.yaml_text import yaml_text
 
 ID, FILE = "areal", "areal.yaml"
@@ -134,7 +134,7 @@ def read(files: Files) -> Imported:
     software = SOFTWARE[ID]
     reader = yaml_options(files, ("actor", "gconfig", "rollout"))
     if not any(name.startswith("rollout.") for name in reader.options):
-        raise other_work("training without a rollout by AReaL", where=reader.table.source)
+        raise other_algorithm("training without a rollout by AReaL", reader.table.source)
     facts = _backends(reader)
     ppo = any(name.startswith("critic.") for name in reader.options)
     reader.options["algorithm"] = "ppo" if ppo else "grpo"
@@ -152,6 +152,8 @@ def read(files: Files) -> Imported:
 def _backends(reader: OptionReader) -> JsonObject:
     """Degrees and chips of the actor and of the engines, by their backends or by the older `allocation_mode`."""
     texts = {role: reader.take(f"{role}.backend") for role in ("actor", "rollout")}
+    if reader.options.get("critic.backend") == texts["actor"]:
+        reader.skip("critic.backend")
     older = reader.take("allocation_mode")
     if isinstance(older, str) and older and None in texts.values():
         parts = re.split(r"[+|](?![^(]*\))", older)

@@ -16,10 +16,10 @@ from ridgeline.targets.ledger import Piece
 from ridgeline.targets.options import options
 from ridgeline.targets.post_training.gather import composed, merged, yaml_options
 from ridgeline.targets.post_training.megatron_actor import actor_pieces, read_actor
-from ridgeline.targets.post_training.read import imported_post_training
+from ridgeline.targets.post_training.read import imported_post_training, other_algorithm
 from ridgeline.targets.post_training.software import SOFTWARE
 from ridgeline.targets.post_training.write import FileForm, export_post_training, head, ray_script
-from ridgeline.targets.target import Export, Files, Imported, other_work, refusal
+from ridgeline.targets.target import Export, Files, Imported, refusal
 from ridgeline.targets.yaml_text import yaml_text
 
 ID, FILE = "mindspeed-rl", "run.yaml"
@@ -80,12 +80,12 @@ def read(files: Files) -> Imported:
     reader = _options(files)
     stage = str(reader.options.get("megatron_training.stage", "ray_grpo"))
     if stage not in ("ray_grpo", "ray_ppo", "ray_dapo"):
-        raise other_work(f"{stage[:40]} by MindSpeed-RL", where=reader.table.source, todo="describe it yourself")
+        raise other_algorithm(f"{stage[:40]} by MindSpeed-RL", reader.table.source)
     facts = software.read_facts(reader)
     _resolve(facts)
     model = _model(facts, reader)
-    for name in [name for name in reader.options if name.startswith(("model.", "actor_config.model"))]:
-        reader.taken.add(name)
+    table = reader.options.get("actor_config.model") or reader.options.get("megatron_training.model") or "model"
+    reader.taken |= {name for name in reader.options if name.startswith(("model.", f"{table}.", "actor_config.model"))}
     facts["model.path"] = model or str(facts.get("model.path") or "")
     actor = _read_megatron(reader, model)
     spelled = actor.pop("model", None)

@@ -14,10 +14,10 @@ from ridgeline.targets.ledger import Piece
 from ridgeline.targets.options import options
 from ridgeline.targets.post_training.gather import yaml_options
 from ridgeline.targets.post_training.megatron_actor import actor_pieces, read_actor
-from ridgeline.targets.post_training.read import imported_post_training
+from ridgeline.targets.post_training.read import imported_post_training, other_algorithm
 from ridgeline.targets.post_training.software import SOFTWARE
 from ridgeline.targets.post_training.write import FileForm, export_post_training, head, ray_script, trainer_of
-from ridgeline.targets.target import Export, Files, Imported, other_work
+from ridgeline.targets.target import Export, Files, Imported
 from ridgeline.targets.yaml_text import yaml_text
 
 ID, FILE, BASE = "nemo-rl", "grpo.yaml", "base.yaml"
@@ -96,7 +96,7 @@ def refuse_other_work(reader: OptionReader) -> None:
         return
     for key, work in OTHER.items():
         if any(name.startswith(f"{key}.") for name in reader.options):
-            raise other_work(f"{work} by NeMo-RL", where=reader.table.source, todo="describe it yourself")
+            raise other_algorithm(f"{work} by NeMo-RL", reader.table.source)
 
 
 def _read_megatron(reader: OptionReader, facts: JsonObject, model: str | None) -> JsonObject:

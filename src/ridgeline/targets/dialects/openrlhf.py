@@ -8,11 +8,11 @@ from ridgeline.plan.scenario import Scenario, post_training
 from ridgeline.targets.dialects.megatron.write import words
 from ridgeline.targets.imports.option_reader import OptionReader, false_where_unreadable
 from ridgeline.targets.post_training.gather import command_of, command_options
-from ridgeline.targets.post_training.read import imported_post_training
+from ridgeline.targets.post_training.read import imported_post_training, other_algorithm
 from ridgeline.targets.post_training.settings import placement_of
 from ridgeline.targets.post_training.software import SOFTWARE
 from ridgeline.targets.post_training.write import FileForm, export_post_training, ray_script
-from ridgeline.targets.target import Export, Files, Imported, other_work
+from ridgeline.targets.target import Export, Files, Imported
 
 ID = "openrlhf"
 ENGINE, MODEL = "--vllm.engine", "--actor.model_name_or_path"
@@ -43,7 +43,7 @@ def read(files: Files) -> Imported:
     software = SOFTWARE[ID]
     for name, work in OTHER.items():
         if command_of(files, rf"openrlhf\.cli\.{name}") and not command_of(files, str(software.data["program"])):
-            raise other_work(f"{work} by OpenRLHF", where=next(iter(files), ""), todo="describe it yourself")
+            raise other_algorithm(f"{work} by OpenRLHF", next(iter(files), ""))
     reader = command_options(files, str(software.data["program"]))
     facts = software.read_facts(reader, _placement(reader))
     _resolve(facts, reader)
@@ -85,13 +85,30 @@ def _resolve(facts: JsonObject, reader: OptionReader) -> None:
     facts["plan.overlap.grad-reduce"] = bool(facts["overlap"])
     if facts["plan.cp"] > 1:
         facts["plan.cp_kind"] = "ring"
+    _read_roles(facts, reader)
     if not facts.get("workload.lora.rank"):
         facts.pop("workload.lora.rank", None)
     if placement_of(facts) == "colocated" and not reader.switch("train.dynamic_batch_enable"):
         facts["pack.dynamic"] = False
 
 
+def _read_roles(facts: JsonObject, reader: OptionReader) -> None:
+    """Roles beside the actor: on its chips where they are told to share them, else on chips of their own."""
+    together = reader.switch("train.colocate_all")
+    beside = {"ref": together or reader.switch("train.colocate_actor_ref"), "critic": together, "reward": together}
+    rewards = bool(facts.get("role.reward_model.path")) and not reader.options.get("reward.remote_url")
+    used = {"ref": facts["reference"], "critic": facts["workload.algorithm"] == "ppo", "reward": rewards}
+    names = {"ref": "reference", "critic": "critic", "reward": "reward_model"}
+    for role, name in names.items():
+        nodes = reader.count(f"{role}.num_nodes", default=1) or 1
+        chips = nodes * (reader.count(f"{role}.num_gpus_per_node", default=8) or 8)
+        if used[role] and not beside[role]:
+            facts[f"role.{name}.chips"] = chips
+    if not used["reward"]:
+        facts.pop("role.reward_model.path", None)
+
+
 @false_where_unreadable
 def recognises(files: Files) -> bool:
     """Whether a command starts a program of OpenRLHF."""
-    return command_of(files, r"openrlhf[./]cli[./]|\bopenrlhf\.cli") is not None
+    return command_of(files, r"(.*/)?openrlhf[./]cli[./]\w+(\.py)?") is not None

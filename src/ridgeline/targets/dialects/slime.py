@@ -14,7 +14,7 @@ from ridgeline.targets.imports.option_reader import OptionReader, false_where_un
 from ridgeline.targets.ledger import Piece
 from ridgeline.targets.post_training.gather import command_of, command_options
 from ridgeline.targets.post_training.megatron_actor import actor_pieces, read_actor
-from ridgeline.targets.post_training.read import imported_post_training
+from ridgeline.targets.post_training.read import imported_post_training, other_algorithm
 from ridgeline.targets.post_training.settings import placement_of
 from ridgeline.targets.post_training.software import SOFTWARE
 from ridgeline.targets.post_training.write import FileForm, export_post_training, ray_script
@@ -59,6 +59,8 @@ def read(files: Files) -> Imported:
     reader = command_options(files, str(software.data["program"]), dashes=True)
     for name in [name for name in reader.options if name.startswith("no-offload")]:
         reader.options[name.removeprefix("no-")] = not reader.options.pop(name)
+    if str(reader.options.get("loss-type", "")).startswith("sft"):
+        raise other_algorithm("supervised training by slime", reader.table.source)
     facts = software.read_facts(reader, _placement(reader))
     _resolve(facts, reader)
     entry = named_by(str(facts.get("model.path") or ""))

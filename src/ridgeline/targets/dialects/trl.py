@@ -7,6 +7,7 @@ per_device_train_batch_size x steps_per_generation samples on each data-parallel
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -44,6 +45,7 @@ from ridgeline.targets.yaml_text import yaml_text
 
 ID = "trl"
 SIGNS = ("num_generations", "max_completion_length", "use_vllm", "vllm_mode", "num_iterations", "epsilon_high")
+CONFIG = re.compile(r"(?<!\w)GRPOConfig\(")
 OWN = ("train.scale", "train.rollout")  # facts that stand in no file
 USUAL_CHIPS = 8
 NOTE = "# dataset_name and reward_funcs in train.yaml are yours. Words after the script's name are passed on."
@@ -165,7 +167,7 @@ def _trainer(files: Files, launch_table: JsonMapping, train: JsonMapping) -> Imp
 def _tables(files: Files) -> tuple[JsonObject, JsonObject]:
     """The tables of the launcher and of GRPOConfig."""
     for name, text in files.items():
-        if name.endswith(".py") and "GRPOConfig(" in text:
+        if name.endswith(".py") and CONFIG.search(text):
             return {}, _python_arguments(text, name)
     launch_table, train, _ = accelerate.parts_of(files)
     if not train:
@@ -231,7 +233,7 @@ def _resolve(facts: JsonObject, reader: OptionReader, files: Files, found: Impor
 
 def _resolve_server(facts: JsonObject, reader: OptionReader, files: Files) -> None:
     """The chips of the engine, by the command that starts it."""
-    command = command_of(files, r"^vllm-serve$") or []
+    command = command_of(files, r"vllm-serve") or []
     words = {name.replace("-", "_"): value_of(values[0]) for name, values in split_options(command) if values}
     tp, dp = words.get("tensor_parallel_size", 1), words.get("data_parallel_size", 1)
     tp, dp = (size if isinstance(size, int) and size > 0 else 1 for size in (tp, dp))
@@ -247,10 +249,10 @@ def _resolve_server(facts: JsonObject, reader: OptionReader, files: Files) -> No
 def recognises(files: Files) -> bool:
     """A script or a table of GRPO's arguments."""
     for name, text in files.items():
-        if name.endswith(".py") and "GRPOConfig(" in text and "import" in text:
+        if name.endswith(".py") and CONFIG.search(text):
             return True
     signs = [set(SIGNS) & set(table.data) for table in tables(files, ".yaml", ".yml")]
     if any(len(named) >= 2 or "num_generations" in named for named in signs):
         return True
-    command = command_of(files, r"^grpo$|grpo\w*\.py$|^trl\.scripts\.grpo$")
+    command = command_of(files, r"grpo|.*grpo\w*\.py|trl\.scripts\.grpo")
     return command is not None and any(f"--{sign}" in word for sign in SIGNS for word in command)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -26,18 +28,38 @@ from ridgeline.targets.target import Files, refusal
 DEEPEST = 8  # files that build on each other
 PRODUCT = re.compile(r"\$\{(mul|div):\s*(-?\d{1,15})\s*,\s*(-?\d{1,15})\s*\}")
 INNER = re.compile(r"\$\{(\.{0,4})([\w.]{1,120})\}")
+NESTED = 2  # commands inside words of a command
 ABSENT = "files that are not here"
 ROUNDS = 6  # references to references
 
 
 def command_of(files: Files, program: str) -> list[str] | None:
-    """The first command whose words match a program, from that word on."""
+    """The first command with a word that is a program, from that word on; also of what `bash -c` is given."""
     for _, script in scripts_among(files):
         for command in script.commands:
-            at = next((place for place, word in enumerate(command) if re.search(program, word)), None)
-            if at is not None:
-                return command[at:]
+            words = _from_program(command, program)
+            if words:
+                return words
     return None
+
+
+def _from_program(command: Sequence[str], program: str, depth: int = 0) -> list[str]:
+    """The words of a command from a program on; those of a word that is a command itself.
+
+    >>> _from_program(["bash", "-c", "cd x && python3 -m a.b --n 4"], "a[.]b")
+    ['a.b', '--n', '4']
+    """
+    for at, word in enumerate(command):
+        if re.fullmatch(program, word):
+            return list(command[at:])
+        if depth < NESTED and " " in word and re.search(program, word):
+            try:
+                inner = _from_program(shlex.split(word.replace("\\\n", " ")), program, depth + 1)
+            except ValueError:
+                continue
+            if inner:
+                return inner
+    return []
 
 
 def command_options(files: Files, program: str, *, dashes: bool = False) -> OptionReader:
@@ -95,17 +117,18 @@ def _named_files(files: Files) -> list[str]:
     return list(dict.fromkeys(names))[:8]
 
 
-def composed(data: JsonObject, files: Files, depth: int = 0) -> JsonObject:
+def composed(data: JsonObject, files: Files, folder: str = "", depth: int = 0) -> JsonObject:
     """A table on top of those that its `defaults` names: paths, or groups of files in folders."""
     named = data.get("defaults")
     entries = named if isinstance(named, list) else [named] if isinstance(named, str) else []
     below: JsonObject = {}
     for entry in entries if depth < DEEPEST else []:
         for name in _file_names(entry):
-            text = checkout_of(files).named(name) or files.get(PurePosixPath(name).name)
+            place, path = checkout_of(files), posixpath.normpath(posixpath.join(folder, name))
+            text = place.named(path) or place.named(f"configs/{name}") or files.get(PurePosixPath(name).name)
             inner = table_of(PurePosixPath(name).name, text)
             if inner is not None:
-                below = overlay(below, composed(dict(inner), files, depth + 1))
+                below = overlay(below, composed(dict(inner), files, posixpath.dirname(path), depth + 1))
             else:
                 below = overlay(below, {ABSENT: [*below.get(ABSENT, []), name]})
     return overlay(below, {key: value for key, value in data.items() if key != "defaults"})

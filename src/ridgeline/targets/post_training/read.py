@@ -12,13 +12,15 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from ridgeline.core.documents import JsonMapping, JsonObject
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.models.load import MODELS
 from ridgeline.targets.imports.model_names import UNKNOWN, named_by, with_depth
 from ridgeline.targets.imports.option_reader import STRANGE, OptionReader, left_out, model_in, pick
 from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.options import options
 from ridgeline.targets.post_training.settings import require_chips, settings_of
 from ridgeline.targets.post_training.software import PostTrainingSoftware
-from ridgeline.targets.target import Files, Imported, Unread, refusal
+from ridgeline.targets.target import ROLLOUT, Files, Imported, Unread, refusal
 
 QUIET = ("", "false", "none", "null", "'none'", "'null'", "[]", "{}")
 UNREAD = "an option that is not read: it may change the step"
@@ -29,6 +31,7 @@ def imported_post_training(
 ) -> Imported:
     """The run that facts and the actor's plan mean, with everything that reached neither."""
     refuse_other_algorithms(facts)
+    require_batch(facts, reader)
     require_chips(facts, reader)
     model = _model(reader, files, str(facts.get("model.path") or ""))
     settings, chips = settings_of(facts, reader, actor)
@@ -42,11 +45,26 @@ def imported_post_training(
     return imported.with_notes(*left_out(files))
 
 
+def other_algorithm(given: str, where: str) -> InputError:
+    """The refusal of training that is no step with a rollout."""
+    todo = 'reading it is not written: describe it by workload.kind = "rl" and its algorithm'
+    return refusal(given, ROLLOUT, where=where, todo=todo)
+
+
 def refuse_other_algorithms(facts: JsonMapping) -> None:
     """An `InputError` where files run an algorithm that no scenario describes."""
     algorithm = facts.get("workload.algorithm")
     if isinstance(algorithm, str) and algorithm.startswith("?"):
         raise refusal(algorithm[1:60], "an algorithm of post-training that a scenario has", path="algorithm")
+
+
+def require_batch(facts: JsonMapping, reader: OptionReader) -> None:
+    """Note a problem where files do not say how many samples a step has, and the software has no default."""
+    missing = [] if {"workload.prompts", "batch.sequences"} & set(facts) else ["prompts of one step"]
+    missing += [] if "workload.samples" in facts else ["samples of each prompt"]
+    for expected in missing:
+        todo = "read it together with the files that it builds on"
+        reader.problems.append(Problem(path="", given="nothing", expected=expected, todo=todo))
 
 
 def _model(reader: OptionReader, files: Files, path: str) -> str | JsonObject | None:
@@ -60,6 +78,8 @@ def _model(reader: OptionReader, files: Files, path: str) -> str | JsonObject | 
             name = entry[0]
             if entry[1]:
                 reader.assumptions.append(f"model = {name}: by {entry[1]} in {path[:80]}")
+    if name is not None and name in MODELS and MODELS[name].vision is not None:
+        reader.assumptions.append("images = 0: what samples hold beside text is not in the files")
     trained = with_depth(name, 0)
     if trained != name:
         reader.assumptions.append("mtp = 0: blocks that predict further tokens are not trained")
@@ -75,7 +95,7 @@ def weigh_options(software: PostTrainingSoftware, unread: Iterable[Unread]) -> I
             yield part
             continue
         name = part.option.lstrip("-")
-        off = part.value.strip().lower() in QUIET
+        off = part.value.strip().lower() in QUIET or _is_neutral(software, name, part.value)
         changes = next((why for pattern, why in matters.items() if fnmatchcase(name, pattern)), "")
         quiet = next((why for pattern, why in apart.items() if fnmatchcase(name, pattern)), "")
         if changes:
@@ -86,6 +106,12 @@ def weigh_options(software: PostTrainingSoftware, unread: Iterable[Unread]) -> I
             yield replace(part, why=UNREAD, matters=not off)
         else:
             yield replace(part, why=_strange(name, known, software.title), matters=True)
+
+
+def _is_neutral(software: PostTrainingSoftware, name: str, value: str) -> bool:
+    """Whether a value says what a step does anyway."""
+    patterns = software.data.get("neutral", {}).items()
+    return any(fnmatchcase(name, pattern) and value.strip("'\"") in map(str, values) for pattern, values in patterns)
 
 
 def known_options(software: PostTrainingSoftware) -> frozenset[str]:

@@ -7,10 +7,12 @@ bound of what a step costs.
 from __future__ import annotations
 
 import math
+import re
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import Problem
 from ridgeline.core.units import DECIMAL
+from ridgeline.targets.imports.model_names import UNKNOWN, named_by
 from ridgeline.targets.imports.option_reader import OptionReader, nest_options, pick
 from ridgeline.targets.post_training.facts import KNOBS, MEBI
 
@@ -37,7 +39,8 @@ def settings_of(facts: JsonMapping, reader: OptionReader, actor: JsonMapping) ->
         {key.removeprefix("workload.optimizer."): value for key, value in facts.items() if "workload.optimizer" in key}
     )
     workload |= {"optimizer": optimizer} if optimizer else {}
-    return {"workload": workload, "plan": plan}, sum(chips) or None
+    own_chips = sum(int(value) for name, value in facts.items() if re.fullmatch(r"role\.\w+\.chips", name))
+    return {"workload": workload, "plan": plan}, (sum(chips) + own_chips) or None
 
 
 def _plan_facts(facts: JsonMapping) -> JsonObject:
@@ -112,7 +115,15 @@ def _placement(facts: JsonMapping, plan: JsonMapping, reader: OptionReader, chip
     bytes_given = f"{bucket:.10g} B" if bucket else None
     rl["weight_sync"] = pick({"method": facts.get("plan.rl.weight_sync.method"), "bucket": bytes_given})
     rl["rollout"] = _rollout(facts, chips)
+    own_chips = {role: facts.get(f"role.{role}.chips") for role in ("reference", "critic", "reward_model")}
+    rl["roles"] = {role: _role_plan(chips, plan) for role, chips in own_chips.items() if chips}
     return {key: value for key, value in rl.items() if value not in (None, {})}
+
+
+def _role_plan(chips: int, plan: JsonMapping) -> JsonObject:
+    """A role on chips of its own, split as the actor is."""
+    same = {key: plan[key] for key in ("tp", "pp", "cp", "ep", "shard") if key in plan}
+    return {"chips": int(chips), **same}
 
 
 def _offloaded(facts: JsonMapping) -> list[str]:
@@ -198,9 +209,8 @@ def _workload(facts: JsonMapping, reader: OptionReader) -> JsonObject:
         reader.assumptions.append("oversampling = 1: how many prompts the filter throws away is not in the files")
     roles = pick({
         "reference": True if facts.get("reference") else None,
-        "critic": True if algorithm == "ppo" or facts.get("critic") else None,
-        "reward_model": facts.get("workload.roles.reward_model"),
-        "teacher": facts.get("workload.roles.teacher"),
+        "critic": (_role_model(facts, "critic", reader) or True) if algorithm == "ppo" else None,
+        "reward_model": _role_model(facts, "reward_model", reader),
     })  # fmt: skip
     workload: JsonObject = {
         "kind": "rl", "algorithm": algorithm, "prompts": prompts, "samples": samples, "prompt_tokens": prompt,
@@ -209,7 +219,24 @@ def _workload(facts: JsonMapping, reader: OptionReader) -> JsonObject:
         "old_log_probs": _old_log_probs(facts),
     }  # fmt: skip
     learning = {key.rpartition(".")[2]: value for key, value in facts.items() if key.startswith("workload.learning.")}
+    if not 0 < learning.get("clip_low", 0.2) < 1:
+        reader.assumptions.append(
+            f"clip_low = {learning.pop('clip_low'):g} is left out: a range of 0 to 1 is described"
+        )
     return pick(workload) | ({"learning": learning} if learning else {})
+
+
+def _role_model(facts: JsonMapping, role: str, reader: OptionReader) -> str | bool | None:
+    """The catalog's model of a role with a path of its own; True where that is the actor's."""
+    path = facts.get(f"role.{role}.path")
+    if not isinstance(path, str) or not path:
+        return None
+    entry = named_by(path)
+    actor = named_by(str(facts.get("model.path") or ""))
+    if entry is None:
+        reader.note(f"role.{role}", path[:100], f"{UNKNOWN}: read as the actor's model")
+        return True
+    return True if actor is not None and entry[0] == actor[0] else entry[0]
 
 
 def _old_log_probs(facts: JsonMapping) -> str | None:

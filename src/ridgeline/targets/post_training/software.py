@@ -115,6 +115,9 @@ class PostTrainingSoftware:
     def read_facts(self, reader: OptionReader, known: JsonMapping = NOTHING) -> JsonObject:
         """Every fact that the options state, or that the software has by default, beside those known already."""
         facts: JsonObject = dict(known)
+        for pattern, gate in self.words("gates").items():
+            if not reader.switch(gate):
+                reader.skip(*(name for name in reader.options if fnmatchcase(name, pattern)))
         for section in self.sections(facts):
             for option in self.data.get("constants", {}).get(section, {}):
                 reader.skip(option.removeprefix("--"))

@@ -74,7 +74,7 @@ export function tornado(block) {
       (row.cells || []).map((value) => h("td", { className: typeof value === "string" ? "text" : "" }, cell(value))));
   });
   const head = ["parameter", "", ...block.head].map((name, place) =>
-    h("th", { className: place ? "" : "text", scope: "col" }, name || h("span", { className: "unseen" }, "effect")));
+    h("th", { className: place ? "" : "text", scope: "col", "aria-label": name ? null : "effect" }, name));
   return titled(block, pictureTools(block.name, () => tornadoPicture(block, most)),
     h("div", { className: "wide", tabindex: "0" }, h("table", { className: "tornado" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows))));
 }

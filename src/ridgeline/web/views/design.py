@@ -108,7 +108,8 @@ def design_blocks(answer: DesignAnswer) -> Iterator[PageBlock]:
 def _figures(answer: DesignAnswer, best: DesignPoint) -> Iterator[FigureItem]:
     counts = answer.certificate
     fates = {
-        "priced one by one": counts.priced, "over a budget": counts.over_budget, "dropped by a bound": counts.bounded,
+        "priced one by one": counts.priced_points, "over a budget": counts.over_budget,
+        "dropped by a bound": counts.bounded_points,
         "without a plan that fits": counts.infeasible,
     }  # fmt: skip
     inputs = [given_input(name, f"{value:,}", "the search") for name, value in fates.items()]

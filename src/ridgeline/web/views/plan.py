@@ -119,7 +119,7 @@ def plan_blocks(state: PageState, report: PlanReport) -> Iterator[PageBlock]:
     gains = tuple(f"{change.what}: {change.gain:+.1%} ({change.how or 'another machine'})" for change in report.next)
     yield TextLines(title="What would beat it", lines=gains)
     yield CodeText(name="scenario", title="As a scenario file", text=report.found.scenario_text, file="found.toml")
-    yield TextLines(title="Assumed", lines=tuple(report.reasons.assumptions), folded=True)
+    yield TextLines(title="Assumed", lines=tuple(report.reasons.assumptions), is_folded=True)
 
 
 def considered_number(report: PlanReport) -> ExplainedNumber:

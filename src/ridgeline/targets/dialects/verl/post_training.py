@@ -24,7 +24,7 @@ from ridgeline.targets.dialects.verl.read import (
 from ridgeline.targets.dialects.verl.read_base import base_of
 from ridgeline.targets.dialects.verl.write import fsdp_pieces, lora_pieces, megatron_pieces
 from ridgeline.targets.imports.model_names import named_by
-from ridgeline.targets.imports.option_reader import OptionReader, nest_options
+from ridgeline.targets.imports.option_reader import OptionReader, assignments, nest_options
 from ridgeline.targets.ledger import Piece, Say
 from ridgeline.targets.post_training.read import imported_post_training
 from ridgeline.targets.post_training.software import SOFTWARE
@@ -88,7 +88,7 @@ def read_post_training(files: Files) -> Imported:
     """What files say of a step of post-training."""
     software, base = SOFTWARE[ID], base_of(files)
     reader = OptionReader(merge_overrides(files))
-    reader.taken |= base.quiet
+    reader.taken |= base.quiet - set(assignments(files))
     strategy = actor_strategy(reader, f"{verl.ACTOR}.strategy", base.engine)
     megatron = strategy == "megatron" or (
         not strategy and any(name.startswith(f"{verl.MEGATRON}.") for name in reader.options)
