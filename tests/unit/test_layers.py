@@ -157,6 +157,7 @@ INTERIOR = {
         ("collectives", "kernels", "fusion", "inference", "serving", "rl", "rl_fit"),
         ("fit", "validate"),
         ("anchor",),
+        ("rl_anchor",),
         ("learning_curve",),
         ("cross_validate",),
         ("next_measurement",),
