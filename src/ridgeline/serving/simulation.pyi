@@ -13,6 +13,3 @@ from ridgeline.serving.request import plain_request as plain_request
 from ridgeline.serving.running_batch import RunningBatch as RunningBatch
 from ridgeline.serving.running_batch import running_batch as running_batch
 from ridgeline.serving.step_cost import ScaledStepCost as ScaledStepCost
-from ridgeline.serving.running_batch import running_batch
-
-average_batch = running_batch
