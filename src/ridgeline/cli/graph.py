@@ -28,15 +28,15 @@ def graph(
     check_outputs(output)
     report = ridgeline.graph(model, on=on, seq=seq, batch=batch, compare=compare)
     if output is not None:
-        if isinstance(report, GraphComparison):
-            raise InputError(Problem(path="-o", given=str(output), expected="one graph", todo="leave -o out"))
-        if output.suffix == ".json":
-            write_graph(report.graph, output)
-        elif output.suffix == ".dot":
-            write_text(output, dot_text(report.graph))
-        else:
+        if output.suffix == ".html":
             from ridgeline.report import page
 
             write_text(output, page(report, command_line()))
-        say(f"{output}: {len(report.graph.ops)} ops", err=True)
+        elif isinstance(report, GraphComparison):
+            raise InputError(Problem(path="-o", given=str(output), expected="FILE.html, the page of two graphs"))
+        elif output.suffix == ".json":
+            write_graph(report.graph, output)
+        else:
+            write_text(output, dot_text(report.graph))
+        say(f"wrote {output}", err=True)
     answer(report, json)

@@ -141,10 +141,10 @@ class GraphReport:
     def notes(self) -> tuple[str, ...]:
         """What was taken for granted."""
         unknown = sorted({op.name for op in self.graph.ops if op.kind == "unknown"})
-        said = [*self.graph.notes]
+        lines = [*self.graph.notes]
         if unknown:
-            said.append(f"ops that are not known, priced as slow reductions: {', '.join(unknown[:12])}")
+            lines.append(f"ops that are not known, priced as slow reductions: {', '.join(unknown[:12])}")
         if self.chip is not None:
-            said.append("device seconds; the host's launches are hidden where the queue is full, and said by region")
-            said.append("the sum that ends a layer and the norm that begins the next one are counted apart")
-        return tuple(said)
+            lines.append("device seconds; the host's launches are hidden where the queue is full, and said by region")
+            lines.append("the sum that ends a layer and the norm that begins the next one are counted apart")
+        return tuple(lines)

@@ -31,12 +31,13 @@ def _check_line(report: GraphReport) -> Text:
     if report.check is None:
         return Text("not held against lowering: no description of this module", style="dim")
     check = report.check
-    words = f"{format_quantity(check.recorded, 'FLOP', 4)}, lowering {format_quantity(check.lowered, 'FLOP', 4)}"
+    totals = [format_quantity(flops, "FLOP", 4) for flops in (check.recorded_flops, check.lowered_flops)]
+    words = f"{totals[0]}, lowering {totals[1]}"
     share = signed_share(check.share, digits=3) if check.rows else DASH
     lines = [f"flops {words}: {share}{'' if check.agrees else ', which is more than 0.5 % apart'}"]
     lines += [
-        f"  {row.part}, {row.kind}, {row.phase}: {format_quantity(row.recorded, 'FLOP', 4)}, lowering "
-        f"{format_quantity(row.lowered, 'FLOP', 4)}"
+        f"  {row.part}, {row.kind}, {row.phase}: {format_quantity(row.recorded_flops, 'FLOP', 4)}, lowering "
+        f"{format_quantity(row.lowered_flops, 'FLOP', 4)}"
         for row in check.differences[:DIFFERENCES]
     ]
     return Text("\n".join(lines), style="" if check.agrees else "yellow")
