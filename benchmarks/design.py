@@ -1,6 +1,6 @@
 """How fast machines that do not exist are priced: designs a minute on one core, and CPU milliseconds of sensitivities.
 
-python benchmarks/design.py [POINTS]        of compute and of memory bandwidth in the space of the example; 24 unless given
+python benchmarks/design.py [POINTS]        of compute and of memory bandwidth, in the example's space; else 24
 """
 
 from __future__ import annotations
