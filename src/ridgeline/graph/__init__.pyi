@@ -24,3 +24,6 @@ from ridgeline.graph.program_files import graph_of_file as graph_of_file
 from ridgeline.graph.region_table import region as region
 from ridgeline.graph.region_table import region_base as region_base
 from ridgeline.graph.region_table import region_words as region_words
+from ridgeline.graph.save_sets import RecomputeAnswer as RecomputeAnswer
+from ridgeline.graph.save_sets import layer_fronts as layer_fronts
+from ridgeline.graph.save_sets import plan_saves as plan_saves
