@@ -22,6 +22,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from ridgeline.core.dtype import peak_key
+from ridgeline.core.errors import MissingNumber
 from ridgeline.cost import default_calibration, fitting, owners, profile_for, shipped_profiles
 from ridgeline.graph.joined_kernels import GraphKernel, eager_kernels, joined_kernels
 from ridgeline.hardware.chip import Chip
@@ -150,6 +152,8 @@ class GraphChip:
         dims = {name: value for name, value in size.items() if name != "value_dim"}
         row = fitting.Measurement(kernel=Kernel(op=kernel.op, impl=impl, dtype=kernel.dtype, dims=dims), seconds=1.0)
         roof = fitting.kernel_roof(row, self.sheet)
+        if not math.isfinite(roof):
+            raise MissingNumber(f"chip {self.chip.id}", f"chip.peak.{peak_key(kernel.dtype)}", "TFLOP/s")
         fitted_s = roof / self._share(kernel)
         surface = self._surface(kernel.op, kernel.dtype, impl)
         if surface is None:

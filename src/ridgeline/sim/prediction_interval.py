@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.records import dataclass
+from ridgeline.plan.unread import UnreadOptions, unread_distance
 
 # written by `ridgeline fit` beside the calibration: the residuals, and what a prediction needs of them
 SHIPPED_RESIDUALS = Path(__file__).parents[1] / "cost" / "residuals.json"
@@ -211,6 +212,11 @@ def widen_interval(found: Interval, step_s: float, far: Distance) -> Interval:
     low = step_s * math.exp(-math.hypot(min(0.0, math.log(found.low / step_s)), far.log_width))
     high = step_s * math.exp(math.hypot(max(0.0, math.log(found.high / step_s)), far.log_width))
     return replace(found, low=low, high=high, basis=f"{found.basis}, wider for {far.told}")
+
+
+def widen_for_unread(found: Interval, step_s: float, unread: UnreadOptions) -> Interval:
+    """The range of a step whose files hold options that nobody read: wider by what those may decide."""
+    return widen_interval(found, step_s, Distance(*unread_distance(unread)))
 
 
 def narrow_interval(found: Interval, step_s: float, ratio: float, runs: int) -> Interval:

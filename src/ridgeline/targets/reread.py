@@ -155,8 +155,8 @@ def _judge_predictions(scenario: Scenario, meant: Scenario, check: ExportCheck) 
     from ridgeline.sim.predict_step import predict
     from ridgeline.sim.prediction import Impossible
 
-    price = predict_rl if is_post_training(scenario) else predict
-    planned_value, written = price(scenario), price(meant)
+    predicts = predict_rl if is_post_training(scenario) else predict
+    planned_value, written = predicts(scenario), predicts(meant)
     if isinstance(planned_value, Impossible):
         return replace(check, verdict="not-predicted", why=_one_line(InputError(planned_value.reasons)))
     before = _figures(planned_value)

@@ -108,9 +108,11 @@ def design_blocks(answer: DesignAnswer) -> Iterator[PageBlock]:
 def _figures(answer: DesignAnswer, best: DesignPoint) -> Iterator[FigureItem]:
     counts = answer.certificate
     fates = {
-        "priced one by one": counts.priced_points, "over a budget": counts.over_budget, "dropped by a bound": counts.bounded_points,
+        "priced one by one": counts.priced_points,
+        "over a budget": counts.over_budget,
+        "dropped by a bound": counts.bounded_points,
         "without a plan that fits": counts.infeasible,
-    }  # fmt: skip
+    }
     inputs = [given_input(name, f"{value:,}", "the search") for name, value in fates.items()]
     points = explain_number(counts.points, "", "designs of the space", inputs, "the study's ranges",
                             text=f"{counts.points:,}")  # fmt: skip
