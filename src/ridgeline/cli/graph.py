@@ -17,8 +17,8 @@ WRITTEN = (".json", ".dot", ".html")
 
 
 def graph(
-    model: str, on: str = "", seq: int = 4096, batch: int = 1, compare: str = "", budget: str = "", output: Path | None = None,
-    json: bool = False,
+    model: str, on: str = "", seq: int = 4096, batch: int = 1, compare: str = "", budget: str = "",
+    output: Path | None = None, json: bool = False,
 ) -> None:  # fmt: skip
     """Record a training step op by op, without weights: what is fused now, what could be, and what it would gain."""
     from ridgeline.graph import GraphComparison, dot_text, write_graph
