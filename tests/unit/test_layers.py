@@ -126,7 +126,7 @@ INTERIOR = {
         ("step", "timeline"),
     ),
     "graph": (
-        ("graph_file", "tape", "joined_kernels", "implementations", "lowering_check"),
+        ("graph_file", "tape", "joined_kernels", "implementations", "lowering_check", "save_sets"),
         ("region_table",),
         ("kernel_time", "dot"),
         ("compiled_kernels", "fusible_regions"),
