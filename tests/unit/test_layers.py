@@ -128,8 +128,9 @@ INTERIOR = {
     "graph": (
         ("graph_file", "tape", "joined_kernels", "implementations", "lowering_check", "dot"),
         ("region_table", "kernel_time"),
-        ("fusible_regions",),
-        ("graph_report",),
+        ("fusible_regions", "compiled_kernels"),
+        ("graph_report", "compare_graphs"),
+        ("program_files",),
     ),
     "search": (
         ("progress", "target", "choices", "interruptions"),
