@@ -526,7 +526,7 @@ def one_line(text: str) -> str:
 
 
 def graph(
-    model: str, *, on: str = "", seq: int = 4096, batch: int = 1, compare: str = ""
+    model: str, *, on: str = "", seq: int = 4096, batch: int = 1, compare: str = "", operators: Path | None = None
 ) -> GraphReport | GraphComparison:  # fmt: skip
     """The op graph of a training step of a model: held against lowering, and with its fusible regions priced on a chip.
 
@@ -535,6 +535,7 @@ def graph(
              compiler wrote: StableHLO, HLO, TVM script, MLIR, Triton IR, PTX, a program of torch.export
     on       a chip or a system, whose chip it is
     compare  a second file of the same program: what one compiler fused and the other did not, and what that costs
+    operators   a TOML file of operators of your own, by whose names ops of a file are known
     """
     from ridgeline.graph import GraphReport, check_lowering, compare_files, graph_of_file
     from ridgeline.hardware.load import system
@@ -543,9 +544,9 @@ def graph(
     if on:
         sheet = system(on if "x" in on.partition("-")[0] or Path(on).is_file() else f"1x{on}").chip
     if compare:
-        return compare_files(Path(model), Path(compare), sheet)
+        return compare_files(Path(model), Path(compare), sheet, operators)
     if Path(model).is_file() and Path(model).name != "config.json":
-        return GraphReport(graph=graph_of_file(Path(model)), chip=sheet)
+        return GraphReport(graph=graph_of_file(Path(model), operators), chip=sheet)
     step_graph, spec = recorded_graph(model, seq=seq, batch=batch)
     check = check_lowering(step_graph, spec, seq=seq, batch=batch) if spec is not None else None
     return GraphReport(graph=step_graph, sizes={"seq": seq, "batch": batch}, check=check, chip=sheet)

@@ -130,7 +130,8 @@ INTERIOR = {
         ("region_table", "kernel_time"),
         ("fusible_regions", "compiled_kernels"),
         ("graph_report", "compare_graphs"),
-        ("program_files",),
+        ("operators",),
+        ("program_files", "operator_models"),
     ),
     "search": (
         ("progress", "target", "choices", "interruptions"),
