@@ -131,7 +131,8 @@ INTERIOR = {
         ("kernel_time", "dot"),
         ("compiled_kernels", "fusible_regions"),
         ("compare_graphs", "graph_report"),
-        ("program_files",),
+        ("operators",),
+        ("program_files", "operator_models"),
     ),
     "search": (
         ("progress", "target", "choices", "interruptions"),
