@@ -527,7 +527,8 @@ def one_line(text: str) -> str:
 
 
 def graph(
-    model: str, *, on: str = "", seq: int = 4096, batch: int = 1, compare: str = "", budget: str = ""
+    model: str, *, on: str = "", seq: int = 4096, batch: int = 1, compare: str = "", budget: str = "",
+    operators: Path | None = None,
 ) -> GraphReport | GraphComparison:  # fmt: skip
     """The op graph of a training step of a model: held against lowering, and with its fusible regions priced on a chip.
 
@@ -537,6 +538,7 @@ def graph(
     on       a chip or a system, whose chip it is
     budget   memory for the activations of all layers, such as "40 GB": what to save, and what to compute again
     compare  a second file of the same program: what one compiler fused and the other did not, and what that costs
+    operators   a TOML file of operators of your own, by whose names ops of a file are known
     """
     from ridgeline.graph import GraphReport, check_lowering, compare_files, graph_of_file
     from ridgeline.hardware.load import system
@@ -548,9 +550,9 @@ def graph(
     if budget and sheet is None:
         raise InputError(Problem(path="--budget", given=budget, expected="--on CHIP with it: seconds are of a chip"))
     if compare:
-        return compare_files(Path(model), Path(compare), sheet)
+        return compare_files(Path(model), Path(compare), sheet, operators)
     if Path(model).is_file() and Path(model).name != "config.json":
-        return GraphReport(graph=graph_of_file(Path(model)), chip=sheet, budget=most_bytes)
+        return GraphReport(graph=graph_of_file(Path(model), operators), chip=sheet, budget=most_bytes)
     step_graph, spec = recorded_graph(model, seq=seq, batch=batch)
     check = check_lowering(step_graph, spec, seq=seq, batch=batch) if spec is not None else None
     sizes = {"seq": seq, "batch": batch}

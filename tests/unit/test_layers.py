@@ -131,7 +131,8 @@ INTERIOR = {
         ("kernel_time", "dot"),
         ("compiled_kernels", "fusible_regions"),
         ("compare_graphs", "graph_report"),
-        ("program_files",),
+        ("operators",),
+        ("program_files", "operator_models"),
     ),
     "search": (
         ("progress", "target", "choices", "interruptions"),
@@ -157,6 +158,7 @@ INTERIOR = {
         ("collectives", "kernels", "fusion", "inference", "serving", "rl", "rl_fit"),
         ("fit", "validate"),
         ("anchor",),
+        ("rl_anchor",),
         ("learning_curve",),
         ("cross_validate",),
         ("next_measurement",),
