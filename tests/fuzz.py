@@ -181,6 +181,7 @@ KINDS: dict[str, Kind] = {
         _files("examples/compilers/*"),
         ("graph {} --on h200-sxm --json", f"graph {{}} --compare {COMPILED} --on a100-80-sxm --json"),
     ),
+    "operators": Kind(_files("examples/operators/*.toml"), ("graph examples/compilers/mlp.pt2 --operators {} --json",)),
     "report": Kind(_files("docs/bringup/*.json"), ("diff {} docs/bringup/cpu.json --json",)),
     "set": Kind(
         _message(""), ("predict examples/llama3-70b-64xh100.toml --json", "check examples/tiny-2xcpu.toml --json")
