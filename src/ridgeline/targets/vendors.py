@@ -17,7 +17,7 @@ from ridgeline.core.table import decode
 from ridgeline.hardware.system import System
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.ledger import Lose
-from ridgeline.targets.registry import SERVE, TRAIN
+from ridgeline.targets.registry import POST_TRAIN, SERVE, TRAIN
 
 FILE = Path(__file__).parent / "vendors.toml"
 
@@ -86,7 +86,8 @@ def refuse_other_chips(system: System, target: str) -> None:
     if vendor not in vendors():
         return
     for lost in _on_other_chips(system, target):
-        similar_targets = SERVE if target in SERVE else TRAIN
+        kinds = (SERVE, POST_TRAIN, TRAIN)
+        similar_targets = next(kind for kind in kinds if target in kind)
         able = [target_id for target_id in vendors()[vendor].targets if target_id in similar_targets]
         other_items = ", ".join(able)
         todo = f"use --to {able[0]}" if able else "no target of Ridgeline's of the kind runs on them"

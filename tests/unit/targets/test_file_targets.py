@@ -158,9 +158,9 @@ python3 -m verl.trainer.main_ppo \\
 
 
 def test_verl_grpo_on_one_node() -> None:
-    found = import_run({"run.sh": VERL_FSDP}, system="8xh100-sxm")
+    found = import_run({"run.sh": VERL_FSDP}, system="8xh100-sxm", target="verl-update")
     made = ridgeline.scenario(found.settings)
-    assert found.target == "verl"
+    assert found.target == "verl-update"
     assert (made.model.id, made.plan.mesh.dp, made.plan.microbatch) == ("qwen2-7b", 8, 16)
     assert (made.workload.sequences, made.workload.seq) == (256 * 5, 2048)
     assert made.plan.sharding.shard == "zero3"
@@ -193,7 +193,7 @@ python3 -m verl.trainer.main_ppo --config-path=./config --config-name='ppo_megat
 
 
 def test_verl_megatron_with_experts() -> None:
-    found = import_run({"run.sh": VERL_MEGATRON}, system="32xh100-sxm")
+    found = import_run({"run.sh": VERL_MEGATRON}, system="32xh100-sxm", target="verl-update")
     made = ridgeline.scenario(found.settings)
     assert (made.model.id, made.plan.mesh.ep, made.plan.mesh.dp) == ("qwen3-30b-a3b", 8, 32)
     assert (made.workload.seq, made.workload.sequences, made.plan.microbatch) == (10240, 2048, 1)

@@ -75,6 +75,7 @@ def _chips(scenario: Scenario[Rl]) -> JsonObject:
 def _batch(facts: JsonMapping) -> JsonObject:
     prompts, samples, mini = (facts[f"workload.{name}"] for name in ("prompts", "samples", "mini_batch"))
     return {
+        "samples": samples,
         "batch.sequences": prompts * samples,
         "batch.mini_sequences": mini * samples,
         "batch.mini_batches": prompts // mini,
