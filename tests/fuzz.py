@@ -215,6 +215,7 @@ KINDS: dict[str, Kind] = {
         _files("examples/compilers/*"),
         ("graph {} --on h200-sxm --json", f"graph {{}} --compare {COMPILED} --on a100-80-sxm --json"),
     ),
+    "operators": Kind(_files("examples/operators/*.toml"), ("graph examples/compilers/mlp.pt2 --operators {} --json",)),
     "report": Kind(_files("docs/bringup/*.json"), ("diff {} docs/bringup/cpu.json --json",)),
     "study": Kind(_studies, ("design {} --json", "report {} --json", "design {} --meet tpot<=5ms --json")),
     "sense": Kind(_files("examples/llama3*.toml", "examples/*decode*.toml"), ("sense {} --json",)),
