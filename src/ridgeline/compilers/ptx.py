@@ -7,7 +7,7 @@ orders instructions anew, so that fewer are alive than in the text, unless they 
                 alive + 5                      with instructions of the matrix unit
 
 Of 45 kernels that Triton 3.9 wrote for capabilities 8.0, 9.0 and 10.0 (norms, softmax, gated activations, Adam and
-products) the assembler's number lies at 0.60 to 1.46 of the estimate, half of them within 13 %. A cubin states the
+products) the assembler's number lies at 0.60 to 1.46 of the estimate. A cubin states the
 number: where there is one beside the text, that counts.
 """
 
