@@ -1,4 +1,4 @@
-"""The page of `ridgeline graph -o FILE.html` in a real browser: twenty thousand ops open at once and unfold; two graphs."""
+"""The page of `ridgeline graph -o FILE.html` in a real browser: twenty thousand ops open at once and unfold."""
 
 from __future__ import annotations
 
