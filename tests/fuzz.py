@@ -162,6 +162,7 @@ TABLES = (
     "tests/data/import_corpus/**/*.yml",
     "tests/data/import_corpus/**/*.json",
 )
+COMPILED = "examples/compilers/attention.hlo"
 REQUEST_FILE = "predict examples/serve-llama3.1-8b-1xh100.toml --set workload.arrivals={} --json"
 KINDS: dict[str, Kind] = {
     "scenario": Kind(_files("examples/llama3*.toml", "examples/tiny*.toml"), ("check {} --json", "predict {} --json")),
@@ -176,6 +177,10 @@ KINDS: dict[str, Kind] = {
     "requests": Kind(_requests, (REQUEST_FILE,)),
     "runs": Kind(_runs, ("validate {} --json", "predict examples/llama3-70b-64xh100.toml --anchor {} --json")),
     "algorithm": Kind(cache(_algorithm), ("collective verify {} --json",)),
+    "program": Kind(
+        _files("examples/compilers/*"),
+        ("graph {} --on h200-sxm --json", f"graph {{}} --compare {COMPILED} --on a100-80-sxm --json"),
+    ),
     "report": Kind(_files("docs/bringup/*.json"), ("diff {} docs/bringup/cpu.json --json",)),
     "set": Kind(
         _message(""), ("predict examples/llama3-70b-64xh100.toml --json", "check examples/tiny-2xcpu.toml --json")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ridgeline.cost import Calibration, Choice, Profile, ProfileDiff
     from ridgeline.models.spec import ModelSpec
     from ridgeline.plan.scenario import Scenario
-    from ridgeline.rl import RlPrediction
+    from ridgeline.rl import RlParameters, RlPrediction
     from ridgeline.runtime.bringup import ReportDiff
     from ridgeline.search import DeploymentAnswer, DeploymentOptions, PlanOptions, PlanRequest, Recommendation, Watch
     from ridgeline.serving import ServingPrediction, StepPricing, WhySlow
@@ -80,6 +80,21 @@ def _run_names(anchor: Runs) -> list[str]:
     return [str(anchor)] if isinstance(anchor, (str, Path)) else [str(run) for run in anchor]
 
 
+def rl_pricing(
+    calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None
+) -> tuple[Calibration | None, RlParameters | None]:
+    """What steps of post-training are priced with: kernels, and parameters at the pace of measured steps of one's own.
+
+    Anchors that are steps of post-training set the pace; the others are training steps that anchor the calibration.
+    """
+    from ridgeline.calibrate.rl_anchor import anchor_rl, is_rl_run
+
+    runs = _run_names(anchor)
+    own_steps = [run for run in runs if is_rl_run(run)]
+    prior = calibration_of(calibration, [run for run in runs if run not in own_steps], profile)
+    return prior, anchor_rl(own_steps, prior)
+
+
 def predict(
     scenario: Scenario,
     calibration: Calibration | Path | None = None,
@@ -122,7 +137,6 @@ def predict(
         from ridgeline.serving import predict_serving
 
         return predict_serving(scenario, priced_of(calibration, anchor, profile, scenario), progress=progress)
-    used = calibration_of(calibration, anchor, profile)
     if profile is not None:
         from ridgeline.calibrate.profile_sources import refuse_other_chip
 
@@ -130,7 +144,9 @@ def predict(
     if kind == "rl":
         from ridgeline.rl import predict_rl
 
-        return predict_rl(scenario, used)
+        prior, parameters = rl_pricing(calibration, anchor, profile)
+        return predict_rl(scenario, prior, parameters=parameters)
+    used = calibration_of(calibration, anchor, profile)
     if kind != "train":
         from ridgeline.sim.phase_prediction import predict_phase
 

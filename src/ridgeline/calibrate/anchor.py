@@ -75,17 +75,16 @@ def _trace_row(trace: Path, scenario: Path) -> Row:
 
 
 def _scenario_row(path: Path) -> Row:
-    """A scenario that says what was measured."""
+    """A training step that says what was measured."""
     table = scenario_table(path)
-    measured_table = read_table(path).data.get("measured")
-    where = str(path)
-    if not isinstance(measured_table, Mapping):
-        todo = "add [measured] with step_time_s = 9.4, or name a trace: TRACE@SCENARIO"
-        raise InputError(
-            Problem(path="measured", given="nothing", expected="a table [measured]", todo=todo, where=where)
-        )
-    metric, value = _measured_entry(measured_table, where)
+    metric, value = measured_entry(path)
     scenario = read_scenario(path)
+    if scenario.workload.kind != "train":
+        given_text, expectation = f"kind = {scenario.workload.kind!r}", 'a measured training step, kind = "train"'
+        todo = "predictions and plans of post-training take anchors of post-training, and no others"
+        raise InputError(
+            Problem(path="workload.kind", given=given_text, expected=expectation, todo=todo, where=str(path))
+        )
     table.pop("measured", None)
     seconds = value if metric == "step_time_s" else scenario.workload.tokens / (value * scenario.system.chips)
     run = {
@@ -94,6 +93,18 @@ def _scenario_row(path: Path) -> Row:
         "x_trust": "A",
     }  # fmt: skip
     return Row(id=run["id"], table=path.name, cells=MappingProxyType(run))
+
+
+def measured_entry(path: Path) -> tuple[str, float]:
+    """Which metric the [measured] table of a scenario file states, and its value."""
+    measured_table = read_table(path).data.get("measured")
+    where = str(path)
+    if not isinstance(measured_table, Mapping):
+        todo = "add [measured] with step_time_s = 9.4, or name a trace: TRACE@SCENARIO"
+        raise InputError(
+            Problem(path="measured", given="nothing", expected="a table [measured]", todo=todo, where=where)
+        )
+    return _measured_entry(measured_table, where)
 
 
 def _measured_entry(table: JsonMapping, where: str) -> tuple[str, float]:

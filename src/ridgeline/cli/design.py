@@ -56,12 +56,12 @@ def report(
 ) -> None:
     """Write what a study asks of the chip, network, framework and model teams, and of who pays: bottleneck, evidence,
     cost today, ask, predicted gain with its interval, and how to prove it wrong. -o takes .html, .md and .pdf."""
-    from ridgeline.report import write_requirements
+    from ridgeline.report import write_picture
 
     for path in output or ():
         check_outputs(path)
     result = design_api.report(study, settings=settings or (), team=team)
     for path in output or ():
-        write_requirements(result, path, command_line())
+        write_picture(result, path, command_line())
         say(f"{path}: {sum(len(part.asks) for part in result.teams)} asks of {len(result.teams)} teams", err=True)
     answer(result, json)

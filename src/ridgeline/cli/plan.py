@@ -136,11 +136,10 @@ def _plan_post_training(
     others = {name: value for name, value in options.items() if name not in POST_TRAINING}
     api.refuse_options("none of it with --rl", todo, **others)
     asked_options: JsonObject = {name: options[name] for name in POST_TRAINING if name in options}
-    calibration = api.calibration_of(**pricing)
+    calibration, parameters = api.rl_pricing(**pricing)
     began = time.perf_counter(), time.process_time()
-    found = recommend_rl(
-        RlRequest.from_options(model, calibration=calibration, step_time=step_time, top=top, **asked_options)
-    )
+    request = RlRequest.from_options(model, calibration=calibration, step_time=step_time, top=top, **asked_options)
+    found = recommend_rl(replace(request, parameters=parameters))
     found = replace(found, seconds=time.perf_counter() - began[0], cpu_seconds=time.process_time() - began[1])
     if found.best is None and not out.json:
         raise InputError(found.problems)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ridgeline.compilers.aten_ops import IGNORED, AtenCall, emit_aten
 from ridgeline.compilers.build_graph import GraphBuilder
 from ridgeline.compilers.element_types import exported_format
-from ridgeline.compilers.program_source import ProgramSource, archive_text, refuse_program
+from ridgeline.compilers.program_text import ProgramSource, archive_text, refuse_program
 from ridgeline.core.documents import JsonMapping, JsonValue
 from ridgeline.core.files import finite_json
 from ridgeline.ir.op_graph import OpGraph, TensorRole

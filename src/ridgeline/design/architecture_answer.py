@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ridgeline.core.notebook import NotebookValue
 from ridgeline.core.records import dataclass
 
 
@@ -57,7 +58,7 @@ class RefusedShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArchitectureAnswer:
+class ArchitectureAnswer(NotebookValue):
     """Models of equal predicted loss: the frontier of training time, serving cost and memory, and the flat basin.
 
     law       id, form, source and support of the law that ranks; no loss is compared across laws

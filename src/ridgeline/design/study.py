@@ -305,16 +305,12 @@ def _round_values(name: str, values: Iterable[float]) -> tuple[float, ...]:
 
 
 def _number(value: object, unit: str, path: str) -> float:
-    """A quantity as a string with its unit, or a plain count."""
-    if isinstance(value, str) and unit:
-        number = parse_quantity(value, unit)
-    else:
-        try:
-            number = float(str(value))
-        except ValueError:
-            raise InputError(
-                Problem(path=path, given=repr(value)[:60], expected=f"a quantity{unit and ' in '}{unit}")
-            ) from None
+    """A quantity as a string with its unit, or a plain count; what is wrong with it is told with its place."""
+    try:
+        number = parse_quantity(value, unit) if isinstance(value, str) and unit else float(str(value))
+    except (InputError, ValueError):
+        expectation = f"a quantity{unit and ' in '}{unit}"
+        raise InputError(Problem(path=path, given=repr(value)[:60], expected=expectation)) from None
     if not 0 < number < float("inf"):
         raise InputError(Problem(path=path, given=repr(value)[:60], expected="a number above 0"))
     return number

@@ -15,7 +15,6 @@ from ridgeline.report.perfetto import page_files as page_files
 from ridgeline.report.perfetto import serve_trace as serve_trace
 from ridgeline.report.plan import draw_best as draw_best
 from ridgeline.report.plan import draw_reasons as draw_reasons
-from ridgeline.report.requirements import write_requirements as write_requirements
 from ridgeline.report.results import draw as draw
 from ridgeline.report.results import page as page
 from ridgeline.report.results import verb_schema as verb_schema

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +13,11 @@ from ridgeline.core.records import dataclass
 from ridgeline.rl.lengths import clipped_lognormal_mean
 
 FILE = Path(__file__).with_name("parameters.toml")
+PACED = (
+    *("rollout_factor", "training_factor", "forward_factor", "decode_step_s", "token_s", "eager_layer_s"),
+    *("tensor_s", "bucket_s", "convert_s", "switch_s"),
+)
+"""What a pace multiplies: every factor of passes and every second of software."""
 USUAL_SIGMA = 0.8  # standard deviation of the logarithm of lengths about their usual mean: assumed
 
 
@@ -53,6 +60,7 @@ class RlParameters:
     spread: float = 0.3
     runs: int = 0
     families: int = 0
+    own_runs: int = 0
 
     def usual_answer(self, longest: float, *, reasons: bool = False, turns: float = 1.0) -> float:
         """Mean answer in tokens where nobody states it: lognormal lengths about what is usual, cut at the longest.
@@ -66,6 +74,27 @@ class RlParameters:
         usual = self.reasoning_tokens if reasons else self.answer_tokens
         usual = self.turn_tokens * turns if turns > 1 else usual
         return clipped_lognormal_mean(math.log(usual) - USUAL_SIGMA**2 / 2, USUAL_SIGMA, longest)
+
+    def at_pace(self, log_errors: Sequence[float]) -> RlParameters:
+        """These parameters after measured steps of one's own: one number for all passes and all software.
+
+        log_errors   log(measured / predicted) of each
+
+            log pace = sum of n / (n + 1)        spread^2 -> spread^2 / 2 x (1 + 1 / (n + 1))
+
+        Half of the variance is what runs of one owner share, half is each run's own: a number from n runs is drawn to 1
+        by one run.
+
+        >>> own = RlParameters(spread=0.3).at_pace([math.log(1.5), math.log(1.5)])
+        >>> round(own.rollout_factor, 3), round(own.spread, 3)
+        (1.31, 0.245)
+        """
+        if not log_errors:
+            return self
+        many = len(log_errors) + 1
+        pace = math.exp(sum(log_errors) / many)
+        changed = {name: pace * getattr(self, name) for name in PACED}
+        return replace(self, **changed, own_runs=len(log_errors), spread=self.spread * math.sqrt((1 + 1 / many) / 2))
 
     def uncut_answer(self, mean: float, longest: float) -> float:
         """Mean answer that a mean of cut ones tells of, were nothing to cut them: `usual_answer` the other way round.

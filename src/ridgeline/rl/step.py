@@ -40,7 +40,7 @@ from ridgeline.rl.rollout import (
 from ridgeline.rl.sync_time import WeightSyncTime, host_copy_seconds, weight_sync
 from ridgeline.rl.training import RolePass, actor_pass, role_pass
 from ridgeline.serving import StepPricing
-from ridgeline.sim import Impossible, Interval, unless_impossible
+from ridgeline.sim import Impossible, Interval, unless_impossible, widen_for_unread
 
 DRAWS = 5  # steps that are drawn for the spread over steps
 QUANTILES = 512  # of a latency, for means
@@ -417,7 +417,7 @@ def _answer(
         tokens=tokens,
         answer_tokens=work.answers * _answer_mean(work, step.growth),
         staleness=Staleness(mean=0.0, p90=0.0, bound=0.0, shares={"0": 1.0}),
-        interval=_interval(step_s, step.parameters),
+        interval=_interval(step, step_s),
         rollout=times,
         weight_sync=step.sync,
         cost_usd=cost_usd,
@@ -453,10 +453,14 @@ def _idle(step: _Step, phases: tuple[RlPhase, ...], times: RolloutTimes | None) 
     )
 
 
-def _interval(step_s: float, parameters: RlParameters) -> Interval:
+def _interval(step: _Step, step_s: float) -> Interval:
+    parameters = step.parameters
     reach = math.exp(SIGMAS_90 * parameters.spread)
     basis = f"{parameters.runs} runs of {parameters.families} frameworks, each predicted without its framework"
-    return Interval(low=step_s / reach, high=step_s * reach, coverage=0.9, runs=parameters.runs, basis=basis)
+    if parameters.own_runs:
+        basis += f"; {parameters.own_runs} of your own set the pace"
+    span = Interval(low=step_s / reach, high=step_s * reach, coverage=0.9, runs=parameters.runs, basis=basis)
+    return widen_for_unread(span, step_s, step.scenario.unread)
 
 
 def _assumptions(step: _Step) -> Iterator[str]:

@@ -22,3 +22,4 @@ from ridgeline.sim.prediction_interval import interval as interval
 from ridgeline.sim.prediction_interval import new_source_interval as new_source_interval
 from ridgeline.sim.prediction_interval import read_residuals as read_residuals
 from ridgeline.sim.prediction_interval import summary_text as summary_text
+from ridgeline.sim.prediction_interval import widen_for_unread as widen_for_unread

@@ -14,6 +14,7 @@ import numpy as np
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.evidence import Evidence
+from ridgeline.core.notebook import NotebookValue
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import HOUR, MILLION
 from ridgeline.cost import (
@@ -31,7 +32,6 @@ from ridgeline.models.spec import Moe
 from ridgeline.plan.check import check
 from ridgeline.plan.rl_workload import Rl
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.unread import unread_distance
 from ridgeline.plan.workload import Decode, Prefill
 from ridgeline.sim.forward_price import PARTS, ForwardSeconds, price_forward
 from ridgeline.sim.memory.serving import ServingMemory, limits_of, serving_memory
@@ -45,7 +45,7 @@ from ridgeline.sim.prediction import (
     unless_impossible,
     unmeasured_host,
 )
-from ridgeline.sim.prediction_interval import Distance, Interval, widen_interval
+from ridgeline.sim.prediction_interval import Distance, Interval, widen_for_unread, widen_interval
 from ridgeline.sim.unpriced_fields import unused_networks
 
 CURVE = 14  # batches of the curve
@@ -82,7 +82,7 @@ class PhaseTitle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PhasePrediction(StepParts):
+class PhasePrediction(StepParts, NotebookValue):
     """One prefill, or one decode step, of a scenario. The parts of `breakdown` sum to `step_time_s`.
 
     step_time_s    from the first prompt token to the last one's answer, or one decode step
@@ -228,7 +228,7 @@ def _predict_phase(scenario: Scenario, calibration: Calibration, serving: Servin
         breakdown=_breakdown(priced, times, total),
         memory=memory,
         cached_tokens=cached,
-        interval=widen_interval(span, total, Distance(*unread_distance(scenario.unread))),
+        interval=widen_for_unread(span, total, scenario.unread),
         bill=step_bill(scenario, total),
         evidence=step_evidence(scenario, fitted=serving.knows(scenario.engine)),
         curve=_curve(scenario, memory, calibration, serving) if isinstance(work, Decode) else (),

@@ -30,7 +30,6 @@ from ridgeline.models.facts import audio_flops, encoder_flops, image_flops, late
 from ridgeline.plan.check import check
 from ridgeline.plan.plan import Offload
 from ridgeline.plan.scenario import Scenario, training
-from ridgeline.plan.unread import unread_distance
 from ridgeline.plan.workload import Train
 from ridgeline.sim.closed_form.stage_mix import stage_mixes
 from ridgeline.sim.closed_form.step import StepTimes, step_seconds
@@ -47,7 +46,13 @@ from ridgeline.sim.prediction import (
     step_evidence,
     unmeasured_host,
 )
-from ridgeline.sim.prediction_interval import Distance, narrow_interval, shipped_interval, widen_interval
+from ridgeline.sim.prediction_interval import (
+    Distance,
+    narrow_interval,
+    shipped_interval,
+    widen_for_unread,
+    widen_interval,
+)
 from ridgeline.sim.step_batch import anchor_effect
 from ridgeline.sim.unpriced_fields import slow_paths, unpriced_fields
 
@@ -167,7 +172,7 @@ def _predict_step(scenario: Scenario[Train], calibration: Calibration, causal: b
     precision, seq = scenario.plan.precision.compute.id, scenario.workload.seq
     span = shipped_interval(step_s, chip.fitted_id, engine.fitted_id, chip.family, precision, seq)
     span = widen_interval(span, step_s, Distance(*what_if_distance(chip)))
-    span = widen_interval(span, step_s, Distance(*unread_distance(scenario.unread)))
+    span = widen_for_unread(span, step_s, scenario.unread)
     anchor = anchor_effect(scenario, calibration, step_s)
     kernels = _kernels(scenario, priced, calibration)
     notes = (

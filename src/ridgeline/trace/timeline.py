@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.documents import JsonMapping
+from ridgeline.core.notebook import NotebookValue
 from ridgeline.core.units import DECIMAL
 
 Rows = NDArray[np.intp]
@@ -283,7 +284,7 @@ class Tables:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Timeline:
+class Timeline(NotebookValue):
     """All intervals of a step or a run, by column; 45 bytes a span.
 
         start_ns, end_ns               int64, whole nanoseconds since `about.origin_ns`

@@ -8,13 +8,15 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from ridgeline.calibrate.rl_fit import RowPhases, combine, rows_at
+from ridgeline.calibrate.rl_fit import LeftOut, RowPhases, _calibrate_entry, combine, rows_at
 from ridgeline.calibrate.truth.rl_rows import RlRow, rl_row, shipped_lengths
 from ridgeline.calibrate.truth.rows import TRUTH, Row, Skipped, read_table
 from ridgeline.calibrate.validate import validate
 from ridgeline.calibrate.validation import Validation
 from ridgeline.core.encode import to_json
 from ridgeline.rl import RlPrediction, predict_rl, shipped_parameters
+
+KNOWN = ("nemorl06-07", "verl-h20-7b-async-64", "verl-h20-30ba3b-colo-128")
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +80,63 @@ def test_rows_that_cannot_be_predicted_say_why(cells: dict[str, str], word: str)
     assert word in read.reason
 
 
+def test_lengths_that_nobody_prints_are_those_of_the_models_class() -> None:
+    means = {}
+    for name in ("Qwen3-8B-Base", "Qwen3-8B"):
+        read = row(x_model="qwen3-8b", model=name, x_family="someone-else", response_len_max="16384")
+        assert isinstance(read, RlRow)
+        assert read.length_spread == pytest.approx(0.6)
+        assert any("known to a factor of two" in note for note in read.scenario.assumptions)
+        means[name] = read.scenario.workload.data.response_tokens.mean
+    assert means["Qwen3-8B"] > 3 * means["Qwen3-8B-Base"]
+    agent = row(x_model="qwen3-8b", algorithm="GRPO, <= 9 turns", x_family="someone-else", model="Qwen3-8B-Base")
+    assert isinstance(agent, RlRow)
+    assert agent.scenario.workload.agent is not None
+    assert agent.scenario.workload.data.response_tokens.mean > means["Qwen3-8B-Base"]
+    stated = row(response_len_mean="900")
+    assert isinstance(stated, RlRow)
+    assert stated.length_spread == 0
+
+
+def test_a_guessed_length_widens_the_interval(found: Validation) -> None:
+    reach = {case.row.id: case.high_s / case.predicted_s for case in found.cases}
+    assert reach["msrl-06"] > reach["nemorl06-05"]
+    assert reach["verl-h20-7b-colo-32"] > 1.4
+
+
+def test_what_a_row_leaves_open_is_named() -> None:
+    throughput = {"x_measure": "throughput", "tokens_per_s": "100", "n": "", "x_family": "mindspeed-rl"}
+    read = row(**throughput, x_chip="ascend-910b2", x_model="qwen2.5-32b", algorithm="PPO", trainer_parallelism="")
+    assert isinstance(read, RlRow)
+    assert read.scenario.system.chips == 32  # states of an actor and a critic
+    assert any("32 ranks" in note for note in read.scenario.assumptions)
+    single = row(n="1", prompts_x_samples="16x1", x_family="verl", x_model="", model="Qwen2.5-0.5B-Instruct")
+    assert isinstance(single, RlRow)
+    assert (single.scenario.workload.data.prompts, single.scenario.workload.data.samples) == (8, 2)
+    assert single.scenario.plan.mesh.ranks == 1
+    large = row(x_model="deepseek-v3", n="256", x_family="someone-else", trainer_parallelism="[EP,PP]=[16,16]")
+    assert isinstance(large, RlRow)
+    assert large.scenario.plan.rl.rollout.chips >= 32  # 1.3 TB of weights
+
+
+def test_one_number_of_a_model_is_judged_on_rows_that_it_did_not_see() -> None:
+    def entry(id: str, predicted: float, model: str = "m") -> LeftOut:
+        return LeftOut(id=id, family="f", model=model, metric="step_time_s", measured=100.0, cold=predicted)
+
+    rows = [entry("a", 200.0), entry("b", 200.0), entry("c", 100.0), entry("alone", 50.0, "other")]
+    numbers = {one.id: _calibrate_entry(one, rows) for one in rows}
+    assert numbers["alone"] is None
+    assert numbers["c"] == pytest.approx(100 / 2 ** (2 / 3))  # two rows twice too slow, drawn to 1 by one
+    assert numbers["a"] == pytest.approx(200 / 2 ** (1 / 3))
+
+
 def test_the_fit_combines_phases_as_the_prediction_does() -> None:
     parameters = shipped_parameters()
-    rows = [one for one in read_table(TRUTH / "rl.csv")[1] if one.id in ("nemorl06-07", "verl-h20-7b-async-64")]
+    rows = [
+        one
+        for one in read_table(TRUTH / "rl.csv")[1]
+        if one.id in ("nemorl06-07", "verl-h20-7b-async-64", "verl-h20-30ba3b-colo-128")
+    ]
     for phases in rows_at(rows, shipped_lengths()):
         assert isinstance(phases, RowPhases)
         found = predict_rl(phases.read.scenario, parameters=parameters, draws=3)

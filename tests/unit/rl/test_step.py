@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,34 @@ def test_answers_and_spans_are_written() -> None:
 def test_the_same_seed_gives_the_same_step() -> None:
     assert predicted().step_time_s == predicted().step_time_s
     assert predicted("workload.seed=1").step_time_s != predicted().step_time_s
+
+
+def test_software_of_the_rollout_counts_steps_tokens_and_eager_layers() -> None:
+    base = RlParameters()
+    plain = predicted(parameters=base).phase_seconds["generate"]
+    per_token = predicted(parameters=replace(base, token_s=1e-4)).phase_seconds["generate"]
+    assert per_token > plain
+    eager = ["plan.rl.rollout.eager=true"]
+    without = predicted(*eager, parameters=base).phase_seconds["generate"]
+    launched = predicted(*eager, parameters=replace(base, eager_layer_s=1e-3))
+    assert launched.rollout is not None
+    more = launched.phase_seconds["generate"] - without
+    assert more == pytest.approx(28 * 1e-3 * launched.rollout.steps, rel=0.05)
+    assert predicted(parameters=replace(base, eager_layer_s=1e-3)).phase_seconds["generate"] == plain
+
+
+def test_tensors_are_converted_beside_the_wire() -> None:
+    built = post_training(scenario(BASE, [*SPLIT, "plan.rl.placement=split"]))
+    slow = weight_sync(built, RlParameters(convert_s=0.1))
+    assert slow.seconds == pytest.approx(weight_tensors(built.model) * 0.1)
+    free = weight_sync(built, RlParameters())
+    assert free.seconds == max(free.gather_s, free.wire_s, free.load_s)
+    one_by_one = post_training(scenario(BASE, [*SPLIT, "plan.rl.placement=split", "plan.rl.weight_sync.method=tensor"]))
+    assert weight_sync(one_by_one, RlParameters(convert_s=0.1)).convert_s == 0
+
+
+def test_weights_travel_as_the_trainer_has_them() -> None:
+    settings = [*SPLIT, "plan.rl.placement=split"]
+    full = weight_sync(post_training(scenario(BASE, settings)), RlParameters())
+    narrow = weight_sync(post_training(scenario(BASE, [*settings, "plan.rl.rollout.precision=fp8"])), RlParameters())
+    assert narrow.wire_s == full.wire_s

@@ -21,6 +21,7 @@ from ridgeline.calibrate.truth.rows import TRUTH, Row, Skipped
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError
 from ridgeline.core.units import DECIMAL
+from ridgeline.hardware.load import system
 from ridgeline.models.load import MODELS
 from ridgeline.models.params import count
 from ridgeline.plan.rl_workload import Rl
@@ -53,6 +54,7 @@ REASONS = re.compile(r"think|reason|qwq|gpt-oss|(^|\W)r1(\W|$)|qwen-?3|nemotron-
 AT_ONCE = re.compile(r"base|instruct|math|coder|(^|\W)pt(\W|$)", re.I)
 """Words of models that reason before they answer, and of those that do not whatever their name has beside."""
 STATE_BYTES, RANK_MEMORY = 18, 64 * DECIMAL["G"]  # of a parameter in training; of a rank of Ascend
+WEIGHT_SHARE = 0.4  # of a chip's memory that a rollout engine's weights may take before it has more tensor ranks
 TUNED = re.compile(r"-(instruct|base|chat|math|sft|it|pt|hf)(?=-|$)", re.I)  # of a name: the dimensions are the same
 
 
@@ -366,6 +368,26 @@ def _plan(row: Row, habit: JsonMapping, chips: int, notes: list[str]) -> JsonObj
     return plan
 
 
+def _widen_for_weights(row: Row, rollout: JsonObject, chips: int) -> None:
+    """More ranks until a replica holds its weights: of tensors up to eight, then of experts with data ranks beside."""
+    width = 1 if row["x_precision"] == "fp8" else 2
+    room = (RANK_MEMORY if row["x_chip"].startswith("ascend") else _memory(_chip(row))) * WEIGHT_SHARE
+    size = count(MODELS[_model(row)]).total * width
+    experts = _has_experts(_model(row))
+    while size / (ranks := rollout["tp"] * rollout.get("pp", 1) * rollout.get("dp", 1)) > room and 2 * ranks <= chips:
+        if experts and rollout["tp"] >= 8:
+            rollout["dp"] = 2 * rollout.get("dp", 1)
+            rollout["ep"] = rollout["tp"] * rollout["dp"]
+        else:
+            rollout["tp"] *= 2
+
+
+@cache
+def _memory(chip: str) -> float:
+    """Bytes of a chip."""
+    return system(f"1x{chip}").chip.need("hbm.capacity").value
+
+
 @cache
 def _has_experts(model: str) -> bool:
     from ridgeline.models.blocks import Moe
@@ -419,9 +441,10 @@ def _sync_method(row: Row, habit: JsonMapping) -> str:
 def _fit_rollout(row: Row, plan: JsonObject, chips: int, notes: list[str]) -> None:
     """Knobs of the rollout engine; fewer tensor ranks where the chips are fewer."""
     rollout, habit = plan["rl"]["rollout"], _habit(row)
+    _widen_for_weights(row, rollout, chips)
     while rollout["tp"] > 1 and chips % (rollout["tp"] * rollout.get("pp", 1)):
         rollout["tp"] //= 2
-    if _has_experts(_model(row)) and rollout["tp"] > 8:
+    if _has_experts(_model(row)) and rollout["tp"] > 8 and "dp" not in rollout:
         rollout["ep"] = rollout["tp"]
     match = re.search(r"gpu_mem[a-z_]* ?=? ?(0\.\d+)", row["rollout_engine_tp"])
     share = (

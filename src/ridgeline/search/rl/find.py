@@ -18,7 +18,7 @@ from ridgeline.cost import Calibration
 from ridgeline.plan.rl_plan import RlPlacement, RlPlan, RolloutPlan
 from ridgeline.plan.rl_workload import Rl
 from ridgeline.plan.scenario import Scenario
-from ridgeline.rl import RlPrediction, predict_rl, rollout_times, training_pass
+from ridgeline.rl import RlParameters, RlPrediction, predict_rl, rollout_times, training_pass
 from ridgeline.search.rl.space import (
     UTILIZATION,
     TrainerShape,
@@ -69,6 +69,7 @@ class RlSearch:
     base: Scenario[Rl]
     pins: Mapping[str, object]
     calibration: Calibration | None = None
+    parameters: RlParameters | None = None
     trainer_trials: int = 0
     rollout_trials: int = 0
     step_trials: int = 0
@@ -151,7 +152,7 @@ class RlSearch:
                 continue
             self.trainer_trials += 1
             try:
-                passes = training_pass(with_chips(self.base, shape, chips, rl), self.calibration)
+                passes = training_pass(with_chips(self.base, shape, chips, rl), self.calibration, self.parameters)
             except (InputError, MissingNumber):
                 continue
             memory = passes.step.memory
@@ -184,7 +185,7 @@ class RlSearch:
             rl = replace(rl, placement="split", train_chips=total - chips)
         built = with_utilization(replace(self.base, plan=replace(self.base.plan, rl=rl)), UTILIZATION[1])
         try:
-            return rollout_times(built).seconds
+            return rollout_times(built, parameters=self.parameters).seconds
         except (InputError, MissingNumber, ValueError):
             return None
 
@@ -194,7 +195,7 @@ class RlSearch:
         for share in shares:
             self.step_trials += 1
             sized_plan = built if share is None else with_utilization(built, share)
-            answer = predict_rl(sized_plan, self.calibration, draws=1)
+            answer = predict_rl(sized_plan, self.calibration, parameters=self.parameters, draws=1)
             if not isinstance(answer, RlPrediction):
                 return None
             if answer.fits:

@@ -19,6 +19,7 @@ from ridgeline.rl import RlPrediction, predict_rl
 from ridgeline.search.rl.find import RlCandidate, RlSearch, best_of
 from ridgeline.search.rl.request import RlRequest
 from ridgeline.search.rl.space import sizes
+from ridgeline.sim import Impossible
 
 DRAWS = 5  # of the recommended plan, for its spread
 LEAST_GAIN = 0.01  # of a step, below which a change is not worth naming
@@ -186,7 +187,7 @@ def recommend_rl(request: RlRequest) -> RlAnswer:
     }
     ratio, advice = _advice(by_placement)
     best = _with_spread(best, request) if best is not None and not problems else None
-    given_text = predict_rl(request.given, request.calibration, draws=1) if request.given else None
+    given_text = _predicted_step(request.given, request) if request.given else None
     gains = tuple(sorted(_gains(best, request), key=lambda gain: -gain.saved_s)) if best else ()
     return RlAnswer(
         request=request,
@@ -218,7 +219,7 @@ def _fewest(request: RlRequest) -> tuple[RlSearch, list[RlCandidate]] | None:
 
 
 def _run_search(request: RlRequest, base: Scenario[Rl]) -> tuple[RlSearch, list[RlCandidate]]:
-    search = RlSearch(base=base, pins=request.pins, calibration=request.calibration)
+    search = RlSearch(base=base, pins=request.pins, calibration=request.calibration, parameters=request.parameters)
     return search, search.run()
 
 
@@ -267,9 +268,14 @@ def _advice(by_placement: dict[str, RlCandidate]) -> tuple[float | None, str]:
     )
 
 
+def _predicted_step(built: Scenario[Rl], request: RlRequest, draws: int = 1) -> RlPrediction | Impossible:
+    """A step as the request has it priced."""
+    return predict_rl(built, request.calibration, parameters=request.parameters, draws=draws)
+
+
 def _with_spread(best: RlCandidate, request: RlRequest) -> RlCandidate:
     """The recommended plan predicted with several draws of lengths."""
-    answer = predict_rl(best.scenario, request.calibration, draws=DRAWS)
+    answer = _predicted_step(best.scenario, request, DRAWS)
     return replace(best, prediction=answer) if isinstance(answer, RlPrediction) else best
 
 
@@ -285,7 +291,7 @@ def _gains(best: RlCandidate, request: RlRequest) -> Iterator[RlGain]:
         changed_plan = change(best.scenario)
         if changed_plan is None:
             continue
-        answer = predict_rl(changed_plan, request.calibration, draws=1)
+        answer = _predicted_step(changed_plan, request)
         if isinstance(answer, RlPrediction) and answer.fits:
             saved = best.seconds - answer.step_time_s
             if saved > LEAST_GAIN * best.seconds:

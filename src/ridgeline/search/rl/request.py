@@ -21,6 +21,7 @@ from ridgeline.cost import Calibration
 from ridgeline.plan.rl_workload import Rl
 from ridgeline.plan.scenario import Scenario, post_training
 from ridgeline.plan.scenario_file import apply_settings, assemble, scenario
+from ridgeline.rl import RlParameters
 from ridgeline.search.request import SearchOptions, SearchRequest, named_goal, named_systems, read_request
 
 RlGoal = Literal["time", "chips"]
@@ -54,6 +55,7 @@ class RlRequest(SearchRequest):
     given       the plan of a file, as a scenario; None where there is none
     pins        keys of [plan] that are not searched
     limit_s     longest step; with the goal `chips`
+    parameters  of steps, at the pace of measured ones; None: those that ship
     """
 
     base: Scenario[Rl]
@@ -64,6 +66,7 @@ class RlRequest(SearchRequest):
     top: int = 5
     notes: tuple[str, ...] = ()
     calibration: Calibration | None = None
+    parameters: RlParameters | None = None
 
     @classmethod
     def from_options(
