@@ -27,6 +27,8 @@ from ridgeline.runtime.capture import graph_of_config  # noqa: E402
 pytestmark = pytest.mark.slow
 WITHIN = 0.005
 ELSEWHERE = {
+    "gpt-neo-2.7b": "it attends through whole score matrices, the masked half among them",
+    "gpt-j-6b": "it attends through whole score matrices, the masked half among them",
     "glm-4.5": "transformers builds no blocks that predict further tokens",
     "deepseek-v3": "transformers builds no blocks that predict further tokens",
     "deepseek-v3-with-biases": "transformers builds no blocks that predict further tokens",

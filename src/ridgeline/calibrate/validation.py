@@ -127,7 +127,8 @@ class PhaseCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two rows that differ in placement: step time of the one that overlaps over that of the one that does not."""
+    """Two rows that differ in placement (step time of the one that overlaps over that of the one that does not), or in
+    whether a compiler joined a region's ops (time of the compiled one over the eager one)."""
 
     pair: str
     sync: str
