@@ -111,8 +111,11 @@ def _read_megatron(reader: OptionReader, facts: JsonObject, model: str | None) -
     for name in ("attention-backend",):
         if reader.options.get(option_name(f"--{name}")) is None:
             reader.options.pop(option_name(f"--{name}"), None)
-    ep = facts.get("plan.ep")
-    return read_actor(reader, option_name, model) | ({"ep": ep} if ep else {})
+    plan = read_actor(reader, option_name, model)
+    narrow = f"{TRAINER}.distributed_data_parallel_config.grad_reduce_in_fp32"
+    if reader.take(narrow) is False and plan["precision"].get("weights") == "bf16":
+        plan["precision"] = {**plan["precision"], "gradients": "bf16"}
+    return plan
 
 
 def _resolve(facts: JsonObject) -> None:

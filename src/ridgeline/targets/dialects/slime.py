@@ -61,6 +61,9 @@ def read(files: Files) -> Imported:
         reader.options[name.removeprefix("no-")] = not reader.options.pop(name)
     if str(reader.options.get("loss-type", "")).startswith("sft"):
         raise other_algorithm("supervised training by slime", reader.table.source)
+    if not reader.options.get("fp16"):  # what slime sets whatever it is called with
+        reader.options.setdefault("bf16", True)
+    reader.options.setdefault("use-distributed-optimizer", True)
     facts = software.read_facts(reader, _placement(reader))
     _resolve(facts, reader)
     entry = named_by(str(facts.get("model.path") or ""))

@@ -60,7 +60,8 @@ def refuse_other_algorithms(facts: JsonMapping) -> None:
 
 def require_batch(facts: JsonMapping, reader: OptionReader) -> None:
     """Note a problem where files do not say how many samples a step has, and the software has no default."""
-    missing = [] if {"workload.prompts", "batch.sequences"} & set(facts) else ["prompts of one step"]
+    zero = facts.get("workload.prompts") == 0
+    missing = [] if not zero and {"workload.prompts", "batch.sequences"} & set(facts) else ["prompts of one step"]
     missing += [] if "workload.samples" in facts else ["samples of each prompt"]
     for expected in missing:
         todo = "read it together with the files that it builds on"

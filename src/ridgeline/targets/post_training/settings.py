@@ -197,6 +197,9 @@ def _limits(facts: JsonMapping) -> tuple[int, int, int]:
     if total and not prompt and not answer:
         prompt, answer = max(1, total // 4), total - max(1, total // 4)
     prompt, answer = int(prompt or 512), int(answer or 512)
+    if total and prompt + answer > total > 1:  # both may be as long as the whole, not together
+        prompt = min(prompt, max(1, total // 4))
+        answer = min(answer, total - prompt)
     return prompt, answer, prompt + answer
 
 

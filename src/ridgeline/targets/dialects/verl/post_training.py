@@ -151,6 +151,8 @@ def _resolve_asynchronous(facts: JsonObject, reader: OptionReader) -> None:
         facts["workload.prompts"] *= steps
         facts["staleness.share"] = float(versions if versions is not None else 1)
         facts["plan.rl.partial_rollouts"] = True
+    if reader.switch("async_training.use_rollout_log_probs"):  # of older versions
+        facts["workload.old_log_probs"] = "rollout"
     facts["plan.rl.sync_every"] = 1
     facts.pop("batch.mini_batches", None)
 
