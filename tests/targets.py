@@ -69,6 +69,11 @@ GROUPS = {
         alone=("llamafactory==0.9.5", "axolotl==0.19.0"),
         tests=("trainers",),
     ),
+    "post-training": Group(
+        needs=("hydra-core", "omegaconf", "transformers==5.22.2", "accelerate==1.15.0", "datasets"),
+        alone=("verl==0.9.1", "trl==1.16.0"),
+        tests=("post_training",),
+    ),
     "launchers": Group(
         needs=("kubeflow-trainer-api==2.3.0", "skypilot==0.14.1", "azure-ai-ml==1.35.2", "jsonschema"),
         tests=("launchers",),
@@ -102,7 +107,7 @@ def install(folder: Path, group: Group) -> Path:
     subprocess.run([*pip, "install", "--quiet", *COMMON, *group.needs, "--editable", ROOT], check=True)
     if group.alone:
         subprocess.run([*pip, "install", "--quiet", "--no-deps", *group.alone], check=True)
-    for wheel in group.unpacked_file:
+    for wheel in group.unpacked:
         _unpack(wheel, pip, folder / "unpacked")
     (folder / ".complete").touch()
     return python
@@ -132,7 +137,7 @@ def main() -> int:
 def _hold(folder: Path, group: Group) -> int:
     """The worst exit code of a group's tests, each in a process of its own: what they import does not mix."""
     python = install(folder, group)
-    path = [str(ROOT / "src"), *([str(folder / "unpacked")] if group.unpacked_file else [])]
+    path = [str(ROOT / "src"), *([str(folder / "unpacked")] if group.unpacked else [])]
     known = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16", "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(path)}
     quiet = ["-q", "-rs", "--tb=short", "-p", "no:cacheprovider", "-p", "no:warnings"]
     worst = 0

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast, overload
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.units import parse_quantity
 from ridgeline.core.waits import ProgressCallback, StoppableWait, ignore_progress, write_together
 
 if TYPE_CHECKING:
@@ -526,7 +527,8 @@ def one_line(text: str) -> str:
 
 
 def graph(
-    model: str, *, on: str = "", seq: int = 4096, batch: int = 1, compare: str = ""
+    model: str, *, on: str = "", seq: int = 4096, batch: int = 1, compare: str = "", budget: str = "",
+    operators: Path | None = None,
 ) -> GraphReport | GraphComparison:  # fmt: skip
     """The op graph of a training step of a model: held against lowering, and with its fusible regions priced on a chip.
 
@@ -534,7 +536,9 @@ def graph(
              `module:function`, a torch module of your own; a file that `ridgeline graph -o FILE.json` wrote; or what a
              compiler wrote: StableHLO, HLO, TVM script, MLIR, Triton IR, PTX, a program of torch.export
     on       a chip or a system, whose chip it is
+    budget   memory for the activations of all layers, such as "40 GB": what to save, and what to compute again
     compare  a second file of the same program: what one compiler fused and the other did not, and what that costs
+    operators   a TOML file of operators of your own, by whose names ops of a file are known
     """
     from ridgeline.graph import GraphReport, check_lowering, compare_files, graph_of_file
     from ridgeline.hardware.load import system
@@ -542,13 +546,17 @@ def graph(
     sheet = None
     if on:
         sheet = system(on if "x" in on.partition("-")[0] or Path(on).is_file() else f"1x{on}").chip
+    most_bytes = parse_quantity(budget, "B") if budget else None
+    if budget and sheet is None:
+        raise InputError(Problem(path="--budget", given=budget, expected="--on CHIP with it: seconds are of a chip"))
     if compare:
-        return compare_files(Path(model), Path(compare), sheet)
+        return compare_files(Path(model), Path(compare), sheet, operators)
     if Path(model).is_file() and Path(model).name != "config.json":
-        return GraphReport(graph=graph_of_file(Path(model)), chip=sheet)
+        return GraphReport(graph=graph_of_file(Path(model), operators), chip=sheet, budget=most_bytes)
     step_graph, spec = recorded_graph(model, seq=seq, batch=batch)
     check = check_lowering(step_graph, spec, seq=seq, batch=batch) if spec is not None else None
-    return GraphReport(graph=step_graph, sizes={"seq": seq, "batch": batch}, check=check, chip=sheet)
+    sizes = {"seq": seq, "batch": batch}
+    return GraphReport(graph=step_graph, sizes=sizes, check=check, chip=sheet, budget=most_bytes)
 
 
 def recorded_graph(model: str, *, seq: int, batch: int) -> tuple[OpGraph, ModelSpec | None]:

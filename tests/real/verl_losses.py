@@ -119,8 +119,8 @@ def _losses(data: SimpleNamespace) -> dict[str, tuple[torch.Tensor, torch.Tensor
         verl.backward()
         found[f"policy {how}"] = own.loss.detach(), verl.detach()
         found["policy gradient"] = own_probs.grad, verl_probs.grad
-        found["clipped"] = torch.tensor(own.clipped), torch.tensor(metrics["actor/pg_clipfrac"])
-        found["kl"] = torch.tensor(own.kl), torch.tensor(metrics["actor/ppo_kl"])
+        found["clipped"] = own.clipped, torch.tensor(metrics["actor/pg_clipfrac"])
+        found["kl"] = own.kl, torch.tensor(metrics["actor/ppo_kl"])
     for kind in ("k1", "abs", "k2", "k3"):
         found[kind] = losses.divergence(data.new, data.old, kind), core_algos.kl_penalty(data.new, data.old, kind)
     value, returns = data.values, data.advantages

@@ -126,12 +126,13 @@ INTERIOR = {
         ("step", "timeline"),
     ),
     "graph": (
-        ("graph_file", "tape", "joined_kernels", "implementations", "lowering_check"),
+        ("graph_file", "tape", "joined_kernels", "implementations", "lowering_check", "save_sets"),
         ("region_table",),
         ("kernel_time", "dot"),
         ("compiled_kernels", "fusible_regions"),
         ("compare_graphs", "graph_report"),
-        ("program_files",),
+        ("operators",),
+        ("program_files", "operator_models"),
     ),
     "search": (
         ("progress", "target", "choices", "interruptions"),

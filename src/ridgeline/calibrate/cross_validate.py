@@ -21,6 +21,7 @@ from ridgeline.calibrate.anchor import anchored_by, rows_of
 from ridgeline.calibrate.fit import FOLDS, SHIPPED_PRIOR, OffsetLayout, OffsetPrior, calibration_of, fit, fold_of
 from ridgeline.calibrate.folds import SHIPPED_FOLDS, Dataset, FittedParameters, Folds, dataset_of, is_frozen, takes_part
 from ridgeline.calibrate.learning_curve import Unseen, curve_sheet, unseen
+from ridgeline.calibrate.truth.laboratories import laboratory_of
 from ridgeline.calibrate.truth.rows import Row, Skipped, headline, read_rows
 from ridgeline.calibrate.validate import validation_of
 from ridgeline.calibrate.validation import ANCHORED, COVERED, LEFT_OUT, Left, Sheet, accuracy_of, line
@@ -225,7 +226,7 @@ def nested_sheet(table: Dataset | None = None, progress: ProgressCallback = igno
         layout, offsets = fit(data, kept, prior=prior, rounds=ROUNDS)
         return data.steps(layout.rates(offsets)).step_s
 
-    lefts: tuple[Left, ...] = ("source", "engine", "family")
+    lefts: tuple[Left, ...] = ("laboratory", "engine", "family")
     for what in lefts:
         choice = nested_choice(members_of(data, what), data.measured_s, fit_without)
         off = np.abs(choice.predicted_s / data.measured_s - 1)
@@ -238,8 +239,9 @@ def nested_sheet(table: Dataset | None = None, progress: ProgressCallback = igno
     return {"candidates": list(CANDIDATES), "outer": OUTER, "inner": INNER, **sheet}
 
 
-QUICK_ROUNDS, ROUNDS, FINAL_ROUNDS = 5, 8, 25  # of a quick fit, of a comparison, of what ships
-PLURAL: Mapping[Left, str] = MappingProxyType({"source": "sources", "engine": "engines", "family": "families"})
+QUICK_ROUNDS, ROUNDS, FINAL_ROUNDS = 2, 3, 5  # of a quick fit, of a comparison, of what ships
+PLURAL: Mapping[Left, str] = MappingProxyType({"laboratory": "laboratories", "engine": "engines", "family": "families"})
+FEW = 6  # rows of a laboratory, an engine or a family that is left out together with all others of as few
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,8 +286,11 @@ def refit(
     fitted_rows = [row for row in (read_rows() if rows is None else rows) if not is_frozen(row)]
     table = dataset_of([row for row in fitted_rows if takes_part(row)])
     groups = () if quick else tuple(dict.fromkeys(item.group for item in PARAMETERS.values()))
-    lefts: tuple[Left, ...] = () if quick else ("source", "engine", "family")
-    ticks = _Ticks(progress, 1 + FOLDS + sum(len(set(members_of(table, what))) for what in lefts) + FOLDS * len(groups))
+    lefts: tuple[Left, ...] = () if quick else ("laboratory", "engine", "family")
+    ticks = _Ticks(
+        progress,
+        1 + FOLDS + sum(len(set(left_out_folds(members_of(table, what)))) for what in lefts) + FOLDS * len(groups),
+    )
     rounds = QUICK_ROUNDS if quick else FINAL_ROUNDS
     ticks.next("all rows")
     layout, offsets = fit(table, np.ones(len(table.rows), dtype=np.bool_), rounds=rounds)
@@ -361,9 +366,9 @@ def _residuals(table: Dataset, held: Array, without: Mapping[Left, Array]) -> tu
             engine=table.engines[index],
             residual=off(held, index) or 0.0,
             group=row.group,
-            source=row.source,
+            source=laboratory_of(row),
             family=table.scenarios[index].system.chip.family,
-            without_source=off(without.get("source"), index),
+            without_source=off(without.get("laboratory"), index),
             without_engine=off(without.get("engine"), index),
             without_family=off(without.get("family"), index),
             precision=table.scenarios[index].plan.precision.compute.id,
@@ -384,26 +389,41 @@ def headline_of(table: Dataset) -> Mask:
     return np.array([row.id in ids for row in table.rows], dtype=np.bool_)
 
 
-def _left_out(task: _Task, what: Left, ticks: _Ticks, sources: list[Unseen]) -> Array:
-    """Seconds of every row by a fit that saw none of its source, engine or family of chips; sources are gathered."""
-    members = np.array(members_of(task.table, what))
+def _left_out(task: _Task, what: Left, ticks: _Ticks, laboratories: list[Unseen]) -> Array:
+    """Seconds of every row by a fit that saw none of its laboratory, engine or family of chips; the runs of each source
+    of a laboratory are gathered, for a user anchors on runs of one machine and software, not of a vendor."""
+    members = members_of(task.table, what)
+    folds, sources = np.array(left_out_folds(members)), np.array([row.source for row in task.table.rows])
     predicted_s = np.zeros(len(members))
-    for member in dict.fromkeys(members.tolist()):
-        ticks.next(f"without {what} {member}")
-        of_member = members == member
-        offsets = task.refit(~of_member, rounds=ROUNDS)
-        predicted_s[of_member] = task.predict_steps(offsets)[of_member]
-        if what == "source":
-            sources.append(unseen(task.table, of_member, task.layout, offsets))
+    for fold in dict.fromkeys(folds.tolist()):
+        ticks.next(f"without {what} {fold}")
+        of_fold = folds == fold
+        offsets = task.refit(~of_fold, rounds=ROUNDS)
+        predicted_s[of_fold] = task.predict_steps(offsets)[of_fold]
+        if what == "laboratory":
+            laboratories += [
+                unseen(task.table, of_fold & (sources == name), task.layout, offsets, name)
+                for name in dict.fromkeys(sources[of_fold].tolist())
+            ]
     return predicted_s
+
+
+def left_out_folds(members: Sequence[str]) -> list[str]:
+    """What each row is left out with: its member, or all those of few rows together, which is harder than one by one.
+
+    >>> left_out_folds(["a"] * 6 + ["b", "c"])[-3:]
+    ['a', 'few', 'few']
+    """
+    rows = Counter(members)
+    return [name if rows[name] >= FEW else "few" for name in members]
 
 
 def _curve(table: Dataset, sources: Sequence[Unseen], residuals: Sequence[Residual]) -> tuple[Components, Sheet]:
     """How fast anchoring learns a source that no fit has seen, beside the figures that have targets."""
-    spans = _spans(table, "source", residuals)
+    spans = _spans(table, "laboratory", residuals)
     components, sheet = curve_sheet(sources, (np.log(spans[0]), np.log(spans[1])), headline_of(table))
     after = next(point for point in sheet["same"] if point["runs"] == 1)
-    label, target = "left-out source after one anchoring run", (0.0, ANCHORED)
+    label, target = "left-out laboratory after one anchoring run", (0.0, ANCHORED)
     sheet["figure"] = line(label, after["headline_rows"], "mape", target, after["headline"])
     sheet["all"] = line(f"{label}, all rows", after["rows"], "mape", target, after["mape"])
     sheet["coverage"] = line(f"{label}, all rows", after["rows"], "coverage90", COVERED, after["coverage90"])
@@ -411,9 +431,9 @@ def _curve(table: Dataset, sources: Sequence[Unseen], residuals: Sequence[Residu
 
 
 def members_of(table: Dataset, what: Left) -> list[str]:
-    """Source, engine or family of chips by row; a chip without a family is one of its own."""
-    if what == "source":
-        return [row.source for row in table.rows]
+    """Laboratory, engine or family of chips by row; a chip without a family is one of its own."""
+    if what == "laboratory":
+        return [laboratory_of(row) for row in table.rows]
     if what == "engine":
         return table.engines
     return [scenario.system.chip.family or scenario.system.chip.fitted_id for scenario in table.scenarios]
@@ -466,7 +486,7 @@ def _ablation(task: _Task, groups: tuple[str, ...], held: Array, ticks: _Ticks) 
         for fold in range(FOLDS):
             ticks.next(f"without {group} and fold {fold}")
             in_fold = task.fold == fold
-            predicted_s[in_fold] = task.predict_steps(task.refit(~in_fold, frozenset({group}), rounds=ROUNDS))[in_fold]
+            predicted_s[in_fold] = task.predict_steps(task.refit(~in_fold, frozenset({group}), rounds=1))[in_fold]
         mape = _mape(task.table, predicted_s)[1]
         names = [item.name for item in PARAMETERS.values() if item.group == group]
         lines.append({"group": group, "parameters": names, "mape": round(mape, 4), "buys": round(mape - best, 4)})

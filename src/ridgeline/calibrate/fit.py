@@ -1,10 +1,11 @@
 """Turn measured rows into a calibration: robust least squares on the logarithm of predicted over measured.
 
-    minimise   sum_i w_i rho((log t_i(x) - log T_i) / noise)  +  sum_k rho(r_k(x))  +  sum_j (x_j / spread_j)^2
+    minimise   sum_i rho(w_i (log t_i(x) + u_l - log T_i) / noise)  +  sum_k rho(r_k(x))  +  sum_j (x_j / spread_j)^2
 
 t = predicted and T = measured seconds, x = offsets of the parameters, rho grows linearly for outliers, w weighs a row
-by trust and completeness and a group of repeated configurations as its square root, r = how far a rate lies outside
-what a kernel was measured at:
+by trust and completeness and a group of repeated configurations as its square root, u = what all runs of a laboratory
+are off together: fitted beside x and used by no prediction. r = how far a rate lies outside what a kernel was measured
+at:
 
     r = log(rate / high) / above   where a calibration promises more than was measured
         log(rate / low) / below    where it promises clearly less: a step loses some of what a bare kernel reaches
@@ -28,9 +29,9 @@ from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from ridgeline.calibrate.folds import Dataset
+from ridgeline.calibrate.truth.laboratories import laboratory_of
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.documents import JsonObject
@@ -269,6 +270,8 @@ class OffsetPrior:
     source   exponent by which a row of a large source counts less
     anchors  factor on how strictly kernels are held to
     serving  the same for those of serving libraries, against the others
+    habit    how far, in logarithms, all runs of a laboratory may be off together for reasons of its own, and those of
+             one software on one family of its chips: effects that are fitted and that no prediction uses
     """
 
     common: float = 1.0
@@ -276,6 +279,7 @@ class OffsetPrior:
     source: float = 0.0
     anchors: float = 1.0
     serving: float = 0.3
+    habit: float = 0.0
 
 
 SHIPPED_PRIOR = OffsetPrior()
@@ -379,32 +383,128 @@ def weights(rows: Sequence[Row], prior: OffsetPrior = SHIPPED_PRIOR) -> Array:
 
 def fit(
     table: Dataset, chosen: Mask, *, start: Array | None = None, without: frozenset[str] = frozenset(),
-    prior: OffsetPrior = SHIPPED_PRIOR, rounds: int = 12,
+    prior: OffsetPrior = SHIPPED_PRIOR, rounds: int = 4,
 ) -> tuple[OffsetLayout, Array]:  # fmt: skip
     """Offsets that fit the chosen rows, and the anchors, best."""
-    layout = layout_of(table, prior, without)
-    target, weight, anchor_rows = np.log(table.measured_s), weights(table.rows, prior) / NOISE, anchors()
-    strict = np.array([prior.anchors * (prior.serving if anchor.serving else 1.0) for anchor in anchor_rows])
+    problem = _FitProblem.of(table, chosen, prior, without)
+    vector = np.zeros(len(problem.spread))
+    size = len(problem.layout.names)
+    vector[:size] = 0.0 if start is None else start
+    return problem.layout, descend(problem, vector, rounds)[:size]
 
-    def runs(offsets: Array) -> Array:
-        return ((np.log(table.steps(layout.rows.rates(offsets)).step_s) - target) * weight)[chosen]
 
-    def kernels(offsets: Array) -> Array:
-        outside: Array = anchor_residuals(anchor_rows, layout.anchored.rates(offsets)) * strict
-        return outside
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FitProblem:
+    """What is minimised: logarithms of predicted over measured of the chosen rows, rates of anchors, and the prior.
 
-    def residuals(offsets: Array) -> Array:
-        return np.concatenate([runs(offsets), kernels(offsets), offsets / layout.spread])
+    The vector is the offsets of `layout`, then one effect of each laboratory and of each of its kinds of run.
+    """
 
-    def slopes(offsets: Array) -> Array:
-        """A chip's or an engine's own offset moves its rows as the common one does, so that one slope serves both."""
-        parts = ((runs, layout.rows, chosen), (kernels, layout.anchored, np.ones(len(anchor_rows), np.bool_)))
-        blocks = [_slopes(part, columns, mask, offsets) for part, columns, mask in parts]
-        return np.concatenate([*blocks, np.diag(1 / layout.spread)])
+    table: Dataset
+    chosen: Mask
+    layout: OffsetLayout
+    effects: Index
+    spread: Array
+    weight: Array
+    strict: Array
 
-    first = np.zeros(len(layout.names)) if start is None else start
-    solution = least_squares(residuals, first, jac=slopes, loss="soft_l1", max_nfev=rounds, x_scale=layout.spread)
-    return layout, np.asarray(solution.x, dtype=np.float64)
+    @classmethod
+    def of(cls, table: Dataset, chosen: Mask, prior: OffsetPrior, without: frozenset[str]) -> _FitProblem:
+        """The problem of some rows of a table."""
+        layout, effects = layout_of(table, prior, without), habit_columns(table)
+        return cls(
+            table=table,
+            chosen=chosen,
+            layout=layout,
+            effects=effects,
+            spread=np.concatenate([layout.spread, np.full(int(effects.max(initial=-1)) + 1, prior.habit or FIXED)]),
+            weight=weights(table.rows, prior) / NOISE,
+            strict=np.array([prior.anchors * (prior.serving if anchor.serving else 1.0) for anchor in anchors()]),
+        )
+
+    def rows(self, vector: Array) -> Array:
+        """How far off the chosen rows are, in units of their noise."""
+        size = len(self.layout.names)
+        step_s = self.table.steps(self.layout.rows.rates(vector[:size])).step_s
+        own = vector[size:][self.effects].sum(1)
+        return np.asarray(((np.log(step_s) + own - np.log(self.table.measured_s)) * self.weight)[self.chosen])
+
+    def kernels(self, vector: Array) -> Array:
+        """How far outside their range the anchors are."""
+        rates = self.layout.anchored.rates(vector[: len(self.layout.names)])
+        return np.asarray(anchor_residuals(anchors(), rates) * self.strict)
+
+    def residuals(self, vector: Array) -> Array:
+        """Both."""
+        return np.concatenate([self.rows(vector), self.kernels(vector)])
+
+    def slopes(self, vector: Array) -> Array:
+        """Their derivatives. A chip's or an engine's own offset moves its rows as the common one does, so that one
+        slope serves both."""
+        everything = np.ones(len(anchors()), np.bool_)
+        parts = ((self.rows, self.layout.rows, self.chosen), (self.kernels, self.layout.anchored, everything))
+        blocks = [_slopes(part, columns, mask, vector) for part, columns, mask in parts]
+        places, size = np.arange(int(self.chosen.sum())), len(self.layout.names)
+        for column in self.effects[self.chosen].T:
+            blocks[0][places, size + column] = self.weight[self.chosen]
+        return np.concatenate(blocks)
+
+    def cost(self, residuals: Array, vector: Array) -> float:
+        """What is minimised: residuals count linearly once they are large, offsets as squares of their spreads."""
+        return float((2 * (np.sqrt(1 + residuals**2) - 1)).sum() + ((vector / self.spread) ** 2).sum())
+
+
+CHORDS = 3  # steps that are taken along the same slopes, of which many thousand prices are made
+
+
+def descend(problem: _FitProblem, vector: Array, rounds: int) -> Array:
+    """The vector after so many rounds of Gauss and Newton with Marquardt's damping and slopes that serve some steps.
+
+        (J' W J + (1 + d) / spread^2) step = -(J' W r + x / spread^2)         W = 1 / sqrt(1 + r^2)
+
+    d grows until a step lowers what is minimised, so that none is ever taken that raises it.
+    """
+    damping, residuals = 0.0, problem.residuals(vector)
+    lowest = problem.cost(residuals, vector)
+    precision = 1 / problem.spread**2
+    for _ in range(rounds):
+        slopes = problem.slopes(vector)
+        for _ in range(CHORDS):
+            robust = slopes / np.sqrt(1 + residuals**2)[:, None]
+            gradient, curvature = robust.T @ residuals + vector * precision, robust.T @ slopes
+            curvature[np.diag_indices_from(curvature)] += precision * (1 + damping)
+            proposal = vector - np.linalg.solve(curvature, gradient)
+            proposed_residuals = problem.residuals(proposal)
+            cost = problem.cost(proposed_residuals, proposal)
+            if not cost < lowest:
+                damping = max(1.0, damping * 10)
+                continue
+            damping, vector, residuals, lowest = damping / 5, proposal, proposed_residuals, cost
+    return vector
+
+
+def effective_parameters(table: Dataset, offsets: Array, prior: OffsetPrior = SHIPPED_PRIOR) -> float:
+    """How many parameters the rows and anchors determine, of all that have a place in the vector.
+
+        trace((H + 1 / spread^2)^-1 H)          H = J' W J
+
+    An offset that nothing measures counts 0, one that the data alone decide counts 1, as for ridge regression.
+    """
+    problem = _FitProblem.of(table, np.ones(len(table.rows), dtype=np.bool_), prior, frozenset())
+    vector = np.zeros(len(problem.spread))
+    vector[: len(offsets)] = offsets
+    slopes = problem.slopes(vector)
+    curvature = (slopes / np.sqrt(1 + problem.residuals(vector) ** 2)[:, None]).T @ slopes
+    return float(np.trace(np.linalg.solve(curvature + np.diag(1 / problem.spread**2), curvature)))
+
+
+def habit_columns(table: Dataset) -> Index:
+    """Which effects of laboratories each row has: that of its own, and that of its software and chips there."""
+    labs = [laboratory_of(row) for row in table.rows]
+    families = [scenario.system.chip.family for scenario in table.scenarios]
+    cells = [f"{lab}/{engine}/{family}" for lab, engine, family in zip(labs, table.engines, families, strict=True)]
+    places = {name: place for place, name in enumerate(dict.fromkeys([*labs, *cells]))}
+    return np.array([[places[lab], places[cell]] for lab, cell in zip(labs, cells, strict=True)], dtype=np.int64)
 
 
 def _slopes(part: Callable[[Array], Array], columns: OffsetColumns, chosen: Mask, offsets: Array) -> Array:

@@ -104,8 +104,8 @@ def _read(cells: RowCells) -> MeasuredRegion:
 @cache
 def bundled_regions() -> tuple[MeasuredRegion, ...]:
     """Rows that ship with Ridgeline, and those of the profile of the same chip that are regions."""
-    bundled = [read_or_skip(row, _read) for row in read_table(TRUTH / "fusion.csv", ("fusion",))[1]]
-    measured = [item for item in bundled if isinstance(item, MeasuredRegion)]
+    bundled_items = [read_or_skip(row, _read) for row in read_table(TRUTH / "fusion.csv", ("fusion",))[1]]
+    measured_regions = [item for item in bundled_items if isinstance(item, MeasuredRegion)]
     on = GraphChip(chip=chip(FITTED_CHIP))
     for row in read_profile(fitting.SHIPPED_PROFILES / f"{FITTED_CHIP}.json").rows:
         impl = {"torch": "apart", "compiled": "joined"}.get(row.impl)
@@ -115,31 +115,31 @@ def bundled_regions() -> tuple[MeasuredRegion, ...]:
         name, joins = PROFILED[row.op], "apart" if impl == "apart" else "joined"
         graph = region(name, int(row.dims["rows"]), int(row.dims["columns"])).graph
         work = graph_work(graph, "apart" if joins == "apart" else "joined", "forward", on)
-        measured.append(
+        measured_regions.append(
             MeasuredRegion(
                 base=region_base(name), chip=FITTED_CHIP, seconds=row.seconds, work=MappingProxyType(work), weight=HALF
             )
         )
-    return tuple(measured)
+    return tuple(measured_regions)
 
 
-def fit_rates(measured: Sequence[MeasuredRegion]) -> dict[str, float]:
+def fit_rates(measured_regions: Sequence[MeasuredRegion]) -> dict[str, float]:
     """Rates of least squares around their starting values."""
     from scipy.optimize import lsq_linear
 
     start = np.array([rate.start for rate in RATES.values()])
-    spread = np.array([rate.spread for rate in RATES.values()])
-    weights = np.array([item.weight / NOISE for item in measured])
-    shares = _columns(measured) * (weights / [item.seconds for item in measured])[:, None]
-    matrix = np.vstack([shares * start, np.diag(1 / spread)])
+    freedom = np.array([rate.freedom for rate in RATES.values()])
+    weights = np.array([item.weight / NOISE for item in measured_regions])
+    shares = _columns(measured_regions) * (weights / [item.seconds for item in measured_regions])[:, None]
+    matrix = np.vstack([shares * start, np.diag(1 / freedom)])
     target = np.concatenate([weights - shares @ start, np.zeros(len(start))])
-    moved: Array = lsq_linear(matrix, target, bounds=(-0.9, 5.0)).x
-    return dict(zip(RATES, (start * (1 + moved)).tolist(), strict=True))
+    moves: Array = lsq_linear(matrix, target, bounds=(-0.9, 5.0)).x
+    return dict(zip(RATES, (start * (1 + moves)).tolist(), strict=True))
 
 
-def _columns(measured: Sequence[MeasuredRegion]) -> Array:
+def _columns(measured_regions: Sequence[MeasuredRegion]) -> Array:
     """Work by region and rate."""
-    return np.array([[item.work.get(name, 0.0) for name in RATES] for item in measured]).reshape(-1, len(RATES))
+    return np.array([[item.work.get(name, 0.0) for name in RATES] for item in measured_regions]).reshape(-1, len(RATES))
 
 
 @cache
@@ -157,8 +157,8 @@ def _left_out_logs() -> tuple[float, ...]:
     for base in dict.fromkeys(item.base for item in bundled_regions()):
         values = fit_rates([item for item in bundled_regions() if item.base != base])
         rates = KernelRates(values=values)
-        own = [item for item in bundled_regions() if item.base == base and item.weight == 1]
-        logs += [float(np.log(item.seconds / work_seconds(item.work, rates))) for item in own]
+        own_items = [item for item in bundled_regions() if item.base == base and item.weight == 1]
+        logs += [float(np.log(item.seconds / work_seconds(item.work, rates))) for item in own_items]
     return tuple(logs)
 
 
@@ -202,16 +202,16 @@ def _pairs(cases: Sequence[ValidationCase]) -> tuple[Pair, ...]:
         place = (*(case.row[name] for name in ("region", "tokens", "width", "dtype", "direction")), case.chip)
         by_place.setdefault(place, {})[VARIANTS[case.row["variant"].lower()]] = case
     pairs = []
-    for place, both in by_place.items():
-        if len(both) < 2:
+    for place, variants in by_place.items():
+        if len(variants) < 2:
             continue
-        apart, joined = both["apart"], both["joined"]
-        ratio = joined.measured_s / apart.measured_s
+        eager_case, compiled_case = variants["apart"], variants["joined"]
+        ratio = compiled_case.measured_s / eager_case.measured_s
         if abs(ratio - 1) > DIFFERENT:
             pairs.append(
                 Pair(
-                    pair=" ".join(place[:5]), sync=apart.row.id, other=joined.row.id, measured_ratio=ratio,
-                    predicted_ratio=joined.predicted_s / apart.predicted_s,
+                    pair=" ".join(place[:5]), sync=eager_case.row.id, other=compiled_case.row.id, measured_ratio=ratio,
+                    predicted_ratio=compiled_case.predicted_s / eager_case.predicted_s,
                 )
             )  # fmt: skip
     return tuple(pairs)

@@ -62,8 +62,8 @@ class Unseen:
     parts: tuple[Array, ...]
 
 
-def unseen(table: Dataset, mine: Mask, layout: OffsetLayout, offsets: Array) -> Unseen:
-    """The rows of a source under the offsets of a fit that left it out."""
+def unseen(table: Dataset, mine: Mask, layout: OffsetLayout, offsets: Array, name: str) -> Unseen:
+    """The rows of a source of that name under the offsets of a fit that left it out."""
     rows = np.flatnonzero(mine)
     here = np.log(table.steps(layout.rates(offsets)).step_s)
     slopes: dict[str, Array] = {}
@@ -80,7 +80,7 @@ def unseen(table: Dataset, mine: Mask, layout: OffsetLayout, offsets: Array) -> 
         for scenario, row in ((table.scenarios[row], row) for row in rows)
     ]
     return Unseen(
-        source=table.rows[rows[0]].source,
+        source=name,
         rows=rows,
         ids=tuple(table.rows[row].id for row in rows),
         groups=tuple(table.rows[row].group for row in rows),

@@ -17,8 +17,9 @@ WRITTEN = (".json", ".dot", ".html")
 
 
 def graph(
-    model: str, on: str = "", seq: int = 4096, batch: int = 1, compare: str = "", output: Path | None = None,
-    json: bool = False,
+    model: str, on: str = "", seq: int = 4096, batch: int = 1, compare: str = "", budget: str = "",
+    operators: Path | None = None,
+    output: Path | None = None, json: bool = False,
 ) -> None:  # fmt: skip
     """Record a training step op by op, without weights: what is fused now, what could be, and what it would gain."""
     from ridgeline.graph import GraphComparison, dot_text, write_graph
@@ -26,17 +27,19 @@ def graph(
     if output is not None and output.suffix not in WRITTEN:
         raise InputError(Problem(path="-o", given=str(output), expected=" or ".join(f"FILE{end}" for end in WRITTEN)))
     check_outputs(output)
-    report = ridgeline.graph(model, on=on, seq=seq, batch=batch, compare=compare)
+    report = ridgeline.graph(
+        model, on=on, seq=seq, batch=batch, compare=compare, budget=budget, operators=operators
+    )  # fmt: skip
     if output is not None:
-        if isinstance(report, GraphComparison):
-            raise InputError(Problem(path="-o", given=str(output), expected="one graph", todo="leave -o out"))
-        if output.suffix == ".json":
-            write_graph(report.graph, output)
-        elif output.suffix == ".dot":
-            write_text(output, dot_text(report.graph))
-        else:
+        if output.suffix == ".html":
             from ridgeline.report import page
 
             write_text(output, page(report, command_line()))
-        say(f"{output}: {len(report.graph.ops)} ops", err=True)
+        elif isinstance(report, GraphComparison):
+            raise InputError(Problem(path="-o", given=str(output), expected="FILE.html, the page of two graphs"))
+        elif output.suffix == ".json":
+            write_graph(report.graph, output)
+        else:
+            write_text(output, dot_text(report.graph))
+        say(f"wrote {output}", err=True)
     answer(report, json)

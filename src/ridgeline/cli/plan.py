@@ -104,7 +104,7 @@ def plan(
         }  # fmt: skip
         options = {name: value for name, value in options.items() if value not in (None, "")}
         if rl or is_post_training_file(model):
-            options |= {"to": to, "serve": serve or None, "picture": picture}
+            options |= {"serve": serve or None, "picture": picture}
             _plan_post_training(model, out, options, pricing, step_time=step_time, top=top)
             return
         api.refuse_options("--rl with it", "add --rl", step_time=step_time)
@@ -143,11 +143,13 @@ def _plan_post_training(
     found = replace(found, seconds=time.perf_counter() - began[0], cpu_seconds=time.process_time() - began[1])
     if found.best is None and not out.json:
         raise InputError(found.problems)
-    if out.output is not None and found.scenario_text is not None:
-        write_text(out.output, found.scenario_text)
+    lines: list[str] = []
+    if out.output is not None and found.best is not None and found.scenario_text is not None:
+        lines = _write_plan(out, found.best.scenario, found.scenario_text)
     answer(found, out.json)
     if out.output is not None and not out.json:
-        say(f"written: {out.output}")
+        for line in lines or [f"written: {out.output}"]:
+            say(line)
     if found.best is None:
         raise typer.Exit(UNUSABLE)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from ridgeline.compilers.element_types import ELEMENT_TYPES, WIDEST
 from ridgeline.compilers.op_kinds import op_kind
-from ridgeline.compilers.program_source import MOST_OPS, MOST_RESULTS, refuse_program
+from ridgeline.compilers.program_text import MOST_OPS, MOST_RESULTS, refuse_program
+from ridgeline.core.dtype import DTYPES
 from ridgeline.core.records import dataclass
 from ridgeline.ir.kernel import Kernel
 from ridgeline.ir.op_graph import (
@@ -94,6 +95,11 @@ class GraphBuilder:
         """An op of the graph, which reads and writes each tensor once; views move nothing."""
         if len(self.ops) >= MOST_OPS:
             raise self.refuse(f"more than {MOST_OPS:,} ops", "a program of a model", "name one function of it")
+        if kind == "reduction" and not outputs:
+            kind = "unknown"
+        if figures.kernel is not None and figures.kernel.dtype not in DTYPES:
+            self.note(f"products of {figures.kernel.dtype} have no peak on any chip: priced by their bytes alone")
+            figures, kind = replace(figures, kernel=None, flops=figures.kernel.flops), "unknown"
         operands = tuple(dict.fromkeys(tensor for tensor in inputs if tensor >= 0))
         free = kind in FREE_KINDS
         read = 0.0 if free else self._read_bytes(operands)

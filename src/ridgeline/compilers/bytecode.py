@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from ridgeline.compilers.program_source import MOST_TEXT, refuse_program
+from ridgeline.compilers.program_text import MOST_TEXT, refuse_program
 
 MAGIC = b"ML\xefR"
 

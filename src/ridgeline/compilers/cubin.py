@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.compilers.multiprocessor import KernelResources
-from ridgeline.compilers.program_source import refuse_program
+from ridgeline.compilers.program_text import refuse_program
 from ridgeline.core.units import BINARY
 
 MOST_BYTES = int(64 * BINARY["Mi"])

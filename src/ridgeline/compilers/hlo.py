@@ -16,7 +16,7 @@ from ridgeline.compilers.build_graph import LEAST_WEIGHT, NO_FIGURES, GraphBuild
 from ridgeline.compilers.contractions import ContractedDims, contraction_kernel, convolution_kernel, matmul_dims
 from ridgeline.compilers.hlo_text import ArrayShape, Computation, HloInstruction, HloModule, parse_hlo
 from ridgeline.compilers.op_kinds import COLLECTIVE_WORDS, op_kind
-from ridgeline.compilers.program_source import ProgramSource
+from ridgeline.compilers.program_text import ProgramSource
 from ridgeline.ir.op_graph import OpCollective, OpGraph, OpKind
 
 DEEPEST_CALLS = 48

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ridgeline.compilers.program_source import ProgramSource, refuse_program
+from ridgeline.compilers.program_text import ProgramSource, refuse_program
 
 MOST_INSTRUCTIONS = 1_000_000
 LONGEST_LINE = 100_000  # characters of an instruction that are looked at

@@ -8,7 +8,7 @@ from ridgeline.compilers.build_graph import GraphBuilder
 from ridgeline.compilers.linalg import emit_flow, emit_linalg, emit_tensor
 from ridgeline.compilers.mlir_functions import Walk, begin_function, entry_of, functions_of
 from ridgeline.compilers.mlir_text import Statement, parse_mlir, shaped_types
-from ridgeline.compilers.program_source import ProgramSource
+from ridgeline.compilers.program_text import ProgramSource
 from ridgeline.compilers.stablehlo import emit_constant, emit_statement
 from ridgeline.compilers.tosa import emit_torch, emit_tosa
 from ridgeline.ir.op_graph import OpGraph

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ridgeline.compilers.program_source import ProgramSource, refuse_program
+from ridgeline.compilers.program_text import ProgramSource, refuse_program
 
 DEEPEST = 200  # nested regions
 MOST_STATEMENTS = 2_000_000

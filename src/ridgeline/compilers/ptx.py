@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from ridgeline.compilers.build_graph import GraphBuilder
 from ridgeline.compilers.multiprocessor import MOST_REGISTERS, KernelResources
-from ridgeline.compilers.program_source import ProgramSource, refuse_program
+from ridgeline.compilers.program_text import ProgramSource, refuse_program
 from ridgeline.core.records import dataclass
 from ridgeline.ir.op_graph import OpGraph
 

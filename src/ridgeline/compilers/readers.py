@@ -9,7 +9,7 @@ from pathlib import Path
 from ridgeline.compilers import exported_program, hlo, mlir_programs, ptx, relax, stablehlo, triton_ir
 from ridgeline.compilers.bytecode import bytecode_text, is_bytecode
 from ridgeline.compilers.cubin import is_cubin
-from ridgeline.compilers.program_source import HEAD, MOST_TEXT, ProgramSource, archive_members, refuse_program
+from ridgeline.compilers.program_text import HEAD, MOST_TEXT, ProgramSource, archive_members, refuse_program
 from ridgeline.core.files import read_text
 from ridgeline.core.records import dataclass
 from ridgeline.ir.op_graph import OpGraph

@@ -14,7 +14,7 @@ from ridgeline.compilers.aten_ops import AtenCall, emit_aten
 from ridgeline.compilers.build_graph import GraphBuilder
 from ridgeline.compilers.mlir_text import ShapedType
 from ridgeline.compilers.op_kinds import COLLECTIVE_WORDS, op_kind
-from ridgeline.compilers.program_source import ProgramSource
+from ridgeline.compilers.program_text import ProgramSource
 from ridgeline.compilers.script_syntax import (
     decorator_words,
     dotted_name,

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator
 
 from ridgeline.compilers.mlir_text import ShapedType
-from ridgeline.compilers.program_source import ProgramSource, refuse_program
+from ridgeline.compilers.program_text import ProgramSource, refuse_program
 from ridgeline.core.units import BINARY
 
 MOST_SCRIPT = int(3 * BINARY["Mi"])  # characters: a syntax tree takes a hundred bytes for each
@@ -29,7 +30,9 @@ def parse_script(source: ProgramSource) -> ast.Module:
     if sum(1 for _ in _LEXEME.finditer(source.text)) > MOST_LEXEMES:
         raise refuse_program(source.path, f"more than {MOST_LEXEMES:,} words", "one module", "print one function of it")
     try:
-        return ast.parse(source.text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(source.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as wrong:
         line = wrong.lineno if isinstance(wrong, SyntaxError) and wrong.lineno else 0
         given_values = "text that is no script" if isinstance(wrong, SyntaxError) else "a script that nests too deep"

@@ -21,7 +21,7 @@ from ridgeline.compilers.mlir_functions import (
 )  # fmt: skip
 from ridgeline.compilers.mlir_text import Statement, bracketed_numbers, parse_mlir, shaped_types
 from ridgeline.compilers.op_kinds import COLLECTIVE_WORDS, op_kind
-from ridgeline.compilers.program_source import ProgramSource
+from ridgeline.compilers.program_text import ProgramSource
 from ridgeline.ir.op_graph import OpCollective, OpGraph
 
 DIALECTS = ("stablehlo", "mhlo", "chlo", "sdy", "shape", "arith", "tensor", "vhlo")

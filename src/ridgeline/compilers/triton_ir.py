@@ -17,7 +17,7 @@ from ridgeline.compilers.contractions import contraction_kernel, matmul_dims
 from ridgeline.compilers.mlir_functions import Walk, arguments_of, bind_results, entry_of, functions_of
 from ridgeline.compilers.mlir_text import ShapedType, Statement, parse_mlir, result_types, shaped_types
 from ridgeline.compilers.op_kinds import op_kind
-from ridgeline.compilers.program_source import ProgramSource
+from ridgeline.compilers.program_text import ProgramSource
 from ridgeline.ir.op_graph import OpGraph, OpKind
 
 _LOADS = (
@@ -189,6 +189,8 @@ class _KernelReading:
         if dialect in ("arith", "math") and kind == "unknown":
             kind = "pointwise"
         outputs = [walk.tensor(type_) for type_ in result_types(statement) if prod(type_.shape) > 0]
+        if kind == "reduction" and not outputs:
+            outputs = [walk.builder.tensor((), "f32") for _ in statement.results]  # of a whole row: one number
         for name, number in zip(statement.results, outputs, strict=False):
             walk.bind(name, number)
         walk.builder.op(

@@ -27,7 +27,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 
 FURTHEST = 100.0  # no logarithm, slope or offset of a run is anywhere near
-KNOWN_BY = 5  # family, die, chip, kernel, engine; files before dies were told apart have the other four
+KNOWN_BY = 6  # family, die, chip, kernel, engine, runtime; older files lack the last, or the die, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +146,10 @@ def _run(table: object, where: str) -> AnchorRun:
     if not isinstance(table, Mapping):
         raise _input_error("anchored.runs", "another value", "tables", where)
     owners, slopes, shape = table.get("owners"), table.get("slopes"), table.get("shape")
+    if isinstance(owners, list) and len(owners) == KNOWN_BY - 2:
+        owners = [owners[0], owners[1], *owners[1:]]  # of before dies were told apart
     if isinstance(owners, list) and len(owners) == KNOWN_BY - 1:
-        owners = [owners[0], owners[1], *owners[1:]]
+        owners = [*owners, ""]  # of before runtimes were
     has_names = (
         isinstance(owners, Sequence) and len(owners) == KNOWN_BY and all(isinstance(owner, str) for owner in owners)
     )

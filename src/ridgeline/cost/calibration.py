@@ -36,10 +36,10 @@ from ridgeline.hardware.chip import Chip
 from ridgeline.ir.ops import Num
 from ridgeline.plan.engine import Engine
 
-Owner = Literal["family", "die", "chip", "kernel", "engine", "link"]
+Owner = Literal["family", "die", "chip", "kernel", "engine", "runtime", "link"]
 # how far, in units of x, the members of each may differ: chips by family first
 APART: Mapping[Owner, float] = MappingProxyType(
-    {"family": 1.4, "die": 0.35, "chip": 0.35, "kernel": 0.3, "engine": 0.7}
+    {"family": 1.4, "die": 0.35, "chip": 0.35, "kernel": 0.3, "engine": 0.4, "runtime": 0.4}
 )
 # a library's attention against the best one of a family of chips, before runs move it: FlashAttention-2 has no Hopper
 # instructions (half of cuDNN on an H200, 0.63 of it on an H100); Triton kernels of 2023 on an A100 reach 0.6 of it
@@ -219,6 +219,7 @@ class Owners(NamedTuple):
     die              of chips that differ in memory or links alone, the one that lends its name to the cores of all
     kernel           the engine's attention library on that family
     engine           the software
+    runtime          what it is built on and shares with relatives: Megatron-Core, FSDP, XLA, plain PyTorch
     link             kind of links between chips of that family
     """
 
@@ -227,6 +228,7 @@ class Owners(NamedTuple):
     chip: str
     kernel: str
     engine: str
+    runtime: str = ""
     link: str = ""
 
     def of(self, owner: Owner) -> str:
@@ -264,7 +266,7 @@ def owners(chip: Chip, engine: Engine) -> Owners:
     >>> from ridgeline.hardware.load import chip
     >>> from ridgeline.plan.engine import engine
     >>> tuple(owners(chip("h200-sxm"), engine("nemo")))
-    ('hopper*', 'h200-sxm', 'h200-sxm', 'cudnn@hopper', 'nemo', 'hopper-links')
+    ('hopper*', 'h200-sxm', 'h200-sxm', 'cudnn@hopper', 'nemo', 'megatron-core~', 'hopper-links')
     """
     family, kernel = chip.family, engine.kernel
     pcie = "pcie" in chip.scaleup.kind.lower()
@@ -274,6 +276,7 @@ def owners(chip: Chip, engine: Engine) -> Owners:
         chip=chip.fitted_id,
         kernel=kernel and family and f"{kernel}@{family}",
         engine=engine.fitted_id,
+        runtime=engine.family and f"{engine.family}~",
         link=f"{family}-pcie" if pcie else f"{family}-links",
     )
 

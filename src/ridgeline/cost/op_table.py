@@ -41,7 +41,9 @@ class OpTable:
     attend_slot: Index
     streams: Array  # bytes, kernels, waits, exponentials
     stream_slot: Index
-    collectives: Array  # kind, payload, ranks, stride, axis; token copies, groups they go to, of how many
+    collectives: (
+        Array  # kind, payload, ranks, stride, axis; token copies, groups they go to, of how many; beside, aligned
+    )
     collective_slot: Index
     cell: Index  # of every section
     params: Array  # dense, expert, trained dense, trained expert: by section
@@ -106,7 +108,7 @@ def _gather_columns(sections: Sequence[Section], many: int, cell: Index, table: 
         attend_slot=slots_of[Attend],
         streams=table(ops[Stream][0], 4),
         stream_slot=slots_of[Stream],
-        collectives=table(ops[Collective][0], 8),
+        collectives=table(ops[Collective][0], 10),
         collective_slot=slots_of[Collective],
         cell=cell,
         params=params,
@@ -153,6 +155,7 @@ def _values(op: Op) -> tuple[Num, ...]:
             return (op.stream_bytes, op.kernels, op.waits, op.exponentials)
         case Collective():
             routing = (op.token_copies, op.token_groups, op.routing_groups)
-            return (KINDS[op.kind], op.payload_bytes, op.ranks, op.stride, _PLACE[op.axis], *routing)
+            place = (op.ranks, op.stride, _PLACE[op.axis])
+            return (KINDS[op.kind], op.payload_bytes, *place, *routing, op.beside, op.aligned)
         case _:
             assert_never(op)

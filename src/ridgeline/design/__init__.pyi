@@ -3,6 +3,7 @@
 from ridgeline.design.architecture_answer import Architecture as Architecture
 from ridgeline.design.architecture_answer import ArchitectureAnswer as ArchitectureAnswer
 from ridgeline.design.architectures import search_architectures as search_architectures
+from ridgeline.design.blocks import choose_stack as choose_stack
 from ridgeline.design.design_answer import Contest as Contest
 from ridgeline.design.design_answer import DesignAnswer as DesignAnswer
 from ridgeline.design.design_answer import DesignPoint as DesignPoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ridgeline.core.documents import JsonObject
-from ridgeline.core.records import dataclass
+from ridgeline.core.records import NotebookValue, dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class DerivedField:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DesignAnswer:
+class DesignAnswer(NotebookValue):
     """The frontier of a study's space, certified; what a target needs; which of two machines wins.
 
     reference   the design that relative numbers are of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from ridgeline.core.records import dataclass
+from ridgeline.core.records import NotebookValue, dataclass
 
 Team = Literal["chip", "network", "framework", "model", "money"]
 
@@ -55,7 +55,7 @@ class ReportFigure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequirementReport:
+class RequirementReport(NotebookValue):
     """The requirement list of a study for five teams.
 
     inputs_hash   of the study and everything it read, so that two reports of the same inputs have the same

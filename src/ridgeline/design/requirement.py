@@ -76,8 +76,9 @@ def _limit(part: str, space: DesignSpace) -> RequirementLimit:
 def _amount(value: str, metric: str) -> float:
     try:
         largest = float(value) if metric == "usd_per_mtok" else parse_quantity(value, "s")
-    except ValueError:
-        raise InputError(Problem(path="--meet", given=repr(value)[:40], expected="a number of dollars")) from None
+    except (InputError, ValueError):
+        expectation = "a number of dollars" if metric == "usd_per_mtok" else "a time such as 20ms"
+        raise InputError(Problem(path="--meet", given=repr(value)[:40], expected=expectation)) from None
     if not 0 < largest < float("inf"):
         raise InputError(Problem(path="--meet", given=repr(value)[:40], expected="a limit above 0"))
     return largest

@@ -18,7 +18,8 @@ from ridgeline.design.sensitivity import Elasticity, MoneyBasis, RegimeChange, S
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario, is_serving, is_training
 from ridgeline.plan.workload import Decode, Prefill
-from ridgeline.serving import average_batch, predict_serving, refuse_impossible
+from ridgeline.serving import predict_serving, refuse_impossible
+from ridgeline.serving.simulation import running_batch
 from ridgeline.sim import Impossible, predict
 from ridgeline.sim.batches import MachineRows, RowTimes, StepBatch
 from ridgeline.sim.forward_work import predict_phase
@@ -97,7 +98,7 @@ def _priced_scenario(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
     if not is_serving(scenario):
         return scenario, ()
     prediction = refuse_impossible(predict_serving(scenario, sample=True))
-    batch = average_batch(prediction)
+    batch = running_batch(prediction)
     if batch.step is None:
         expectation = "requests that decode"
         raise InputError(Problem(path="workload", given="no request decodes", expected=expectation))

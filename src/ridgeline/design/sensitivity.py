@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ridgeline.core.records import dataclass
+from ridgeline.core.records import NotebookValue, dataclass
 from ridgeline.plan.scenario import Scenario
 
 Kind = Literal["rate", "time", "size", "price"]
@@ -129,7 +129,7 @@ class MoneyBasis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SensitivityAnswer:
+class SensitivityAnswer(NotebookValue):
     """What limits a scenario, and by how much: every elasticity of one metric, the strongest first.
 
     metric           step_time_s, ttft_s, tpot_s or cost_usd; `value` today, in seconds or dollars

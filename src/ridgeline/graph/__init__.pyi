@@ -17,10 +17,9 @@ from ridgeline.graph.kernel_time import graph_work as graph_work
 from ridgeline.graph.kernel_time import kernels_of as kernels_of
 from ridgeline.graph.kernel_time import shipped_rates as shipped_rates
 from ridgeline.graph.kernel_time import work_seconds as work_seconds
-from ridgeline.graph.lowering_check import LoweringCheck as LoweringCheck
 from ridgeline.graph.lowering_check import check_lowering as check_lowering
 from ridgeline.graph.program_files import compare_files as compare_files
 from ridgeline.graph.program_files import graph_of_file as graph_of_file
 from ridgeline.graph.region_table import region as region
 from ridgeline.graph.region_table import region_base as region_base
-from ridgeline.graph.region_table import region_words as region_words
+from ridgeline.graph.save_sets import RecomputeAnswer as RecomputeAnswer

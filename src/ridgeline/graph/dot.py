@@ -17,13 +17,13 @@ def dot_text(graph: OpGraph) -> str:
     >>> dot_text(region("swiglu", 16, 16).graph).splitlines()[0]
     'digraph "swiglu" {'
     """
-    lines = [f'digraph "{_quoted(graph.name)}" {{', "  node [shape=box, style=filled, fontname=sans];"]
+    lines = [f'digraph "{_label_text(graph.name)}" {{', "  node [shape=box, style=filled, fontname=sans];"]
     modules: dict[str, list[GraphOp]] = {}
     for op in graph.ops:
         if op.kind != "view":
             modules.setdefault(op.module, []).append(op)
     for place, (module, ops) in enumerate(modules.items()):
-        lines.append(f'  subgraph cluster_{place} {{ label="{_quoted(module)}";')
+        lines.append(f'  subgraph cluster_{place} {{ label="{_label_text(module)}";')
         lines += [f"    {_node(op)}" for op in ops]
         lines.append("  }")
     lines += [f"  {edge}" for edge in _edges(graph)]
@@ -33,7 +33,7 @@ def dot_text(graph: OpGraph) -> str:
 def _node(op: GraphOp) -> str:
     times = f" x{op.count}" if op.count > 1 else ""
     label = f"{op.name.rpartition('.')[2]}{times}\\n{op.phase}"
-    return f'n{op.id} [label="{_quoted(label)}", fillcolor="{COLOURS.get(op.kind, PLAIN)}"];'
+    return f'n{op.id} [label="{_label_text(label)}", fillcolor="{COLOURS.get(op.kind, PLAIN)}"];'
 
 
 def _edges(graph: OpGraph) -> Iterator[str]:
@@ -50,5 +50,5 @@ def _edges(graph: OpGraph) -> Iterator[str]:
         wrote.update({graph.storage(tensor): op.id for tensor in op.outputs})
 
 
-def _quoted(text: str) -> str:
+def _label_text(text: str) -> str:
     return text.replace('"', "'")

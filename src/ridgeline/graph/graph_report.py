@@ -11,6 +11,7 @@ from ridgeline.graph.compiled_kernels import compiled_kernels, compiled_seconds
 from ridgeline.graph.fusible_regions import FusibleRegion, fused_now, fusible_regions
 from ridgeline.graph.kernel_time import GraphChip, KernelRates, kernel_seconds, kernels_of, shipped_rates
 from ridgeline.graph.lowering_check import LoweringCheck
+from ridgeline.graph.save_sets import RecomputeAnswer, layer_fronts, recompute_within
 from ridgeline.hardware.chip import Chip
 from ridgeline.ir.op_graph import FREE_KINDS, OP_PHASES, GraphOp, OpGraph
 
@@ -37,6 +38,7 @@ class GraphTotal:
 class GraphReport:
     """An op graph, how it agrees with lowering, and on a chip what could be fused and what that gains.
 
+    budget  bytes that activations of all layers may take, for which save sets are chosen
     sizes   tokens of a sequence and sequences that were recorded; empty for a graph of a file
     """
 
@@ -44,12 +46,13 @@ class GraphReport:
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     check: LoweringCheck | None = None
     chip: Chip | None = None
+    budget: float | None = None
     rates: KernelRates | None = None
 
     JSON = """
         kind='graph' name=graph.name source=graph.source sizes chip=chip.id flops=graph.flops launches=graph.launches
         saved_bytes=graph.saved_bytes phases modules check? apart_s joined_s compiled_s gain_s fused_now regions
-        layers=graph.layers ops=graph.ops tensors=graph.tensors fusions=graph.fusions notes
+        recompute? layers=graph.layers ops=graph.ops tensors=graph.tensors fusions=graph.fusions notes
     """
 
     @cached_property
@@ -106,6 +109,13 @@ class GraphReport:
         """What fewer kernels could run; empty without a chip."""
         return () if self.on is None else fusible_regions(self.graph, self.on, self.rates or shipped_rates())
 
+    @cached_property
+    def recompute(self) -> RecomputeAnswer | None:
+        """What to save within the budget, each op computed again as a kernel of its own; None without one."""
+        if self.budget is None or self.on is None:
+            return None
+        return recompute_within(layer_fronts(self.graph, self.op_seconds), self.budget)
+
     @property
     def fused_now(self) -> Mapping[str, float]:
         """Library ops that are one kernel already, with their runs."""
@@ -141,10 +151,10 @@ class GraphReport:
     def notes(self) -> tuple[str, ...]:
         """What was taken for granted."""
         unknown = sorted({op.name for op in self.graph.ops if op.kind == "unknown"})
-        said = [*self.graph.notes]
+        lines = [*self.graph.notes]
         if unknown:
-            said.append(f"ops that are not known, priced as slow reductions: {', '.join(unknown[:12])}")
+            lines.append(f"ops that are not known, priced as slow reductions: {', '.join(unknown[:12])}")
         if self.chip is not None:
-            said.append("device seconds; the host's launches are hidden where the queue is full, and said by region")
-            said.append("the sum that ends a layer and the norm that begins the next one are counted apart")
-        return tuple(said)
+            lines.append("device seconds; the host's launches are hidden where the queue is full, and said by region")
+            lines.append("the sum that ends a layer and the norm that begins the next one are counted apart")
+        return tuple(lines)

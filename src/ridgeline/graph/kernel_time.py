@@ -16,12 +16,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from ridgeline.core.dtype import peak_key
+from ridgeline.core.errors import MissingNumber
 from ridgeline.cost import default_calibration, fitting, owners, profile_for, shipped_profiles
 from ridgeline.graph.joined_kernels import GraphKernel, eager_kernels, joined_kernels
 from ridgeline.hardware.chip import Chip
@@ -48,7 +50,7 @@ class Rate(NamedTuple):
     """A rate before the fit, how far a fit may move it as a share, and what it is."""
 
     start: float
-    spread: float
+    freedom: float
     meaning: str
 
 
@@ -106,6 +108,16 @@ def shipped_rates() -> KernelRates:
     return KernelRates(**{**table, "values": MappingProxyType(table["values"])})
 
 
+IMPLS: Mapping[str, str] = MappingProxyType({"gemm": "torch", "grouped_gemm": "grouped_mm"})
+
+
+def _dense_groups(kernel: Kernel) -> Kernel:
+    """Rows of all groups as so many rows of each: what a profile measures."""
+    groups = max(1, kernel.dims.get("groups", 1))
+    dims = {"groups": groups, "m": max(1, kernel.dims["rows"] / groups), "n": kernel.dims["n"], "k": kernel.dims["k"]}
+    return replace(kernel, dims=dims)
+
+
 @dataclass(frozen=True, kw_only=True)
 class GraphChip:
     """A chip as kernels of graphs see it."""
@@ -134,16 +146,19 @@ class GraphChip:
 
     def product_seconds(self, kernel: Kernel) -> float:
         """A product or attention: measured ones of the chip's profile, else its roof at the calibration's share."""
+        kernel = _dense_groups(kernel) if "rows" in kernel.dims else kernel
         size = {**({"batch": 1, "kv_heads": kernel.dims["heads"]} if "heads" in kernel.dims else {}), **kernel.dims}
-        impl = "torch" if kernel.op == "gemm" else "cudnn"
+        impl = IMPLS.get(kernel.op, "cudnn")
         dims = {name: value for name, value in size.items() if name != "value_dim"}
-        asked = fitting.Measurement(kernel=Kernel(op=kernel.op, impl=impl, dtype=kernel.dtype, dims=dims), seconds=1.0)
-        roof = fitting.kernel_roof(asked, self.sheet)
+        row = fitting.Measurement(kernel=Kernel(op=kernel.op, impl=impl, dtype=kernel.dtype, dims=dims), seconds=1.0)
+        roof = fitting.kernel_roof(row, self.sheet)
+        if not math.isfinite(roof):
+            raise MissingNumber(f"chip {self.chip.id}", f"chip.peak.{peak_key(kernel.dtype)}", "TFLOP/s")
         fitted_s = roof / self._share(kernel)
         surface = self._surface(kernel.op, kernel.dtype, impl)
         if surface is None:
             return fitted_s
-        ratio, _, far = surface.price(asked, kernel.dtype, self.sheet)
+        ratio, _, far = surface.price(row, kernel.dtype, self.sheet)
         return math.exp((1 - far) * (math.log(roof) + ratio) + far * math.log(fitted_s))
 
     def _share(self, kernel: Kernel) -> float:

@@ -39,17 +39,17 @@ class FlopRow:
     part: str
     kind: str
     phase: str
-    recorded: float
-    lowered: float
+    recorded_flops: float
+    lowered_flops: float
 
-    JSON = "* share agrees"
+    JSON = "part kind phase recorded=recorded_flops lowered=lowered_flops share agrees"
 
     @property
     def share(self) -> float:
         """recorded / lowered - 1; 1 where lowering has none."""
-        if self.lowered == 0:
-            return float(self.recorded != 0)
-        return self.recorded / self.lowered - 1
+        if self.lowered_flops == 0:
+            return float(self.recorded_flops != 0)
+        return self.recorded_flops / self.lowered_flops - 1
 
     @property
     def agrees(self) -> bool:
@@ -63,22 +63,22 @@ class LoweringCheck:
 
     rows: tuple[FlopRow, ...]
 
-    JSON = "recorded lowered share agrees rows"
+    JSON = "recorded=recorded_flops lowered=lowered_flops share agrees rows"
 
     @property
-    def recorded(self) -> float:
+    def recorded_flops(self) -> float:
         """Flops that the graph has."""
-        return sum(row.recorded for row in self.rows)
+        return sum(row.recorded_flops for row in self.rows)
 
     @property
-    def lowered(self) -> float:
+    def lowered_flops(self) -> float:
         """Flops that lowering has."""
-        return sum(row.lowered for row in self.rows)
+        return sum(row.lowered_flops for row in self.rows)
 
     @property
     def share(self) -> float:
         """recorded / lowered - 1."""
-        return self.recorded / self.lowered - 1 if self.lowered else float(self.recorded != 0)
+        return self.recorded_flops / self.lowered_flops - 1 if self.lowered_flops else float(self.recorded_flops != 0)
 
     @property
     def agrees(self) -> bool:
@@ -88,8 +88,8 @@ class LoweringCheck:
     @property
     def differences(self) -> tuple[FlopRow, ...]:
         """Rows that differ, most flops first."""
-        apart = [row for row in self.rows if not row.agrees]
-        return tuple(sorted(apart, key=lambda row: -abs(row.recorded - row.lowered)))
+        distant_rows = [row for row in self.rows if not row.agrees]
+        return tuple(sorted(distant_rows, key=lambda row: -abs(row.recorded_flops - row.lowered_flops)))
 
 
 def training_scenario(model: ModelSpec, seq: int, batch: int) -> Scenario:
@@ -104,14 +104,16 @@ def check_lowering(graph: OpGraph, model: ModelSpec, *, seq: int, batch: int) ->
     """The flops of a graph beside those that lowering gives the same step."""
     built = training_scenario(model, seq, batch)
     program = lower(built, plan_columns([built]), tensors=False)
-    lowered = _lowered(program, model, (seq, batch))
-    recorded = _recorded(graph, [part for part in dict.fromkeys(key[0] for key in lowered) if part != ENDS])
-    keys = sorted(dict.fromkeys((*lowered, *recorded)))
+    lowered_flops = _program_flops(program, model, (seq, batch))
+    recorded_flops = _graph_flops(
+        graph, [part for part in dict.fromkeys(key[0] for key in lowered_flops) if part != ENDS]
+    )
+    keys = sorted(dict.fromkeys((*lowered_flops, *recorded_flops)))
     return LoweringCheck(
         rows=tuple(
             FlopRow(
-                part=part, kind=kind, phase=phase, recorded=recorded.get((part, kind, phase), 0.0),
-                lowered=lowered.get((part, kind, phase), 0.0),
+                part=part, kind=kind, phase=phase, recorded_flops=recorded_flops.get((part, kind, phase), 0.0),
+                lowered_flops=lowered_flops.get((part, kind, phase), 0.0),
             )
             for part, kind, phase in keys
         )
@@ -122,10 +124,10 @@ Key = tuple[str, str, str]
 """Part of the model, kind of op, pass."""
 
 
-def _lowered(program: Program, model: ModelSpec, tokens: tuple[int, int]) -> dict[Key, float]:
-    often = np.array(program.stages).sum(0)
+def _program_flops(program: Program, model: ModelSpec, tokens: tuple[int, int]) -> dict[Key, float]:
+    runs = np.array(program.stages).sum(0)
     table: dict[Key, float] = {}
-    for section, times in zip(program.sections, often, strict=True):
+    for section, times in zip(program.sections, runs, strict=True):
         part = f"layer {section.key.block}" if section.role is SectionRole.BLOCK else ENDS
         for phase, kind, flops in _section_flops(section, model, tokens):
             key = (part, kind, phase)
@@ -148,28 +150,28 @@ def _visible_flops(op: Attend, section: Section, model: ModelSpec, tokens: tuple
     seq, batch = tokens
     mixer = model.blocks[section.key.block].mixer if section.role is SectionRole.BLOCK else None
     if isinstance(mixer, Attention):
-        widths, seen = mixer.head_dim + (mixer.v_head_dim or mixer.head_dim), (mixer.window, mixer.chunked)
+        widths, mask_window = mixer.head_dim + (mixer.v_head_dim or mixer.head_dim), (mixer.window, mixer.chunked)
     elif isinstance(mixer, LatentAttention):
-        widths, seen = mixer.nope_dim + mixer.rope_dim + mixer.v_dim, (0, False)
+        widths, mask_window = mixer.nope_dim + mixer.rope_dim + mixer.v_dim, (0, False)
     else:
         return float(np.asarray(op.flops).max())
-    pairs = mixer.heads * batch * seq * mean_visible(seq, *seen, model.causal)
+    pairs = mixer.heads * batch * seq * mean_visible(seq, *mask_window, model.causal)
     return 2 * pairs * widths * (FLASH_BACKWARD if op.backward else 1.0)
 
 
-def _recorded(graph: OpGraph, parts: Sequence[str]) -> dict[Key, float]:
+def _graph_flops(graph: OpGraph, parts: Sequence[str]) -> dict[Key, float]:
     """Flops of the graph by the same parts: its layers in their order are lowering's blocks."""
     table: dict[Key, float] = {}
-    whole = len(parts) != len(graph.layers)
+    is_whole = len(parts) != len(graph.layers)
     for op in graph.ops:
         if op.flops and op.phase in PASSES:
-            key = (_part(graph, op, parts, whole), op.kind, op.phase)
+            key = (_part(graph, op, parts, is_whole), op.kind, op.phase)
             table[key] = table.get(key, 0.0) + op.flops * op.count
     return table
 
 
-def _part(graph: OpGraph, op: GraphOp, parts: Sequence[str], whole: bool) -> str:
+def _part(graph: OpGraph, op: GraphOp, parts: Sequence[str], is_whole: bool) -> str:
     for place, layer in enumerate(graph.layers):
         if f"{op.module}.".startswith(f"{layer.path}."):
-            return "layers" if whole else parts[place]
+            return "layers" if is_whole else parts[place]
     return ENDS

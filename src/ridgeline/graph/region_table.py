@@ -36,7 +36,7 @@ class Flow:
     width: int
     words: tuple[str, ...]
     x: int = -1
-    other: int = -1
+    second_half: int = -1
     results: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -55,7 +55,7 @@ def _rmsnorm(flow: Flow) -> None:
     weight = tape.input(shape[-1:], role="weight")
     if "fused" in flow.words:
         statistics = tape.tensor((*shape[:-1], 1), "fp32")
-        flow.x = tape.atomic("_fused_rms_norm", "norm", [x, weight], shape, others=[statistics])
+        flow.x = tape.atomic("_fused_rms_norm", "norm", [x, weight], shape, side_outputs=[statistics])
         return
     wide = tape.pointwise("_to_copy", x, dtype="fp32")
     mean = tape.row_reduction("mean", tape.pointwise("pow", wide))
@@ -70,7 +70,7 @@ def _layernorm(flow: Flow) -> None:
     shape = tape.shape(x)
     weights = [tape.input(shape[-1:], role="weight") for _ in range(2)]
     statistics = [tape.tensor((*shape[:-1], 1), "fp32") for _ in range(2)]
-    flow.x = tape.atomic("native_layer_norm", "norm", [x, *weights], shape, others=statistics)
+    flow.x = tape.atomic("native_layer_norm", "norm", [x, *weights], shape, side_outputs=statistics)
 
 
 def _by_head(flow: Flow) -> int:
@@ -100,9 +100,9 @@ def _router(flow: Flow) -> None:
     scores = tape.atomic("_softmax", "softmax", [wide], tape.shape(wide), dtype="fp32")
     chosen = (rows, min(CHOICES, flow.width))
     places = tape.tensor(chosen, "int64")
-    best = tape.atomic("topk", "sort", [scores], chosen, dtype="fp32", others=[places])
-    weighed = tape.pointwise("div", best, tape.row_reduction("sum", best))
-    flow.x = tape.pointwise("_to_copy", weighed, dtype=tape.dtype)
+    best = tape.atomic("topk", "sort", [scores], chosen, dtype="fp32", side_outputs=[places])
+    weighed_rows = tape.pointwise("div", best, tape.row_reduction("sum", best))
+    flow.x = tape.pointwise("_to_copy", weighed_rows, dtype=tape.dtype)
 
 
 def _rotary(flow: Flow) -> None:
@@ -114,11 +114,11 @@ def _rotary(flow: Flow) -> None:
     cos, sin = (tape.input((rows, 1, heads[-1]), is_trained=False) for _ in range(2))
     half = (*heads[:-1], heads[-1] // 2)
     first, second = (tape.view("slice", x, half) for _ in range(2))
-    turned = tape.tensor(heads)
+    turned_x = tape.tensor(heads)
     parts = [tape.pointwise("neg", second), first]
-    tape.run("cat", "copy", parts, [turned])
-    turned = tape._note("cat", parts, turned)
-    flow.x = tape.pointwise("add", tape.pointwise("mul", x, cos), tape.pointwise("mul", turned, sin))
+    tape.run("cat", "copy", parts, [turned_x])
+    turned_x = tape._note("cat", parts, turned_x)
+    flow.x = tape.pointwise("add", tape.pointwise("mul", x, cos), tape.pointwise("mul", turned_x, sin))
 
 
 def _bias(flow: Flow) -> None:
@@ -135,11 +135,11 @@ def _activation(name: str) -> Callable[[Flow], None]:
     return write
 
 
-def _gated(name: str) -> Callable[[Flow], None]:
+def _gate(name: str) -> Callable[[Flow], None]:
     def write(flow: Flow) -> None:
         gate = flow.current
-        other = flow.other if flow.other >= 0 else flow.tape.input(flow.tape.shape(gate))
-        flow.x = flow.tape.pointwise("mul", flow.tape.pointwise(name, gate), other)
+        second_half = flow.second_half if flow.second_half >= 0 else flow.tape.input(flow.tape.shape(gate))
+        flow.x = flow.tape.pointwise("mul", flow.tape.pointwise(name, gate), second_half)
 
     return write
 
@@ -147,7 +147,7 @@ def _gated(name: str) -> Callable[[Flow], None]:
 def _dropout(flow: Flow) -> None:
     tape, x = flow.tape, flow.current
     mask = tape.tensor(tape.shape(x), "bool")
-    flow.x = tape.atomic("native_dropout", "random", [x], tape.shape(x), others=[mask])
+    flow.x = tape.atomic("native_dropout", "random", [x], tape.shape(x), side_outputs=[mask])
 
 
 def _linear(flow: Flow) -> None:
@@ -160,7 +160,7 @@ def _linear(flow: Flow) -> None:
     has_bias = later[:1] == ("bias",)
     x = flow.current
     if set(later) & GATES:
-        flow.x, flow.other = (tape.linear(x, GATED * flow.width, has_bias=has_bias) for _ in range(2))
+        flow.x, flow.second_half = (tape.linear(x, GATED * flow.width, has_bias=has_bias) for _ in range(2))
         return
     wider = 1 if "residual" in later else PLAIN
     flow.x = tape.linear(x, wider * flow.width, has_bias=has_bias)
@@ -206,10 +206,10 @@ def _unpermute(flow: Flow) -> None:
     places = tape.tensor((copies,), "int64", "input")
     back = tape.atomic("index", "gather", [flow.current, places], (copies, flow.width))
     split = tape.view("view", back, (flow.rows, CHOICES, flow.width))
-    weighed = tape.pointwise("mul", split, tape.input((flow.rows, CHOICES, 1)))
+    weighed_rows = tape.pointwise("mul", split, tape.input((flow.rows, CHOICES, 1)))
     output = tape.tensor((flow.rows, flow.width))
-    tape.run("sum_choices", "reduction", [weighed], [output])
-    flow.x = tape._note("sum", [weighed], output)
+    tape.run("sum_choices", "reduction", [weighed_rows], [output])
+    flow.x = tape._note("sum", [weighed_rows], output)
 
 
 GATES = frozenset({"swiglu", "geglu", "reglu", "glu"})
@@ -218,7 +218,7 @@ WORDS: Mapping[str, Callable[[Flow], None]] = MappingProxyType(
         "rmsnorm": _rmsnorm, "layernorm": _layernorm, "residual": _residual, "softmax": _softmax, "router": _router,
         "rotary": _rotary, "bias": _bias, "gelu": _activation("gelu"), "silu": _activation("silu"),
         "relu": _activation("relu"), "sigmoid": _activation("sigmoid"), "tanh": _activation("tanh"),
-        "swiglu": _gated("silu"), "geglu": _gated("gelu"), "reglu": _gated("relu"), "glu": _gated("sigmoid"),
+        "swiglu": _gate("silu"), "geglu": _gate("gelu"), "reglu": _gate("relu"), "glu": _gate("sigmoid"),
         "dropout": _dropout, "linear": _linear, "cross-entropy": _cross_entropy, "permute": _permute,
         "unpermute": _unpermute,
     }

@@ -32,7 +32,7 @@ class TapeOp(NamedTuple):
     rule: str
     inputs: tuple[int, ...]
     output: int
-    others: tuple[int, ...] = ()
+    side_outputs: tuple[int, ...] = ()
 
 
 class Tape:
@@ -86,8 +86,8 @@ class Tape:
         return outputs[0]
 
     def _product(self, inputs: Sequence[int]) -> Kernel | None:
-        left, right = (self.tensors[tensor] for tensor in inputs[:2])
-        return product_kernel(left.shape, right.shape, left.dtype, left.bytes + right.bytes)
+        first, right = (self.tensors[tensor] for tensor in inputs[:2])
+        return product_kernel(first.shape, right.shape, first.dtype, first.bytes + right.bytes)
 
     def pointwise(self, name: str, *inputs: int, dtype: str = "", rule: str = "") -> int:
         """An op of one kernel over the broadcast of its inputs."""
@@ -119,16 +119,16 @@ class Tape:
 
     def atomic(
         self, name: str, kind: OpKind, inputs: Sequence[int], shape: Shape, *, dtype: str = "",
-        others: Sequence[int] = (),
+        side_outputs: Sequence[int] = (),
     ) -> int:  # fmt: skip
         """An op of a library in one kernel, with a rule of its name; `others` are what it writes beside its result."""
         output = self.tensor(shape, dtype)
-        self.run(name, kind, inputs, [output, *others])
-        return self._note(name, inputs, output, others)
+        self.run(name, kind, inputs, [output, *side_outputs])
+        return self._note(name, inputs, output, side_outputs)
 
-    def _note(self, rule: str, inputs: Sequence[int], output: int, others: Sequence[int] = ()) -> int:
+    def _note(self, rule: str, inputs: Sequence[int], output: int, side_outputs: Sequence[int] = ()) -> int:
         if self.phase == "forward" and any(tensor in self.trained for tensor in inputs):
-            self.undo.append(TapeOp(rule, tuple(inputs), output, tuple(others)))
+            self.undo.append(TapeOp(rule, tuple(inputs), output, tuple(side_outputs)))
             self.trained.add(output)
         return output
 
@@ -148,20 +148,20 @@ class Tape:
                     if part >= 0 and tensor in self.trained:
                         grads[tensor] = self.pointwise("add", grads[tensor], part) if tensor in grads else part
         read = {tensor for op in self.ops[forward_ops:] for tensor in op.inputs}
-        made = {tensor for op in self.ops[:forward_ops] for tensor in op.outputs}
-        saved, ends = read & made, set(results)
+        forward_tensors = {tensor for op in self.ops[:forward_ops] for tensor in op.outputs}
+        saved_tensors, ends = read & forward_tensors, set(results)
         tensors = [
-            replace(tensor, saved=tensor.id in saved, name=RESULT if tensor.id in ends else "")
+            replace(tensor, saved=tensor.id in saved_tensors, name=RESULT if tensor.id in ends else "")
             for tensor in self.tensors
         ]
         return OpGraph(name=self.name, source="table of regions", tensors=tuple(tensors), ops=tuple(self.ops))
 
     def sum_to(self, grad: int, shape: Shape) -> int:
         """A gradient summed over what was broadcast."""
-        own = self.shape(grad)
-        if prod(own) == prod(shape):
+        own_tensor = self.shape(grad)
+        if prod(own_tensor) == prod(shape):
             return grad
-        name = "sum" if len(shape) == len(own) and shape[-1] == 1 else "sum_rows"
+        name = "sum" if len(shape) == len(own_tensor) and shape[-1] == 1 else "sum_rows"
         output = self.tensor(shape, self.tensors[grad].dtype)
         return self.run(name, "reduction", [grad], [output])
 
@@ -175,19 +175,21 @@ Rule = Callable[[Tape, TapeOp, int], Grads]
 
 def _mul(tape: Tape, op: TapeOp, grad: int) -> Grads:
     parts = []
-    for own, other in (op.inputs, op.inputs[::-1]):
-        part = tape.pointwise("mul", grad, other) if tape.asks(own) else NO_GRAD
-        parts.append(tape.sum_to(part, tape.shape(own)) if part >= 0 else part)
+    for own_tensor, other_input in (op.inputs, op.inputs[::-1]):
+        part = tape.pointwise("mul", grad, other_input) if tape.asks(own_tensor) else NO_GRAD
+        parts.append(tape.sum_to(part, tape.shape(own_tensor)) if part >= 0 else part)
     return tuple(parts)
 
 
 def _add(tape: Tape, op: TapeOp, grad: int) -> Grads:
-    return tuple(tape.sum_to(grad, tape.shape(own)) if tape.asks(own) else NO_GRAD for own in op.inputs)
+    return tuple(
+        tape.sum_to(grad, tape.shape(own_tensor)) if tape.asks(own_tensor) else NO_GRAD for own_tensor in op.inputs
+    )
 
 
 def _cast(tape: Tape, op: TapeOp, grad: int) -> Grads:
-    own = tape.tensors[op.inputs[0]].dtype
-    return (tape.pointwise("_to_copy", grad, dtype=own) if own != tape.tensors[grad].dtype else grad,)
+    own_tensor = tape.tensors[op.inputs[0]].dtype
+    return (tape.pointwise("_to_copy", grad, dtype=own_tensor) if own_tensor != tape.tensors[grad].dtype else grad,)
 
 
 def _square(tape: Tape, op: TapeOp, grad: int) -> Grads:
@@ -196,8 +198,8 @@ def _square(tape: Tape, op: TapeOp, grad: int) -> Grads:
 
 
 def _mean(tape: Tape, op: TapeOp, grad: int) -> Grads:
-    whole = tape.view("expand", grad, tape.shape(op.inputs[0]))
-    return (tape.pointwise("div", whole),)
+    whole_grad = tape.view("expand", grad, tape.shape(op.inputs[0]))
+    return (tape.pointwise("div", whole_grad),)
 
 
 def _rsqrt(tape: Tape, op: TapeOp, grad: int) -> Grads:
@@ -217,24 +219,26 @@ def _same(_tape: Tape, _op: TapeOp, grad: int) -> Grads:
     return (grad,)
 
 
-def _scaled(tape: Tape, _op: TapeOp, grad: int) -> Grads:
+def _scale_grad(tape: Tape, _op: TapeOp, grad: int) -> Grads:
     return (tape.pointwise("mul", grad),)
 
 
-def _reshaped(tape: Tape, op: TapeOp, grad: int) -> Grads:
+def _reshape_grad(tape: Tape, op: TapeOp, grad: int) -> Grads:
     return (tape.view("view", grad, tape.shape(op.inputs[0])),)
 
 
-def _negated(tape: Tape, _op: TapeOp, grad: int) -> Grads:
+def _negate_grad(tape: Tape, _op: TapeOp, grad: int) -> Grads:
     return (tape.pointwise("neg", grad),)
 
 
 def _slice(tape: Tape, op: TapeOp, grad: int) -> Grads:
     """Zeros of the whole, into which the gradient of the part is copied."""
-    whole = tape.tensor(tape.shape(op.inputs[0]), tape.tensors[grad].dtype)
-    tape.run("zeros", "create", [], [whole])
-    tape.run("copy_slice", "copy", [grad], [tape.tensor(tape.shape(grad), tape.tensors[grad].dtype, alias_of=whole)])
-    return (whole,)
+    whole_grad = tape.tensor(tape.shape(op.inputs[0]), tape.tensors[grad].dtype)
+    tape.run("zeros", "create", [], [whole_grad])
+    tape.run(
+        "copy_slice", "copy", [grad], [tape.tensor(tape.shape(grad), tape.tensors[grad].dtype, alias_of=whole_grad)]
+    )
+    return (whole_grad,)
 
 
 def _cat(tape: Tape, op: TapeOp, grad: int) -> Grads:
@@ -243,23 +247,23 @@ def _cat(tape: Tape, op: TapeOp, grad: int) -> Grads:
 
 def _linear(tape: Tape, op: TapeOp, grad: int) -> Grads:
     x, weight, *bias = op.inputs
-    turned = [tape.view("t", tensor, tape.shape(tensor)[::-1]) for tensor in (weight, x)]
+    turned_pair = [tape.view("t", tensor, tape.shape(tensor)[::-1]) for tensor in (weight, x)]
     parts = [NO_GRAD, NO_GRAD]
-    for place, (left, right, own) in enumerate(((grad, turned[0], x), (turned[1], grad, weight))):
-        if tape.asks(own):
-            parts[place] = tape.tensor(tape.shape(own), tape.tensors[own].dtype)
-            tape.run("mm", "product", [left, right], [parts[place]])
-    return (*parts, *(tape.sum_to(grad, tape.shape(own)) for own in bias))
+    for place, (first, right, own_tensor) in enumerate(((grad, turned_pair[0], x), (turned_pair[1], grad, weight))):
+        if tape.asks(own_tensor):
+            parts[place] = tape.tensor(tape.shape(own_tensor), tape.tensors[own_tensor].dtype)
+            tape.run("mm", "product", [first, right], [parts[place]])
+    return (*parts, *(tape.sum_to(grad, tape.shape(own_tensor)) for own_tensor in bias))
 
 
 def _norm(tape: Tape, op: TapeOp, grad: int) -> Grads:
     """Gradients of a norm that a library runs in one kernel: of its input by rows, of its weights over all rows."""
     x, *weights = op.inputs
     grad_x = tape.tensor(tape.shape(x))
-    tape.run("norm_backward", "norm", [grad, x, *weights[:1], *op.others], [grad_x])
+    tape.run("norm_backward", "norm", [grad, x, *weights[:1], *op.side_outputs], [grad_x])
     grad_weights = [tape.tensor(tape.shape(weight)) for weight in weights]
     if grad_weights:
-        tape.run("norm_backward_weights", "reduction", [grad, x, *op.others], grad_weights)
+        tape.run("norm_backward_weights", "reduction", [grad, x, *op.side_outputs], grad_weights)
     return (grad_x, *grad_weights)
 
 
@@ -275,30 +279,30 @@ def _log_softmax(tape: Tape, op: TapeOp, grad: int) -> Grads:
 
 def _loss(tape: Tape, op: TapeOp, _grad: int) -> Grads:
     scores, targets = op.inputs
-    whole = tape.tensor(tape.shape(scores), tape.tensors[scores].dtype)
-    tape.run("zeros", "create", [], [whole])
-    rows = tape.tensor((tape.shape(scores)[0],), tape.tensors[scores].dtype, alias_of=whole)
+    whole_grad = tape.tensor(tape.shape(scores), tape.tensors[scores].dtype)
+    tape.run("zeros", "create", [], [whole_grad])
+    rows = tape.tensor((tape.shape(scores)[0],), tape.tensors[scores].dtype, alias_of=whole_grad)
     tape.run("nll_loss_backward", "scatter", [targets], [rows])
-    return (whole,)
+    return (whole_grad,)
 
 
 def _dropout(tape: Tape, op: TapeOp, grad: int) -> Grads:
-    return (tape.pointwise("native_dropout_backward", grad, op.others[0]),)
+    return (tape.pointwise("native_dropout_backward", grad, op.side_outputs[0]),)
 
 
 def _lookup(tape: Tape, op: TapeOp, grad: int) -> Grads:
     """Rows are added back to where they came from."""
     source, places = op.inputs
-    whole = tape.tensor(tape.shape(source), tape.tensors[grad].dtype)
-    tape.run("zeros", "create", [], [whole])
-    return (tape.run("index_add", "scatter", [grad, places], [whole], reads=[grad, places]),)
+    whole_grad = tape.tensor(tape.shape(source), tape.tensors[grad].dtype)
+    tape.run("zeros", "create", [], [whole_grad])
+    return (tape.run("index_add", "scatter", [grad, places], [whole_grad], reads=[grad, places]),)
 
 
 def _pick(tape: Tape, op: TapeOp, grad: int) -> Grads:
-    whole = tape.tensor(tape.shape(op.inputs[0]), tape.tensors[grad].dtype)
-    tape.run("zeros", "create", [], [whole])
-    tape.run("scatter", "scatter", [grad], [tape.tensor(tape.shape(grad), alias_of=whole)])
-    return (whole,)
+    whole_grad = tape.tensor(tape.shape(op.inputs[0]), tape.tensors[grad].dtype)
+    tape.run("zeros", "create", [], [whole_grad])
+    tape.run("scatter", "scatter", [grad], [tape.tensor(tape.shape(grad), alias_of=whole_grad)])
+    return (whole_grad,)
 
 
 def _row_sum(tape: Tape, op: TapeOp, grad: int) -> Grads:
@@ -310,7 +314,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "mul": _mul, "add": _add, "_to_copy": _cast, "pow": _square, "mean": _mean, "rsqrt": _rsqrt,
         "silu": _through("silu_backward"), "gelu": _through("gelu_backward"), "relu": _through("threshold_backward"),
         "sigmoid": _through("sigmoid_backward", True), "tanh": _through("tanh_backward", True),
-        "shift": _same, "scale": _scaled, "view": _reshaped, "neg": _negated, "slice": _slice, "cat": _cat,
+        "shift": _same, "scale": _scale_grad, "view": _reshape_grad, "neg": _negate_grad, "slice": _slice, "cat": _cat,
         "linear": _linear, "native_layer_norm": _norm, "_fused_rms_norm": _norm, "_softmax": _softmax,
         "_log_softmax": _log_softmax, "nll_loss_forward": _loss, "native_dropout": _dropout, "index": _lookup,
         "topk": _pick, "sum": _row_sum, "div": _mul,

@@ -186,9 +186,9 @@ class OpGraph:
 
     def storage(self, tensor: int) -> int:
         """The tensor whose memory this one is: itself, or the end of its chain of aliases."""
-        seen = {tensor}
-        while (base := self.tensors[tensor].alias_of) >= 0 and base not in seen:
-            seen.add(base)
+        chain = {tensor}
+        while (base := self.tensors[tensor].alias_of) >= 0 and base not in chain:
+            chain.add(base)
             tensor = base
         return tensor
 
@@ -204,8 +204,10 @@ class OpGraph:
     @property
     def launches(self) -> float:
         """Kernels of the whole step: a fusion is one, views are none."""
-        apart = self.total(lambda op: float(op.fusion < 0 and op.kind not in FREE_KINDS))
-        return apart + sum(max((self.ops[op].count for op in fusion.ops), default=0) for fusion in self.fusions)
+        single_launches = self.total(lambda op: float(op.fusion < 0 and op.kind not in FREE_KINDS))
+        return single_launches + sum(
+            max((self.ops[op].count for op in fusion.ops), default=0) for fusion in self.fusions
+        )
 
     @property
     def saved_bytes(self) -> float:

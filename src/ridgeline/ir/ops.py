@@ -140,6 +140,9 @@ class Collective:
     token_copies   for an all-to-all of token copies that sends a token once per domain: copies per token
     token_groups   for the same, groups of experts that a token goes to, of `routing_groups` (node-limited routing)
     parts          shares of the payload that software may send one by one: queries, keys, values, outputs
+    beside         1 where software can run it beside a product of the same pass: inputs gathered again beside the
+                   product that makes their gradient, that gradient summed or scattered beside the one of weights
+    aligned        1 where its ranks have just left another collective of their group, so that none comes late
     """
 
     label: str
@@ -152,6 +155,8 @@ class Collective:
     token_groups: float = 0.0
     routing_groups: float = 0.0
     parts: tuple[Num, ...] = ()
+    beside: float = 0.0
+    aligned: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

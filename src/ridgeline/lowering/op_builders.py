@@ -279,7 +279,9 @@ def tensor_boundary(ctx: LoweringContext, sides: Sides = BOTH, width: int = 0) -
     """The border of one part; `width` of what enters it, or hidden. Nothing for a single tensor rank.
 
     With sequence parallelism the input is gathered once more in the backward, for the weight gradient, unless the
-    software keeps it.
+    software keeps it. A gather follows what its ranks scattered before, with a norm between, so that they arrive
+    together; a sum or a scatter follows products, and waits for the last. What is gathered again and the gradient of
+    the input can travel beside products.
     """
     if isinstance(ctx.degrees.tp, int) and ctx.degrees.tp == 1:
         return Boundary()
@@ -287,17 +289,27 @@ def tensor_boundary(ctx: LoweringContext, sides: Sides = BOTH, width: int = 0) -
     if not ctx.sequence_parallel:
         return Boundary(
             exit=(tensor_collective(ctx, "sum over ranks", "all-reduce", leaving),) if sides.exit else (),
-            entry_gradient=(tensor_collective(ctx, "sum gradients", "all-reduce", entering),) if sides.entry else (),
+            entry_gradient=(run_beside_product(tensor_collective(ctx, "sum gradients", "all-reduce", entering)),)
+            if sides.entry
+            else (),
         )
     inputs_saved = ctx.frozen or ctx.engine.exchanges.inputs_kept
-    gather_twice = () if inputs_saved else (tensor_collective(ctx, "gather tokens again", "all-gather", entering),)
-    scatter = tensor_collective(ctx, "scatter gradients", "reduce-scatter", entering)
+    again = tensor_collective(ctx, "gather tokens again", "all-gather", entering)
+    gather_twice = () if inputs_saved else (run_beside_product(again),)
+    scatter = run_beside_product(tensor_collective(ctx, "scatter gradients", "reduce-scatter", entering))
+    gather = tensor_collective(ctx, "gather tokens", "all-gather", entering)
+    gather_gradients = tensor_collective(ctx, "gather gradients", "all-gather", leaving)
     return Boundary(
-        entry=(tensor_collective(ctx, "gather tokens", "all-gather", entering),) if sides.entry else (),
+        entry=(replace(gather, aligned=1.0),) if sides.entry else (),
         exit=(tensor_collective(ctx, "scatter tokens", "reduce-scatter", leaving),) if sides.exit else (),
-        exit_gradient=(tensor_collective(ctx, "gather gradients", "all-gather", leaving),) if sides.exit else (),
+        exit_gradient=(replace(gather_gradients, aligned=1.0),) if sides.exit else (),
         entry_gradient=(*gather_twice, scatter) if sides.entry else (),
     )
+
+
+def run_beside_product(op: Collective) -> Collective:
+    """The collective as software can run it: beside a product."""
+    return replace(op, beside=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,7 @@ class PlanColumns:
     boundary_bytes: Array  # one microbatch's activations between stages
     shared_rows: Array  # parameters of the embedding that the last stage of a pipeline holds, too
     overlap_tp: Array
+    beside_tp: Array  # tensor-parallel communication of the backward that can run beside products does
     overlap_grad: Array
     overlap_gather: Array
     overlap_pp: Array
@@ -135,6 +136,7 @@ def _plan_row(scenario: Scenario) -> dict[str, Num]:
         "optimizer_bytes": traffic,
         "state_bytes": optimizer.bytes_per_param if optimizer else 0.0,
         "overlap_tp": float(overlap.tp and free),
+        "beside_tp": float((overlap.tp or scenario.engine.exchanges.beside_products) and free),
         "overlap_grad": float(overlap.grad_reduce and free),
         "overlap_gather": float(overlap.param_gather and free),
         "overlap_pp": float(overlap.pp),

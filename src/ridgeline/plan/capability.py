@@ -299,6 +299,10 @@ def _limits(known: Supports) -> Iterator[Limit]:
     yield Limit(decision="recompute.kind", values=("none", *known.recompute), expected="{} recompute")
     yield from _recomputed_layers(known)
     yield from _expert_overlap(known)
+    if known.experts_split_tokens:
+        both = {"tp": (">1",), "ep": (">1",)}
+        expected = "experts beside tensor ranks without sequence parallelism"
+        yield Limit(decision="sequence_parallel", values=(True,), when=both, expected=expected)
     formats = tuple(dtype(name).id for name in known.precision)
     yield Limit(decision="precision.compute", values=formats, expected="{}")
     for what, words in (("activations", "activations"), ("optimizer", "the optimizer")):

@@ -96,6 +96,10 @@ class Supports:
         tuple[Shard, ...], Doc("sharding that goes with pipeline stages; none named: all of shard")
     ] = ()
     vendors: Annotated[tuple[str, ...], Doc("vendors whose chips it runs on; none named: any")] = ()
+    experts_split_tokens: Annotated[
+        bool, Doc("experts beside tensor ranks need sequence parallelism: the software asserts it")
+    ] = False
+    one_node: Annotated[bool, Doc("a script and no trainer: offered for the chips of one node alone")] = False
     features: Features = Features()
 
     @property
@@ -132,6 +136,8 @@ class Exchanges:
 
     inputs_kept        gathered inputs of column-parallel products stay for the backward: they are not gathered again
     ends               vocabulary-parallel embedding, logits and loss are counted with the collectives around them
+    beside_products    the backward gathers inputs again beside the product of their gradient, and sums or scatters that
+                       gradient beside the product of weights, without being told to
     boundary_whole     without sequence parallelism each tensor rank sends a stage's whole output, not its share
     experts_gathered   ranks of one expert (etp) gather their tokens before routing, and add up what they made
     reduces_each       zero2 reduces gradients after every microbatch
@@ -141,7 +147,8 @@ class Exchanges:
 
     inputs_kept: bool = False
     ends: bool = False
-    boundary_whole: bool = False
+    beside_products: bool = False
+    boundary_whole: bool = True
     experts_gathered: bool = False
     reduces_each: bool = False
     hybrid: bool = False

@@ -73,7 +73,7 @@ def nested_table(sheet: Sheet) -> str:
     """What was left out, the error on headline and on all rows, and which candidates the folds chose."""
     rows = [
         (what, percent(entry["figure"]["reached"]), percent(entry["all"]["reached"]), "; ".join(entry["chosen"]))
-        for what in ("sources", "engines", "families")
+        for what in LEFT
         for entry in (sheet[what],)
     ]
     return _table(("left out, a quarter at a time", "headline rows", "all rows", "chosen by the inner folds"), rows)
@@ -128,7 +128,7 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 def sets_table(sheet: Sheet) -> str:
     """Set, target, reached."""
     lines = list(sheet["sets"])
-    for key in ("learning_curve", "left_out_families", "left_out_engines", "left_out_sources"):
+    for key in ("learning_curve", "left_out_families", "left_out_engines", "left_out_laboratories"):
         if key in sheet:
             lines[3:3] = [sheet[key][name] for name in ("figure", "all", "coverage") if name in sheet[key]]
     rows = []
@@ -148,25 +148,62 @@ def beside_table(sheet: Sheet) -> str:
         (BESIDE.get(item["set"], item["set"]), str(item["rows"]), *(percent(item[measure]) for measure in measures))
         for item in sheet["beside"]
     ]
-    if "left_out_sources" in sheet:
-        figure = sheet["left_out_sources"]["figure"]
+    if "left_out_laboratories" in sheet:
+        figure = sheet["left_out_laboratories"]["figure"]
         rows.append(
-            ("headline, each source left out of the fit", str(figure["rows"]), percent(figure["reached"]), *[DASH] * 3)
+            (
+                "headline, each laboratory left out of the fit",
+                str(figure["rows"]),
+                percent(figure["reached"]),
+                *[DASH] * 3,
+            )
         )
     return _table(("set", "rows", "mean", "median", "nine of ten within", "inside the interval"), rows)
 
 
+LEFT = ("laboratories", "engines", "families")
+STRANGERS = MappingProxyType(
+    {
+        "laboratories": "a new laboratory: everything of it left out",
+        "engines": "new software: every run of it left out",
+        "families": "a new family of chips: every run of it left out",
+    }
+)
+
+
+def strangers_table(sheet: Sheet) -> str:
+    """How far off each kind of user's runs are: of software and machines in the fit, and of those that are not."""
+    headline_figures = next(item for item in sheet["beside"] if item["set"] == "headline")
+    rows = [_stranger_cells("software and machines of the tables, each configuration left out", headline_figures)]
+    for key in LEFT:
+        if (sheet_part := sheet.get(f"left_out_{key}")) is not None:
+            members = sheet_part[key].values()
+            bias = sum(item["n"] * item["bias"] for item in members) / sum(item["n"] for item in members)
+            figures = {"rows": sheet_part["all"]["rows"], "mape": sheet_part["all"]["reached"], "bias": bias}
+            rows.append(_stranger_cells(STRANGERS[key], figures | {"coverage90": sheet_part["coverage"]["reached"]}))
+    if "learning_curve" in sheet:
+        anchored_figures = next(point for point in sheet["learning_curve"]["same"] if point["runs"] == 1)
+        rows.append(_stranger_cells("a new laboratory, anchored by one run of its own", anchored_figures))
+    return _table(("predicted", "rows", "mean", "bias", "inside the interval"), rows)
+
+
+def _stranger_cells(name: str, item: Sheet) -> tuple[str, ...]:
+    bias = signed_share(item["bias"]) if "bias" in item else DASH
+    return name, str(item["rows"]), percent(item["mape"]), bias, percent(item["coverage90"])
+
+
 def _sources_table(sheet: Sheet) -> str:
-    """By source and by engine: the group left out, the whole source or engine left out, and the bias of the latter."""
-    rows = []
-    for grouping, key in (("source", "sources"), ("framework", "engines")):
-        held, out = sheet["groups"][grouping], sheet.get(f"left_out_{key}", {}).get(key, {})
-        rows += [
-            (key[:-1], name, str(item["n"]), percent(item["mape"]), *_left_cells(out.get(name, {})))
-            for name, item in held.items()
-        ]
-    families = sheet.get("left_out_families", {}).get("families", {})
-    rows += [("family", name, str(item["n"]), "", *_left_cells(item)) for name, item in families.items()]
+    """By source and by engine: the group left out; by laboratory, engine and family of chips: all of it left out."""
+    grouped_rows, left_out = sheet["groups"], {key: sheet.get(f"left_out_{key}", {}).get(key, {}) for key in LEFT}
+    rows = [
+        ("source", name, str(item["n"]), percent(item["mape"]), "", "") for name, item in grouped_rows["source"].items()
+    ]
+    rows += [
+        ("engine", name, str(item["n"]), percent(item["mape"]), *_left_cells(left_out["engines"].get(name, {})))
+        for name, item in grouped_rows["framework"].items()
+    ]
+    for key, word in (("laboratories", "laboratory"), ("families", "family")):
+        rows += [(word, name, str(item["n"]), "", *_left_cells(item)) for name, item in left_out[key].items()]
     return _table(("by", "name", "rows", "group left out", "all of it left out", "bias then"), rows)
 
 
@@ -229,6 +266,7 @@ TABLES: Mapping[str, Callable[[Sheet], str]] = MappingProxyType(
     {
         "accuracy": sets_table,
         "accuracy-beside": beside_table,
+        "accuracy-strangers": strangers_table,
         "accuracy-sources": _sources_table,
         "learning-curve": curve_table,
         "learning-curve-by": curve_by_table,

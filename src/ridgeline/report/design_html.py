@@ -29,7 +29,7 @@ def design_page(answer: DesignAnswer, command: str = "") -> str:
     body = "".join(
         (
             html.facts(_facts(answer)),
-            _frontier_figure(answer),
+            frontier_figure(answer),
             "<h2>Machines that no other beats</h2>",
             html.table(("machine", *COSTS, *names), rows, text=(0,), chosen=chosen),
             _workload_section(answer),
@@ -65,7 +65,8 @@ def _facts(answer: DesignAnswer) -> list[tuple[str, str]]:
     return figures
 
 
-def _frontier_figure(answer: DesignAnswer) -> str:
+def frontier_figure(answer: DesignAnswer) -> str:
+    """The frontier as a chart; nothing where there is none."""
     if not answer.frontier:
         return ""
     dots = [

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import format_quantity, signed_share
-from ridgeline.graph import FusibleRegion, GraphReport, GraphTotal
+from ridgeline.graph import FusibleRegion, GraphReport, GraphTotal, RecomputeAnswer
 from ridgeline.report.cells import DASH, blocks, clean, header_table, list_lines, percent
 
 SHOWN = 16  # regions on a page
@@ -24,6 +24,8 @@ def draw_graph(report: GraphReport, console: Console) -> None:
     parts: list[list[Text | Table]] = [[title_line, _check_line(report)], [_phases(report)], [_modules(report)]]
     if report.chip is not None:
         parts += [[_gain_line(report)], [_regions(report)]]
+    if report.recompute is not None:
+        parts.append([_recompute(report.recompute)])
     console.print(blocks(*parts, list_lines("notes", report.notes)))
 
 
@@ -31,12 +33,13 @@ def _check_line(report: GraphReport) -> Text:
     if report.check is None:
         return Text("not held against lowering: no description of this module", style="dim")
     check = report.check
-    words = f"{format_quantity(check.recorded, 'FLOP', 4)}, lowering {format_quantity(check.lowered, 'FLOP', 4)}"
+    totals = [format_quantity(flops, "FLOP", 4) for flops in (check.recorded_flops, check.lowered_flops)]
+    words = f"{totals[0]}, lowering {totals[1]}"
     share = signed_share(check.share, digits=3) if check.rows else DASH
     lines = [f"flops {words}: {share}{'' if check.agrees else ', which is more than 0.5 % apart'}"]
     lines += [
-        f"  {row.part}, {row.kind}, {row.phase}: {format_quantity(row.recorded, 'FLOP', 4)}, lowering "
-        f"{format_quantity(row.lowered, 'FLOP', 4)}"
+        f"  {row.part}, {row.kind}, {row.phase}: {format_quantity(row.recorded_flops, 'FLOP', 4)}, lowering "
+        f"{format_quantity(row.lowered_flops, 'FLOP', 4)}"
         for row in check.differences[:DIFFERENCES]
     ]
     return Text("\n".join(lines), style="" if check.agrees else "yellow")
@@ -85,6 +88,22 @@ def _regions(report: GraphReport) -> Table:
     table = header_table(("could be fused", "where", *columns, "by", "loses"), right=columns)
     for region in report.regions[:SHOWN]:
         table.add_row(*_region_cells(region))
+    return table
+
+
+def _recompute(answer: RecomputeAnswer) -> Table:
+    """Layers by what they save, then what whole layers would cost."""
+    columns = ("layers", "saved of one", "again of one")
+    table = header_table(("what to save within the budget", *columns, "of what could be saved"), right=columns)
+    for front in answer.fronts:
+        for place, layers in answer.plan.counts[front.path].items():
+            item = front.sets[place]
+            left_out = [name for name in front.sets[-1].saved if name not in item.saved]
+            again = f"all but {', '.join(left_out)}" if left_out else "everything"
+            cells = (str(layers), format_quantity(item.bytes, "B", 3), format_quantity(item.seconds, "s", 3))
+            table.add_row(clean(front.path or "all"), *cells, clean(again[:100]))
+    for name, plan in (("together", answer.plan), (" ".join(answer.settings), answer.whole_plan)):
+        table.add_row(name, "", format_quantity(plan.bytes, "B", 3), format_quantity(plan.seconds, "s", 3), "")
     return table
 
 

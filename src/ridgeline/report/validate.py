@@ -107,6 +107,9 @@ def _worst(found: Validation) -> Table:
             what = f"{case.row['kernel'][:24]} {case.row['shape'][:36]}, {case.chip}, by {case.assumptions[0]}"
         elif found.kind == "inference":
             what = f"{case.metric[:24]} of {case.row['model'][:24]} on {case.row['n'][:6] or '?'} x {case.chip}"
+        elif found.kind == "fusion":
+            sizes = f"{case.row['tokens'][:8]} x {case.row['width'][:8]}"
+            what = f"{case.row['region'][:32]} {sizes}, {case.engine} {case.row['direction'][:8]}, {case.chip}"
         elif not training:
             size = format_quantity(case.size or 0.0, "B")
             what = f"{case.row['collective'][:20]}, {size}, {case.row['ranks'][:8]} x {case.chip}"
@@ -117,10 +120,15 @@ def _worst(found: Validation) -> Table:
 
 
 def _pair_table(found: Validation) -> Table:
-    """Step time of rows that overlap over that of the synchronous row they are compared with."""
-    right = ("measured", "predicted")
-    table = header_table(("asynchronous", "over", *right, "who is faster"), right=right)
-    for pair in found.pairs:
+    """Time of one row of each pair over that of the other: what overlaps, or what a compiler joined.
+
+    Of fused regions only what was said wrong is listed, under how many were right.
+    """
+    right, regions = ("measured", "predicted"), found.kind == "fusion"
+    wrong = [pair for pair in found.pairs if not pair.agrees]
+    name = f"compiled: {len(found.pairs) - len(wrong)} of {len(found.pairs)} right" if regions else "asynchronous"
+    table = header_table((name, "over", *right, "who is faster"), right=right)
+    for pair in wrong if regions else found.pairs:
         verdict = Text("agreed") if pair.agrees else Text("wrong", style="red")
         ratios = (f"{pair.measured_ratio:.2f}", f"{pair.predicted_ratio:.2f}")
         table.add_row(clean(pair.other[:40]), clean(pair.sync[:40]), *ratios, verdict)

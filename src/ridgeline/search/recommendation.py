@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 from ridgeline.core.errors import Problem
-from ridgeline.core.records import dataclass
+from ridgeline.core.records import NotebookValue, dataclass
 from ridgeline.search.progress import Progress, Watch
 
 
@@ -29,7 +29,7 @@ PointT = TypeVar("PointT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchAnswer:
+class SearchAnswer(NotebookValue):
     """What is recommended, and everything it was chosen from; a search adds these of its own types:
 
     request    what was asked

@@ -9,7 +9,6 @@ from ridgeline.serving.load import load_of as load_of
 from ridgeline.serving.replica import Sample as Sample
 from ridgeline.serving.replica import SloMissed as SloMissed
 from ridgeline.serving.request import Request as Request
-from ridgeline.serving.running_batch import running_batch
 from ridgeline.serving.served import Served as Served
 from ridgeline.serving.served import ServingMetrics as ServingMetrics
 from ridgeline.serving.serving_prediction import FRONT_END_S as FRONT_END_S
@@ -23,5 +22,3 @@ from ridgeline.serving.slow_requests import WhySlow as WhySlow
 from ridgeline.serving.slow_requests import why_slow as why_slow
 from ridgeline.serving.step_cost import LinearStepCost as LinearStepCost
 from ridgeline.serving.step_cost import StepCost as StepCost
-
-average_batch = running_batch

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ridgeline.core.errors import InputError
-from ridgeline.core.records import dataclass
+from ridgeline.core.records import NotebookValue, dataclass
 from ridgeline.core.units import HOUR, MILLION
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario, serving
@@ -64,7 +64,7 @@ class ServedTitle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServingPrediction:
+class ServingPrediction(NotebookValue):
     """A deployment under a load.
 
     kept                limits of the objective, by name; empty without one

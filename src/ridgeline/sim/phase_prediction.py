@@ -14,7 +14,7 @@ import numpy as np
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.evidence import Evidence
-from ridgeline.core.records import dataclass
+from ridgeline.core.records import NotebookValue, dataclass
 from ridgeline.core.units import HOUR, MILLION
 from ridgeline.cost import (
     Calibration,
@@ -81,7 +81,7 @@ class PhaseTitle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PhasePrediction(StepParts):
+class PhasePrediction(StepParts, NotebookValue):
     """One prefill, or one decode step, of a scenario. The parts of `breakdown` sum to `step_time_s`.
 
     step_time_s    from the first prompt token to the last one's answer, or one decode step

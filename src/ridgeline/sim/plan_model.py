@@ -305,7 +305,7 @@ class RowModel:
         return peak_bytes(state.at(self.group[own]), moving, self.model.per_param, self.model.host)
 
 
-_BY_SECTION = ("params", "offloadable", "seconds", "issue_s")
+_BY_SECTION = ("params", "offloadable", "seconds", "issue_s", "beside_s")
 _BY_CELL = ("layer", "loss", "sends", "crossing", "freed", "head", "widest", "shared")
 _PER_PARAM = ("weights", "gradients", "optimizer", "master", "gathered", "reduced")
 

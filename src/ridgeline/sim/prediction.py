@@ -11,7 +11,7 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, Quoted, weakest
-from ridgeline.core.records import dataclass
+from ridgeline.core.records import NotebookValue, dataclass
 from ridgeline.core.units import HOUR
 from ridgeline.cost import Profile, profile_for, shipped_profiles
 from ridgeline.cost.pricing import MeasuredOps, OpPrices
@@ -241,7 +241,7 @@ class TrainTitle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction(StepParts):
+class Prediction(StepParts, NotebookValue):
     """One step of a scenario. The parts of `breakdown` sum to `step_time_s`.
 
     network   what contention adds, where collectives were simulated; `step_time_s` is without it

@@ -53,7 +53,7 @@ class Residual:
 
     A run without a group is a configuration of its own.
 
-    source, family                   who measured it, and the family of its chip
+    source, family                   the laboratory that measured it, and the family of its chip
     precision, seq                   number format of its products, and tokens of a sequence; empty and 0 where unknown
     without_source, _engine, _family   the residual where the fit saw nothing of its source, engine, family of chips
     """
@@ -142,7 +142,7 @@ def new_source_interval(
     >>> runs = [Residual(**ours, source=str(r % 9), without_source=r / 100) for r in range(-30, 31)]
     >>> found = new_source_interval(1.0, "a", "x", runs)
     >>> round(found.low, 2), round(found.high, 2), found.basis
-    (0.78, 1.39, '61 runs of 9 sources, each predicted without its source')
+    (0.78, 1.39, '61 runs of 9 laboratories, each predicted without its laboratory')
     """
     measured = measured_by(residuals)
     factors = _stranger(chip, engine, family, measured, lambda part: spread_without(part, residuals))
@@ -265,7 +265,8 @@ def _stranger(
     wider = 1.0 if known_chip or not known_family else STRANGER_CHIP
     low, high = wider * max(abs(end.low) for end in spreads), wider * max(abs(end.high) for end in spreads)
     runs, sources = spreads[-1].runs, spreads[-1].sources
-    basis = f"{runs} runs of {sources} sources, each predicted without its {' and without its '.join(parts)}"
+    words = " and without its ".join("laboratory" if part == "source" else part for part in parts)
+    basis = f"{runs} runs of {sources} laboratories, each predicted without its {words}"
     return Interval(low=math.exp(-low), high=math.exp(high), coverage=COVERAGE, runs=runs, basis=basis)
 
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 SLOWER = 0.05  # of a step: more than this, or as much less, and the files are refused
 ALIKE = 0.01  # of a model's weights: more than this and it is another model
 DEPLOYED = "plan.serving."
+HABITS = ("plan.engine", "plan.compiled", "plan.overlap.")  # of an engine, which a target has another of
+ROUNDED = 1e-3  # of a number that a software takes in whole units
 SAME = 0.001  # of a step and of memory: less than this is the same prediction
 
 
@@ -146,6 +148,9 @@ def _is_same(path: str, before: JsonMapping, after: JsonMapping) -> bool:
     """Whether two values mean the same to a step: what a model was made for, and numbers that are equal as numbers."""
     if path == "model.context" or path.startswith("model.numerics."):
         return True
+    numbers = [value for value in (before.get(path), after.get(path)) if isinstance(value, float)]
+    if len(numbers) == 2 and abs(numbers[1] - numbers[0]) <= ROUNDED * abs(numbers[0]):
+        return True
     listed = [value for value in (before.get(path), after.get(path)) if isinstance(value, (list, tuple))]
     return len(listed) == 2 and tuple(listed[0]) == tuple(listed[1])
 
@@ -169,11 +174,18 @@ def _judge_predictions(scenario: Scenario, meant: Scenario, check: ExportCheck) 
         return replace(check, verdict="misfit")
     if change > SLOWER:
         return replace(check, verdict="slower")
-    other_run = any(difference.path != "plan.engine" for difference in check.differs)
+    other_run = any(not _is_habit(difference) for difference in check.differs)
     if change < -SLOWER and other_run:  # they leave out work that the plan counts, or split it in another way
         return replace(check, verdict="faster")
     grown = abs(after.peak_memory_bytes / before.peak_memory_bytes - 1) if before.peak_memory_bytes else 0.0
     return replace(check, verdict="same" if abs(change) <= SAME and grown <= SAME else "differs")
+
+
+def _is_habit(difference: ExportDifference) -> bool:
+    """Whether another engine does this by itself, or an option that the plan leaves open has a default there."""
+    if difference.planned is None and difference.path.startswith(DEPLOYED):
+        return True
+    return difference.path.startswith(HABITS)
 
 
 def _figures(found: Prediction | RlPrediction) -> Figures:

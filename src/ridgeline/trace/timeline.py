@@ -2,8 +2,7 @@
 
 A span is one interval on one stream of one process; what repeats (process, stream, name, kind, class) is a small
 integer into a table of texts. Times are whole nanoseconds, and rows are in one fixed order, so that equal content is
-equal bytes. Predicted and measured work have the same columns. What only some spans carry (bytes moved, shapes of
-operands, what a collective moved) stands in sparse side tables.
+equal bytes. Predicted and measured work have the same columns. What few spans carry stands in sparse side tables.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.documents import JsonMapping
+from ridgeline.core.records import NotebookValue
 from ridgeline.core.units import DECIMAL
 
 Rows = NDArray[np.intp]
@@ -283,7 +283,7 @@ class Tables:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Timeline:
+class Timeline(NotebookValue):
     """All intervals of a step or a run, by column; 45 bytes a span.
 
         start_ns, end_ns               int64, whole nanoseconds since `about.origin_ns`

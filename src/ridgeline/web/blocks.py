@@ -95,7 +95,7 @@ class StackChart:
 class PairLine:
     """One line of a tornado: what an input does in both directions, and further cells."""
 
-    name: str
+    name: LinkCell
     low: ExplainedNumber
     high: ExplainedNumber
     cells: tuple[TableCell, ...] = ()

@@ -113,7 +113,7 @@ def test_progress_counts_every_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "off where left out" in told[-1][3]
     assert {entry["group"] for entry in found.accuracy["ablation"]} == groups
     assert all(entry["buys"] == 0 for entry in found.accuracy["ablation"])
-    assert set(found.accuracy["left_out_sources"]["sources"]) == {"llmfoundry"}
+    assert set(found.accuracy["left_out_laboratories"]["laboratories"]) == {"mosaic"}
     assert set(found.accuracy["left_out_engines"]["engines"]) == {"llm-foundry"}
     assert set(found.accuracy["left_out_families"]["families"]) == {"ampere"}
 

@@ -23,6 +23,7 @@ from ridgeline.cli.streams import NEAREST, nearest
 from ridgeline.cli.verbs import VERBS
 from ridgeline.core.errors import InputError
 from ridgeline.cost.profile import read_profile
+from ridgeline.graph import region, write_graph
 from ridgeline.plan.scenario_file import assemble, scenario
 
 ROOT = Path(__file__).parents[3]
@@ -117,7 +118,15 @@ def working(folder: Path) -> dict[str, list[list[str]]]:
         "profile": [[str(LIBRARY_FOLDER / "a100-80-sxm.json")]],
         "collective": [["allreduce", "--on", "8xh100-sxm", "--size", "1MB"]],
         "roofline": [["llama3.2-1b", "--on", "h100-sxm", "--phase", "decode"]],
+        "graph": [[str(_graph(folder))], [str(_graph(folder)), "--on", "h100-sxm", "--budget", "1 GB"]],
     }
+
+
+def _graph(folder: Path) -> Path:
+    """A file of a small op graph."""
+    file = folder / "norm.graph.json"
+    write_graph(region("residual+rmsnorm", 256, 1024).graph, file)
+    return file
 
 
 def tables(text: str) -> list[dict[str, object]]:

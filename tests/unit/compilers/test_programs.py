@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.compilers import normal_form, program_format, read_program
-from ridgeline.compilers.program_source import ProgramSource
+from ridgeline.compilers.program_text import ProgramSource
 from ridgeline.compilers.triton_ir import read as read_triton
 from ridgeline.ir.op_graph import OpGraph
 

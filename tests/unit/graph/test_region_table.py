@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from ridgeline.core.errors import InputError
-from ridgeline.graph import kernels_of, region, region_base, region_words
+from ridgeline.graph import kernels_of, region, region_base
+from ridgeline.graph.region_table import region_words
 from ridgeline.ir.op_graph import OpPhase
 
 TRUTH = Path(__file__).parents[3] / "src" / "ridgeline" / "calibrate" / "truth" / "fusion.csv"

@@ -46,7 +46,8 @@ NOTHING = {"tp": False, "grad-reduce": False, "param-gather": False, "pp": False
 def test_communication_is_waited_for(plan: dict[str, Any]) -> None:
     """What overlaps by habit costs what it costs when nothing overlaps, and the host's time comes on top."""
     free, alone, blocked = parts(plan, False), parts({**plan, "overlap": NOTHING}, False), parts(plan, True)
-    for name in ("tp", "cp", "dp"):
+    assert blocked.get("tp", 0.0) >= alone.get("tp", 0.0)  # Megatron's own sums beside products have no switch
+    for name in ("cp", "dp"):
         assert blocked.get(name, 0.0) == pytest.approx(alone.get(name, 0.0))
         assert blocked.get(name, 0.0) >= free.get(name, 0.0)
     assert sum(blocked.values()) > sum(alone.values())

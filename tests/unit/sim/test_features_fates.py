@@ -200,7 +200,7 @@ def test_tensor_ranks_score_alike_and_sum_up_what_their_heads_weighed() -> None:
 def test_a_ring_that_does_not_overlap_is_waited_for() -> None:
     on, off = priced(RING), priced(RING, "plan.overlap.cp=false")
     others = [item.name for item in off.breakdown if item.name not in ("cp", "bubble", "waiting")]
-    same = pytest.approx([part(off, name) for name in others], rel=1e-4)  # links taken from products by less
+    same = pytest.approx([part(off, name) for name in others], rel=5e-4)  # links taken from products by less
     assert [part(on, name) for name in others] == same
     assert part(off, "cp") > part(on, "cp") > 0.15 * part(off, "cp")  # a ring hides at most 0.85 of itself
 

@@ -13,7 +13,7 @@ import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.launchers.launch import NodeCommand, header, nodes_of, on_node, slurm, system_in
-from ridgeline.targets.registry import IDS, SERVE, TARGETS, TRAIN
+from ridgeline.targets.registry import IDS, POST_TRAIN, SERVE, TARGETS, TRAIN
 from ridgeline.targets.vendors import refuse_other_chips, vendors
 
 
@@ -203,4 +203,5 @@ def test_every_target_refuses_the_chips_of_every_vendor_it_does_not_run_on() -> 
             with pytest.raises(InputError, match=rf"not of {vendor}") as refused:
                 refuse_other_chips(scenario.system, target)
             advice = str(refused.value).rpartition("use --to ")[2]
-            assert advice in (*(SERVE if target in SERVE else TRAIN),) or "of the kind runs on them" in advice
+            kind = next(kind for kind in (SERVE, POST_TRAIN, TRAIN) if target in kind)
+            assert advice in kind or "of the kind runs on them" in advice

@@ -48,7 +48,7 @@ def test_naming_the_targets_imports_none() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("id", (*SERVE, *TRAIN))
+@pytest.mark.parametrize("id", [*SERVE, *TRAIN])
 def test_a_target_is_imported_without_the_predictor(id: str) -> None:
     """To write is no prediction: only what a fallback costs is predicted, and `export`, which reads its files again."""
     train = {"seq": 8192, "global_batch": 64}

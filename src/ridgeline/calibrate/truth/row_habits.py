@@ -18,6 +18,7 @@ from ridgeline.core.errors import MissingNumber
 from ridgeline.hardware.chip import Chip
 from ridgeline.lowering.program import lower
 from ridgeline.models.spec import Moe
+from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
@@ -44,16 +45,42 @@ def of_simulator(cells: RowCells) -> bool:
     return cells.row.source in SIMULATED
 
 
-def engine_habits(cells: RowCells) -> JsonObject:
+def engine_habits(cells: RowCells, engine: str) -> JsonObject:
     """Habits of the engine that differ in a row, as the [engine] table of a scenario.
 
     A simulator's row on one tensor rank leaves the vocabulary as it is: there is nothing to split it by, and of a step
     the part that does not grow with layers takes as long as logits of 50257 columns do, which are unaligned.
     """
-    if not of_simulator(cells) or (cells.count("tp") or 1) > 1:
-        return {}
-    cells.note("vocabulary: not padded on one tensor rank, by how steps grow with layers")
-    return {"engine": {"vocab_multiple": 1}}
+    habits: JsonObject = {}
+    if of_simulator(cells) and (cells.count("tp") or 1) == 1:
+        cells.note("vocabulary: not padded on one tensor rank, by how steps grow with layers")
+        habits["vocab_multiple"] = 1
+    if is_relative(cells):
+        joined = [word for word, pattern in RELATIVE_FUSES if re.search(pattern, cells.text("attention_impl"))]
+        cells.note(f"software: kernels of its relative {engine}; overlaps nothing, and fuses {', '.join(joined)} alone")
+        habits |= {"overlaps": [], "fuses": joined, "exchanges": {"beside_products": False}}
+    if library := attention_library(cells, engine):
+        habits["kernel"] = library
+    return {"engine": habits} if habits else {}
+
+
+# what software that descends from a known one has fused, by the words in which its rows name kernels
+RELATIVE_FUSES = (("norm", "(?i)norm|rms kernel"), ("masked-softmax", "(?i)fused"), ("optimizer", ""))
+FLASH_2 = re.compile("(?i)flash[ _-]?att\\w*[ _-]?2")
+
+
+def is_relative(cells: RowCells) -> bool:
+    """Whether a row's software is none of the catalog, and its framework's name says what it descends from."""
+    name, framework = cells.text("x_engine"), cells.text("framework").lower()
+    if not name or name in ENGINES:
+        return False
+    own = any(re.search(pattern, name.lower()) for pattern, _ in WORDS["frameworks"])
+    return not own and any(re.search(pattern, framework) for pattern, _ in WORDS["frameworks"])
+
+
+def attention_library(cells: RowCells, engine: str) -> str | None:
+    """FlashAttention-2 where the row names it and the engine comes with another library; None elsewhere."""
+    return "flash-2" if FLASH_2.search(cells.text("attention_impl")) and ENGINES[engine].kernel == "cudnn" else None
 
 
 def of_mlperf(cells: RowCells) -> bool:
@@ -273,7 +300,8 @@ SHARE_UNSTATED = "recompute: every second block"  # the same where only its shar
 UNKNOWN = ("", "blank", "unstated", "unknown", "?")
 _MODULES = re.compile(r"recompute(?:_modules)?[= ]([\w+,]+)")
 _POLICY = re.compile(r"remat(?:_policy)?\W+(custom\b[^;]*(?:; rest recomputed\))?|minimal\w*|qkv_proj_offloaded|full)")
-_BLOCKS = re.compile(r"rg=full rm=block rn=(\d{1,4})")  # Megatron's arguments: full recompute of so many layers
+# full recompute of so many layers: Megatron's arguments, and NeMo's in the environment of its MLPerf entries
+_BLOCKS = re.compile(r"(?:rm=block rn=|ACM=block,? ?ACL=|method=block num_layers=)(\d{1,4})")
 _OFFLOADED = re.compile(r"offload (\d+) layers")
 
 
@@ -294,7 +322,7 @@ def memory_table(cells: RowCells, engine: str) -> JsonObject:
     if keeps is not None and kind != "none":
         return _policy(cells, keeps, detail)
     recompute: JsonObject = {"kind": kind}
-    some = _BLOCKS.search(cells.text("x_recompute_detail") or cells.text("notes"))
+    some = _BLOCKS.search(f"{cells.text('x_recompute_detail')} {cells.text('notes')}")
     if kind == "full" and some:
         recompute["layers"] = int(some[1])
         cells.note(f"recompute: {some[1]} layers of each stage, by its arguments")

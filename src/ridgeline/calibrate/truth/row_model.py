@@ -21,7 +21,7 @@ from ridgeline.models.params import count
 def assumed_sizes(cells: RowCells, gated: bool) -> RowCells:
     """The row with what its width and parameters suggest where it is blank; notes are shared with the given one.
 
-        heads   h / 128, or h / 64 where 128 does not divide h
+        heads   h / 128, or h over the first other common size of a head that divides h into a number tp divides
         ffn     4 h; with a gate 8/3 h, rounded up to a multiple of 256
         layers  (P - v h) / (4 h^2 + m h f)       m = 2 matrices of the feed-forward part, 3 with a gate
 
@@ -29,7 +29,7 @@ def assumed_sizes(cells: RowCells, gated: bool) -> RowCells:
     """
     hidden, sizes = cells.need("hidden"), {}
     if cells.count("heads") is None:
-        sizes["heads"] = hidden // (64 if hidden % 128 else 128) or 1
+        sizes["heads"] = _guessed_heads(hidden, cells.count("tp") or 1)
     if cells.count("ffn_hidden") is None and not cells.size("experts"):
         sizes["ffn_hidden"] = -(-hidden * 8 // 3 // 256) * 256 if gated else 4 * hidden
     if cells.count("layers") is None:
@@ -38,6 +38,20 @@ def assumed_sizes(cells: RowCells, gated: bool) -> RowCells:
         cells.note(f"{column} = {value}: blank in the table; what width and parameters suggest")
     full_cells = {**cells.row.cells, **{column: str(value) for column, value in sizes.items()}}
     return replace(cells, row=replace(cells.row, cells=MappingProxyType(full_cells))) if sizes else cells
+
+
+HEAD_WIDTHS = (128, 64, 96, 80, 160, 256, 112, 72, 48, 32)  # of published models, the most common first
+
+
+def _guessed_heads(hidden: int, tp: int) -> int:
+    """Heads of a common width that tensor ranks can share; the run ran, so a guess that they cannot share is wrong.
+
+    >>> _guessed_heads(8192, 8), _guessed_heads(2304, 8), _guessed_heads(1600, 1)
+    (64, 24, 25)
+    """
+    widths = [width for width in HEAD_WIDTHS if hidden % width == 0]
+    shared = next((hidden // width for width in widths if hidden // width % tp == 0), 0)
+    return shared or hidden // (64 if hidden % 128 else 128) or 1
 
 
 def _layers(cells: RowCells, gated: bool, ffn: int | None) -> int:

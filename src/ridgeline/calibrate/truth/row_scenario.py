@@ -138,7 +138,8 @@ SCALINGS = {"tensorwise": "tensor", "current": "tensor", "delayed": "tensor", "r
 def engine_of(cells: RowCells) -> str:
     """The engine's id: `x_engine`, or what the framework's name suggests; `generic` for software nobody described.
 
-    A stranger's software is never taken for the best-tuned one: that made unknown sources a fifth too fast.
+    A stranger's software is never taken for the best-tuned one: that made unknown sources a fifth too fast. One that
+    says what it descends from is its relative's, without what that overlaps and fuses (`row_habits.engine_habits`).
     """
     engine_name, framework = cells.text("x_engine"), cells.text("framework")
     is_known, for_gaudi = bool(engine_name) and engine_name in ENGINES, re.search(HABANA, framework.lower())
@@ -160,7 +161,7 @@ def plan_table(cells: RowCells, engine: str, chip: Chip) -> JsonObject:
     mesh = _mesh(cells)
     plan: JsonObject = {"engine": engine, **mesh, "microbatch": _microbatch(cells, mesh["dp"])}
     plan |= row_habits.usual_stages(cells, engine, plan["pp"])
-    chunks = cells.assume("vpp", 1) if plan["pp"] > 1 and "schedule" not in plan else 1
+    chunks = _chunks(cells, plan["pp"]) if plan["pp"] > 1 and "schedule" not in plan else 1
     if chunks > 1:
         plan["schedule"] = {"name": "interleaved", "chunks": chunks}
     precision: JsonValue = cells.word("precision", PRECISIONS)
@@ -176,6 +177,17 @@ def plan_table(cells: RowCells, engine: str, chip: Chip) -> JsonObject:
     }
     exchange = row_habits.usual_exchange(cells, engine, mesh)
     return plan | _switches(cells, engine, chip) | ({"cp_kind": exchange} if exchange else {})
+
+
+def _chunks(cells: RowCells, pp: int) -> int:
+    """Virtual stages of a rank; blank beside the words "interleaved 1F1B" is the fewest that layers can be dealt to."""
+    layers = (cells.count("layers") or 0) // pp
+    text = f"{cells.text('overlap_notes')} {cells.text('notes')}"
+    if cells.count("vpp") is not None or not re.search(r"(?i)interleaved (?:1f1b|pipeline|schedule)", text):
+        return cells.assume("vpp", 1)
+    chunks = next((size for size in range(2, layers + 1) if layers % size == 0), 1)
+    cells.note(f"vpp = {chunks}: blank in the table, which says interleaved; the fewest chunks of equal layers")
+    return chunks
 
 
 def _mesh(cells: RowCells) -> dict[str, int]:
@@ -336,7 +348,7 @@ def scenario_table(cells: RowCells) -> JsonObject:
         "system": _system(cells, chip),
         "workload": workload_table(cells, engine),
         "plan": plan_table(cells, engine, CHIPS[chip]),
-        **row_habits.engine_habits(cells),
+        **row_habits.engine_habits(cells, engine),
     }
 
 

@@ -27,7 +27,7 @@ from ridgeline.core.files import read_text
 
 TRUTH = Path(__file__).parent
 WORDS: JsonMapping = tomllib.loads((TRUTH / "words.toml").read_text(encoding="utf-8"))
-BUNDLED = ("training.csv", "training_a100_single_node.csv", "training_more.csv")
+BUNDLED = ("training.csv", "training_a100_single_node.csv", "training_more.csv", "training_layouts.csv")
 BIGGEST_TABLE = 64 * 1024 * 1024  # bytes
 MOST_ROWS = 200_000
 LONGEST_CELL = 100_000  # characters

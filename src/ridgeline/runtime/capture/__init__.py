@@ -104,8 +104,8 @@ def graph_of_reference(reference: str) -> OpGraph:
 
     with redirect_stdout(sys.stderr):
         module, inputs = made_module(OwnModule(reference=reference))
-        args, named = _arguments(inputs)
-        return graphs.graph_of_module(_on_meta(module), args, named, reference.rpartition(":")[2])
+        args, keywords = _arguments(inputs)
+        return graphs.graph_of_module(_on_meta(module), args, keywords, reference.rpartition(":")[2])
 
 
 def _arguments(given: Any) -> tuple[tuple[object, ...], JsonObject]:

@@ -226,11 +226,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
 def _grouped_shape(args: Arguments, named: JsonMapping) -> tuple[int, ...]:
     """Sizes of a grouped product: rows of all groups, or a matrix of each where both sides are cut into groups."""
-    left, right = args[0], args[1]
+    first, second = args[0], args[1]
     ends = named.get("offs", args[2] if len(args) > 2 else None)
-    if left.dim() == right.dim() == 2 and ends is not None:
-        return (ends.shape[0], left.shape[0], right.shape[1])
-    return (*left.shape[:-1][-2 if right.dim() == left.dim() == 3 else -1 :], right.shape[-1])
+    if first.dim() == second.dim() == 2 and ends is not None:
+        return (ends.shape[0], first.shape[0], second.shape[1])
+    return (*first.shape[:-1][-2 if second.dim() == first.dim() == 3 else -1 :], second.shape[-1])
 
 
 def _sort(name: str, x: Tensor) -> str:

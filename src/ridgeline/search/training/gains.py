@@ -351,6 +351,7 @@ def able_engines(scenario: Scenario) -> Iterator[Engine]:
         engine = ENGINES[id]
         has_format = format_id in {dtype(name).id for name in engine.supports.precision}
         runs = not engine.supports.vendors or vendor in engine.supports.vendors
+        runs = runs and (not engine.supports.one_node or scenario.system.chips <= scenario.system.node)
         if id not in (UNKNOWN, scenario.engine.id) and engine.availability != "retired" and has_format and runs:
             yield engine
 

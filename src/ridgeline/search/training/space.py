@@ -217,6 +217,8 @@ def _switches(scenario: Scenario, axes: set[str]) -> Iterable[Switches]:
     """
     base = scenario.plan.switches
     orders = (None, False) if base.sequence_parallel is None and "sp" in axes else (base.sequence_parallel,)
+    if "ep" in axes and has_experts(scenario) and scenario.engine.supports.experts_split_tokens:
+        orders = orders[:1]  # the software refuses experts beside tensor ranks whose tokens are whole
     kinds: tuple[Literal["ring", "all-to-all"], ...] = ("ring", "all-to-all") if "cp" in axes else (base.cp_kind,)
     overlaps = [base.overlap]
     if "ep" in axes and has_experts(scenario):

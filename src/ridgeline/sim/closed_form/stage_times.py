@@ -204,8 +204,11 @@ def section_times(sections: SectionPrices, plans: PlanColumns, rates: SustainedR
     table = sections.seconds.copy()
     table[_CP] = exposed_seconds(table[_CP], table[_ATTENTION], HIDDEN_RING * at(plans.overlap_cp, cell), contention)
     window = table[: len(COMPUTE)].sum(0) + table[_CP]
-    for axis, switch, share in ((_EP, plans.overlap_moe, "hidden_moe"), (_TP, plans.overlap_tp, "hidden_tp")):
-        hidden = at(switch, cell) * at(rates.rates[share], cell)
+    shares = (
+        (_EP, at(plans.overlap_moe, cell) * at(rates.rates["hidden_moe"], cell)),
+        (_TP, tensor_share(sections, plans) * at(rates.rates["hidden_tp"], cell)),
+    )
+    for axis, hidden in shares:
         table[axis] = exposed_seconds(table[axis], window, hidden, contention)
         window = window + table[axis]
     phases = table.sum(0)
@@ -213,6 +216,20 @@ def section_times(sections: SectionPrices, plans: PlanColumns, rates: SustainedR
     hidden = HIDDEN_COPY * at(plans.overlap_offload, cell)
     copies = np.stack([one_way * hidden, one_way * (1 - hidden)])
     return SectionTimes(parts=table, phases=phases, copies=copies, issue_s=sections.issue_s)
+
+
+def tensor_share(sections: SectionPrices, plans: PlanColumns) -> Array:
+    """The share of tensor-parallel communication that runs beside compute, by phase and section: all of it where the
+    plan overlaps it, else what the software runs beside products of the backward by itself.
+
+    Megatron and Transformer Engine so hide four of ten collectives of a layer with sequence parallelism, and two of
+    four without, whatever their user buffers are told.
+    """
+    spent = sections.seconds[_TP]
+    if not spent.any():
+        return np.zeros(1)
+    beside = at(plans.beside_tp, sections.cell) * sections.beside_s / np.maximum(spent, 1e-30)
+    return np.where(at(plans.overlap_tp, sections.cell) > 0, 1.0, beside)
 
 
 def gather_seconds(params: Array, plans: PlanColumns, links: Links) -> Array:

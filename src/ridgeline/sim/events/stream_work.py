@@ -47,7 +47,7 @@ from ridgeline.ir.program import PHASES, SectionKey, StepOps
 from ridgeline.lowering.step_ops import accumulations, trained_params
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import virtual_stages_by_rank
-from ridgeline.sim.closed_form.stage_times import HIDDEN_COPY, HIDDEN_RING
+from ridgeline.sim.closed_form.stage_times import HIDDEN_COPY, HIDDEN_RING, tensor_share
 from ridgeline.sim.closed_form.step import accumulate_seconds, embedding_seconds, send_seconds, updated_seconds
 from ridgeline.sim.predict_step import Priced
 
@@ -267,16 +267,19 @@ def _axis_comms(priced: Priced) -> list[list[list[Comm]]]:
     slots = len(table.cell) * PHASES
     busy = np.zeros((slots, len(AXES), 3))
     if table.collectives.size:
-        kind, payload, ranks, stride, axis, *routing = table.collectives
+        kind, payload, ranks, stride, axis, *routing, _, aligned = table.collectives
         links = rates.links.at(np.zeros(len(kind), dtype=np.int64))
         sizes = (kind.astype(np.int64), payload, ranks, stride)
+        together = aligned * links.skew * np.log2(ranks)  # ranks that have just met do not wait again
         spent = [collective_seconds(*sizes, each, Routing(*routing)) for each in _tiers(links)]
+        spent[0] = spent[0] - together
         for place, seconds in enumerate((spent[0], spent[1] - spent[3], spent[2] - spent[3])):
             np.add.at(busy[:, :, place], (table.collective_slot, axis.astype(np.int64)), seconds)
+    alike = np.ones((PHASES, len(table.cell)))
     hidden = {
-        StepPart.TP: float(priced.plans.overlap_tp[0]) * _rate(priced, "hidden_tp"),
-        StepPart.EP: float(priced.plans.overlap_moe[0]) * _rate(priced, "hidden_moe"),
-        StepPart.CP: float(priced.plans.overlap_cp[0]) * HIDDEN_RING * (1 - float(rates.rates["contention"][0])),
+        StepPart.TP: tensor_share(priced.sections, priced.plans) * _rate(priced, "hidden_tp") * alike,
+        StepPart.EP: float(priced.plans.overlap_moe[0]) * _rate(priced, "hidden_moe") * alike,
+        StepPart.CP: float(priced.plans.overlap_cp[0]) * HIDDEN_RING * (1 - rates.rates["contention"][0]) * alike,
     }
     seconds = priced.sections.seconds
     made = [
@@ -284,7 +287,7 @@ def _axis_comms(priced: Priced) -> list[list[list[Comm]]]:
             Comm(
                 stream=name.value,
                 seconds=float(seconds[SECTION_PARTS.index(name), slot % PHASES, slot // PHASES]),
-                hidden=hidden[name],
+                hidden=float(hidden[name][slot % PHASES, slot // PHASES]),
                 loads=_loads(busy[slot, place]),
             )
             for place, name in enumerate(AXES)

@@ -50,11 +50,17 @@ def option_name(option: str) -> str:
     return next((f"{place}.{name}" for place in places if f"{place}.{name}" in known), f"{places[0]}.{name}")
 
 
+def written_name(option: str) -> str:
+    """The same where the project documents it, empty elsewhere."""
+    name = option_name(option)
+    return name if name in options(ID).values else ""
+
+
 OF_ALL_ROLES = ("bf16", "fp16", "sequence_parallel", "use_distributed_optimizer")
 
 
 def _actor(scenario: Scenario[Rl]) -> Iterator[Piece]:
-    return actor_pieces(actor_scenario(scenario), option_name, spells_model=True)
+    return actor_pieces(actor_scenario(scenario), written_name, spells_model=True)
 
 
 def _files(scenario: Scenario[Rl], stated: JsonMapping) -> Files:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -178,7 +179,8 @@ def _tables(files: Files) -> tuple[JsonObject, JsonObject]:
 def _python_arguments(text: str, name: str) -> JsonObject:
     """Literal arguments of GRPOConfig, and the model that GRPOTrainer is given."""
     try:
-        tree = ast.parse(text)
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise refusal("a file that is no Python", "a script with GRPOConfig(...)", where=name) from None
     found: JsonObject = {}
@@ -222,9 +224,9 @@ def _resolve(facts: JsonObject, reader: OptionReader, files: Files, found: Impor
     }  # fmt: skip
     if facts["reference"]:
         facts["workload.learning.kl"] = facts["kl.coefficient"]
-    limit = facts.get("plan.serving.vllm.max_model_len")
-    if "workload.prompt_tokens.longest" not in facts and limit:
-        facts["workload.prompt_tokens.longest"] = max(1, limit - facts["workload.response_tokens.longest"])
+    prompt = reader.count("train.max_prompt_length")  # of older versions, which cut prompts
+    if prompt is not None:
+        facts["workload.prompt_tokens.longest"] = prompt
     if not facts.get("generates.by"):
         reader.note("use_vllm", "False", "generation by transformers: read as vLLM's, which is faster")
     if facts["plan.rl.placement"] == "split":

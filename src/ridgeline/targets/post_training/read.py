@@ -100,12 +100,12 @@ def weigh_options(software: PostTrainingSoftware, unread: Iterable[Unread]) -> I
         quiet = next((why for pattern, why in apart.items() if fnmatchcase(name, pattern)), "")
         if changes:
             yield replace(part, why=changes, matters=not off)
+        elif not is_known(name, known):  # before the patterns, which hold for options that there are
+            yield replace(part, why=_strange(name, known, software.title), effect="may change")
         elif quiet:
             yield replace(part, why=quiet)
-        elif _is_known(name, known):
-            yield replace(part, why=UNREAD, matters=not off)
         else:
-            yield replace(part, why=_strange(name, known, software.title), matters=True)
+            yield replace(part, why=UNREAD, effect="none" if off else "may change")
 
 
 def _is_neutral(software: PostTrainingSoftware, name: str, value: str) -> bool:
@@ -118,6 +118,7 @@ def known_options(software: PostTrainingSoftware) -> frozenset[str]:
     """Names that the software documents, those of engines and trainers that it passes on among them."""
     lists = [options(name) for name in software.data["lists"]]
     names = {name for known in lists for name in (*known.values, *known.flags)} | set(software.data.get("open", ()))
+    names |= {name for name in software.words("apart") if "*" not in name}
     for engine, prefix in software.data.get("engine", {}).items():
         inner = options(engine)
         for name in (*inner.values, *inner.flags):
@@ -125,7 +126,8 @@ def known_options(software: PostTrainingSoftware) -> frozenset[str]:
     return frozenset(names)
 
 
-def _is_known(name: str, known: frozenset[str]) -> bool:
+def is_known(name: str, known: frozenset[str]) -> bool:
+    """Whether a software documents an option, or a table that is open holds it."""
     return name in known or any(fnmatchcase(name, pattern) for pattern in known if "*" in pattern)
 
 

@@ -134,7 +134,7 @@ def close_account(ledger: Ledger, decisions: JsonMapping, after: JsonMapping, so
             continue
         if _equal(value, after.get(path)):
             if path not in expressed:
-                implied.setdefault(path, f"{software.title} does so by itself")
+                implied.setdefault(path, f"as {software.title} does by itself, or as its other options say")
             continue
         option = expressed.pop(path, "")
         implied.pop(path, None)

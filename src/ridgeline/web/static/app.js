@@ -1,5 +1,5 @@
 // Ask for the view of the URL and draw it; drawn again whenever the URL changes.
-import { h, say } from "./dom.js";
+import { h, say, words } from "./dom.js";
 import { copyButton, drawBlocks, frames } from "./blocks.js";
 import { close } from "./explain.js";
 import { drawControls, mark } from "./controls.js";
@@ -39,7 +39,7 @@ function draw(view, page, choices) {
   document.title = `${view.title} | Ridgeline`;
   document.body.dataset.page = page;
   place("head").replaceChildren(
-    h("h1", { id: "title" }, view.title), h("p", { className: `answer ${view.tone || ""}` }, view.answer),
+    h("h1", { id: "title" }, words(view.title)), h("p", { className: `answer ${view.tone || ""}` }, words(view.answer)),
     view.certainty ? h("p", { className: "certainty" }, h("b", {}, "How sure"), view.certainty) : "");
   place("blocks").replaceChildren(...drawBlocks(view.blocks));
   drawControls(place("controls"), view.controls || []);

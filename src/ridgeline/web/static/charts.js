@@ -67,9 +67,9 @@ export function tornado(block) {
     const side = (number) => number.value / most / 2;
     const pieces = [row.low, row.high].map((number, place) => {
       const share = side(number);
-      return [share < 0 ? 0.5 + share : 0.5, Math.abs(share), place ? "high" : "low", `${row.name}: ${number.text}`];
+      return [share < 0 ? 0.5 + share : 0.5, Math.abs(share), place ? "high" : "low", `${row.name.text}: ${number.text}`];
     });
-    return h("tr", {}, h("td", { className: "text name", title: row.meaning }, row.name),
+    return h("tr", {}, h("td", { className: "text name", title: row.meaning }, cell(row.name)),
       h("td", { className: "drawn" }, bar(pieces, 0.5)), h("td", {}, cell(row.low)), h("td", {}, cell(row.high)),
       (row.cells || []).map((value) => h("td", { className: typeof value === "string" ? "text" : "" }, cell(value))));
   });
@@ -120,7 +120,7 @@ function stackPicture(block, most) {
 
 function tornadoPicture(block, most) {
   return sheet(block, block.rows.length, block.rows.flatMap((row, place) =>
-    line(place, row.name, `${row.low.text} / ${row.high.text}`, [row.low, row.high].map((number, side) => {
+    line(place, row.name.text, `${row.low.text} / ${row.high.text}`, [row.low, row.high].map((number, side) => {
       const share = number.value / most / 2;
       return [share < 0 ? 0.5 + share : 0.5, Math.abs(share), side ? "high" : "low"];
     }))));

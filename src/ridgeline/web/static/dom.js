@@ -26,9 +26,18 @@ export function drawing(text) {
   return parsed ? document.adoptNode(parsed) : h("p", {}, "no drawing");
 }
 
-// A text whose machine names may not break.
+const NAME = /[A-Za-z0-9][\w.:/=+]*-[\w.:/=+-]*\w/g;
+
+// A text whose names of models and machines do not break at their hyphens.
 export function words(text) {
-  return text;
+  const parts = [];
+  let from = 0;
+  for (const found of text.matchAll(NAME)) {
+    if (found[0].length > 28) continue;
+    parts.push(text.slice(from, found.index), h("span", { className: "id" }, found[0]));
+    from = found.index + found[0].length;
+  }
+  return [...parts, text.slice(from)];
 }
 
 export function say(text) {

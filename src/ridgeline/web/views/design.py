@@ -108,10 +108,11 @@ def design_blocks(answer: DesignAnswer) -> Iterator[PageBlock]:
 def _figures(answer: DesignAnswer, best: DesignPoint) -> Iterator[FigureItem]:
     counts = answer.certificate
     fates = {
-        "priced one by one": counts.priced_points, "over a budget": counts.over_budget,
+        "priced one by one": counts.priced_points,
+        "over a budget": counts.over_budget,
         "dropped by a bound": counts.bounded_points,
         "without a plan that fits": counts.infeasible,
-    }  # fmt: skip
+    }
     inputs = [given_input(name, f"{value:,}", "the search") for name, value in fates.items()]
     points = explain_number(counts.points, "", "designs of the space", inputs, "the study's ranges",
                             text=f"{counts.points:,}")  # fmt: skip
@@ -137,13 +138,16 @@ def _relative(answer: DesignAnswer, point: DesignPoint, what: str) -> ExplainedN
 
 
 def _point_row(answer: DesignAnswer, point: DesignPoint, names: tuple[str, ...]) -> tuple[TableCell, ...]:
-    def sized(value: float, unit: str, formula: str) -> ExplainedNumber:
+    def sized_number(value: float, unit: str, formula: str) -> ExplainedNumber:
         text = f"{value:,.0f} mm²" if not unit else ""
         return explain_number(value, unit, formula, _choices(point), "rules with dated sources", text=text)
 
     is_today = point.id == answer.reference.id
     cells = [_choice_cell(point.choices, name) for name in names]
-    area, power = sized(point.area_mm2, "", "all its dies, bottom up"), sized(point.power_w, "W", "bottom up")
+    area, power = (
+        sized_number(point.area_mm2, "", "all its dies, bottom up"),
+        sized_number(point.power_w, "W", "bottom up"),
+    )
     name = f"{point.id}, today" if is_today and point.id != "today" else point.id
     return (name, *cells, area, power, _relative(answer, point, "time"), _relative(answer, point, "cost"))
 

@@ -6,12 +6,10 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
-from ridgeline.web.blocks import CardGrid, CardItem, DropZone, PageBlock, PageView
+from ridgeline.web.blocks import CardGrid, CardItem, DropZone, PageView
 from ridgeline.web.scenarios import Shelf
 from ridgeline.web.state import PageState
 from ridgeline.web.views.predict import predict_view
-
-EXAMPLE = "An example, already answered: change anything on its page"
 
 
 @cache
@@ -28,19 +26,21 @@ def question_cards() -> tuple[CardItem, ...]:
 
 
 def home_view(state: PageState, shelf: Shelf) -> PageView:
-    """The question cards above the example's headline and breakdown."""
+    """The example's headline, the questions, and where the example's time and memory go."""
     example = predict_view(state.on_page("predict"), shelf)
-    first: tuple[PageBlock, ...] = example.blocks[:3]
+    figures, *charts = example.blocks[:3]
+    about = f"An example, already answered: {example.answer} Change anything on its page."
+    card = CardItem(title=example.title, text=about, href=state.on_page("predict").url, verb="predict")
     return PageView(
         page="home",
         title="What do you want to know?",
         answer="Ridgeline predicts, plans and explains the training and serving of foundation models: "
         "where model meets machine.",
         blocks=(
-            CardGrid(title="", items=question_cards()),
-            CardGrid(title=EXAMPLE, items=(CardItem(title=example.title, text=example.answer,
-                                                    href=state.on_page("predict").url, verb="predict"),)),
-            *first,
+            CardGrid(title="", items=(card,)),
+            figures,
+            CardGrid(title="Ask something else", items=question_cards()),
+            *charts,
             DropZone(title="Or drop a file", note="a profiler's trace, a config.json, a launch script, a scenario or "
                      "the result of a load generator: it stays on this machine"),
         ),

@@ -36,10 +36,10 @@ def sense_view(state: PageState, shelf: Shelf) -> PageView:
     answer = ridgeline.sense(state_scenario(state, shelf), curve=state["curve"])
     first = answer.machine[0]
     name = METRICS.get(answer.metric, answer.metric)
+    change = f"{first.elasticity:+.2f} %".replace("-", "−")
     return PageView(
         page="sense", title=f"Which parameter limits {answer.scenario.model.id} on {answer.scenario.system.name}?",
-        answer=f"{first.title}: one per cent more of it changes the {name} by {first.elasticity:+.2f} %. "
-        f"Most of the {name} is {answer.limiter}.",
+        answer=f"One per cent more {first.title} changes the {name} by {change}. Most of it is {answer.limiter}.",
         certainty="Elasticities are derivatives of the prediction; they are as good as its formulas are.",
         controls=state_controls(state), blocks=(*_blocks(state, answer), scenario_file(state, shelf)),
         command=file_command("sense"), evidence=prediction_evidence(), url=state.url,
@@ -58,9 +58,9 @@ def _blocks(state: PageState, answer: SensitivityAnswer) -> Iterator[PageBlock]:
         if drawn:
             yield TornadoChart(
                 name=name, title=title, rows=tuple(drawn[:MOST_LINES]),
-                head=("10 % less", "10 % more", "elasticity", "$ an hour for 1 %", "something else limits at"),
+                head=("10 % less", "10 % more", "elasticity", "1 %, an hour", "another limit at"),
                 caption="Blue: a tenth less of it. Orange: a tenth more. To the right the work takes longer. "
-                "Click a name for its curve.",
+                "A name leads to its curve.",
             )  # fmt: skip
     yield TextLines(title="Notes", lines=answer.notes, is_folded=True)
 
@@ -86,14 +86,16 @@ def _figures(answer: SensitivityAnswer) -> Iterator[FigureItem]:
 def _line(state: PageState, entry: Elasticity, answer: SensitivityAnswer) -> PairLine:
     low = (1 - STEP) ** entry.below - 1
     high = (1 + STEP) ** entry.above - 1
-    curve = LinkCell(text=_limit_words(entry), href=state.choose(curve=entry.parameter).url)
     mean = explain_number(entry.elasticity, "", "d ln metric / d ln parameter, mean of both sides", _inputs(entry),
-                          _source(entry, answer), text=f"{entry.elasticity:+.3f}")  # fmt: skip
-    cells: tuple[TableCell, ...] = (mean, _money(entry, answer), curve)
+                          _source(entry, answer), text=f"{entry.elasticity:+.3f}".replace("-", "−"))  # fmt: skip
+    cells: tuple[TableCell, ...] = (mean, _money(entry, answer), _limit_words(entry))
     return PairLine(
-        name=entry.title, low=_effect(entry, low, answer), high=_effect(entry, high, answer), cells=cells,
+        name=LinkCell(text=entry.title, href=state.choose(curve=entry.parameter).url),
+        low=_effect(entry, low, answer),
+        high=_effect(entry, high, answer),
+        cells=cells,
         meaning=f"{entry.parameter} = {quantity_words(entry.value, entry.unit)}",
-    )  # fmt: skip
+    )
 
 
 def _inputs(entry: Elasticity) -> tuple[FormulaInput, ...]:
@@ -119,20 +121,21 @@ def _money(entry: Elasticity, answer: SensitivityAnswer) -> TableCell:
     if worth is None:
         return "no price"
     formula = "1 % × elasticity × cost of the same work in an hour of the system"
-    return explain_number(worth, "USD", formula, _inputs(entry), answer.basis.source, text=f"${worth:+,.3g}")
+    return explain_number(
+        worth, "USD", formula, _inputs(entry), answer.basis.source, text=f"{worth:+.3g} $".replace("-", "−")
+    )
 
 
 def _limit_words(entry: Elasticity) -> str:
     changes = [change for change in (entry.lower_change, entry.upper_change) if change is not None]
-    return ", ".join(f"× {change.factor:.3g}" for change in changes) or "curve"
+    return ", ".join(f"× {change.factor:.3g}" for change in changes) or "–"
 
 
 def _curve_picture(curve: SaturationCurve, answer: SensitivityAnswer) -> SvgPicture:
     """The metric against the parameter, with today and the knee."""
     points = [(point.factor, point.metric) for point in curve.points]
     dots = [
-        ChartDot(x=point.factor, y=point.metric, kind="weak" if point.factor != 1 else "best",
-                 name="today" if point.factor == 1 else "",
+        ChartDot(x=point.factor, y=point.metric, kind="weak",
                  note=f"× {point.factor:.3g} ({quantity_words(point.value, curve.unit)}): "
                  f"{quantity_words(point.metric, 's')}, limited by {point.limiter}")
         for point in curve.points

@@ -61,7 +61,12 @@ def test_page_runs() -> None:
 class TestReading:
     def test_shipped_tables(self) -> None:
         tables = Counter(row.table for row in ROWS.values())
-        assert tables == {"training.csv": 880, "training_a100_single_node.csv": 238, "training_more.csv": 280}
+        assert tables == {
+            "training.csv": 880,
+            "training_a100_single_node.csv": 238,
+            "training_more.csv": 280,
+            "training_layouts.csv": 297,
+        }
         assert len(headline(ROWS.values())) == 436
         assert {row.source for row in ROWS.values()} >= {"mbridge", "mlperf", "dgxc", "tpu", "h200", "vtrain_single"}
 

@@ -40,11 +40,6 @@ PROGRAMS = {
     "one-step-off": "verl.experimental.one_step_off_policy.main_ppo",
     "async": "verl.experimental.fully_async_policy.fully_async_main",
 }
-CONFIGS = {
-    "colocated": ("", "pkg://verl.trainer.config"),
-    "one-step-off": ("one_step_off_", "pkg://verl.experimental.one_step_off_policy.config"),
-    "async": ("fully_async_", "pkg://verl.experimental.fully_async_policy.config"),
-}
 UPDATE = re.compile(r"verl[./](trainer|experimental|recipe|workers)|recipe[./]\w+|main_ppo|main_dapo|actor_rollout_ref")
 OTHER_TRAINERS = ("veomni", "torchtitan", "automodel", "mindspeed")
 BEFORE = """TRAIN_FILES=${TRAIN_FILES:-$HOME/data/gsm8k/train.parquet}
@@ -70,11 +65,9 @@ def _actor(scenario: Scenario[Rl]) -> Iterator[Piece]:
 def _files(scenario: Scenario[Rl], options: JsonMapping) -> Files:
     software = SOFTWARE[ID]
     placement = scenario.plan.rl.placement
-    prefix, place = CONFIGS[placement]
     trainer = trainer_of(scenario, software)
-    base = f"{prefix}ppo_megatron_trainer" if trainer == "megatron" else f"{prefix}ppo_trainer"
-    paths = list(dict.fromkeys((place, "pkg://verl.trainer.config")))
-    hydra = {"defaults": [base, "_self_"], "hydra": {"searchpath": paths}}
+    base = "ppo_megatron_trainer" if trainer == "megatron" else "ppo_trainer"
+    hydra = {"defaults": [base, "_self_"], "hydra": {"searchpath": ["pkg://verl.trainer.config"]}}
     written = {name: value for name, value in options.items() if not name.startswith("program")}
     text = head(scenario, software) + yaml_text(hydra | nest_options(written))
     command = (
