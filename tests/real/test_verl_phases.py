@@ -36,7 +36,7 @@ def measured_case(folder: Path) -> None:
         pytest.skip("a network namespace wants root and unshare")
     space = ["unshare", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"]
     command = [*space, "bash", str(HERE / "verl_case.sh"), str(folder), str(TURNS), str(STEPS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, env={**os.environ, "VERL": program})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=5400, env={**os.environ, "VERL": program})
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -250,7 +250,7 @@ def main(folder: Path, names: list[str]) -> int:
     found: dict[str, Any] = {}
     for name in PARTS_MEASURED:
         command = [sys.executable, __file__, str(folder), name]
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=300, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=900, check=False)
         lines = [line for line in done.stdout.splitlines() if line.startswith("PIECE ")]
         if not lines:
             print(done.stdout[-2000:], done.stderr[-4000:], file=sys.stderr)
