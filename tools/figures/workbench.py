@@ -18,7 +18,6 @@ IMAGES = ROOT / "docs" / "images"
 MOST_BYTES = 300_000
 PHOTOGRAPHS = (
     ("workbench", "/predict?x_scaleup=1.5", 1400, 980, ""),
-    ("workbench-home", "/home", 1400, 900, ""),
     ("workbench-sense", "/sense?kind=decode&chips=8&pp=1&batch=64&seq=4096&curve=chip.hbm.bandwidth", 1400, 1000, ""),
 )
 """Name, state, size, and what is done before the shutter."""

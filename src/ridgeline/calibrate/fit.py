@@ -464,22 +464,22 @@ def descend(problem: _FitProblem, vector: Array, rounds: int) -> Array:
 
     d grows until a step lowers what is minimised, so that none is ever taken that raises it.
     """
-    damping, here = 0.0, problem.residuals(vector)
-    lowest = problem.cost(here, vector)
+    damping, residuals = 0.0, problem.residuals(vector)
+    lowest = problem.cost(residuals, vector)
     precision = 1 / problem.spread**2
     for _ in range(rounds):
         slopes = problem.slopes(vector)
         for _ in range(CHORDS):
-            robust = slopes / np.sqrt(1 + here**2)[:, None]
-            gradient, curvature = robust.T @ here + vector * precision, robust.T @ slopes
+            robust = slopes / np.sqrt(1 + residuals**2)[:, None]
+            gradient, curvature = robust.T @ residuals + vector * precision, robust.T @ slopes
             curvature[np.diag_indices_from(curvature)] += precision * (1 + damping)
             proposal = vector - np.linalg.solve(curvature, gradient)
-            there = problem.residuals(proposal)
-            cost = problem.cost(there, proposal)
+            proposed_residuals = problem.residuals(proposal)
+            cost = problem.cost(proposed_residuals, proposal)
             if not cost < lowest:
                 damping = max(1.0, damping * 10)
                 continue
-            damping, vector, here, lowest = damping / 5, proposal, there, cost
+            damping, vector, residuals, lowest = damping / 5, proposal, proposed_residuals, cost
     return vector
 
 

@@ -51,7 +51,7 @@ def read(source: ProgramSource) -> OpGraph:
     graph = table(graph_module, "graph")
     version = document.get("torch_version")
     label = f"torch.export, torch {version}" if isinstance(version, str) else "torch.export"
-    reading = _Reading(
+    reading = _ExportReading(
         GraphBuilder(source.path, label[:80]), table(graph, "tensor_values"), table(graph, "sym_int_values")
     )
     reading.roles(table(graph_module, "signature"))
@@ -76,7 +76,7 @@ def rows(parent: JsonMapping, key: str) -> list[JsonMapping]:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _ExportReading:
     """What is known while the nodes of one program are read."""
 
     builder: GraphBuilder

@@ -36,7 +36,7 @@ def evaluate(text: str, sizes: Mapping[str, float], path: str = "") -> float:
     """
     if len(text) > LONGEST:
         raise _refuse(path, f"{len(text)} characters", f"at most {LONGEST}")
-    reading = _Reading(_tokens(text, path), sizes, path)
+    reading = _ExpressionReading(_tokens(text, path), sizes, path)
     try:
         value = reading.sum(0)
         if reading.place < len(reading.tokens):
@@ -74,7 +74,7 @@ _NAMES = ", ".join(FUNCTIONS)
 
 
 @dataclass(slots=True)
-class _Reading:
+class _ExpressionReading:
     """The tokens of one expression, and how far it has been read."""
 
     tokens: list[str]

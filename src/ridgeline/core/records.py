@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _WRITTEN = ("__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__getstate__", "__setstate__")
@@ -161,3 +162,13 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
 else:
     dataclass = lazy_dataclass
+
+
+class NotebookValue:
+    """A value that a notebook shows as a page rather than as a line of text; `report.notebook` says how."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """Markup of the value, without script, safe inside any page."""
+        return str(import_module("ridgeline.report.notebook").notebook_markup(self))

@@ -155,7 +155,7 @@ def _values(op: Op) -> tuple[Num, ...]:
             return (op.stream_bytes, op.kernels, op.waits, op.exponentials)
         case Collective():
             routing = (op.token_copies, op.token_groups, op.routing_groups)
-            sizes = (KINDS[op.kind], op.payload_bytes, op.ranks, op.stride, _PLACE[op.axis])
-            return (*sizes, *routing, op.beside, op.aligned)
+            place = (op.ranks, op.stride, _PLACE[op.axis])
+            return (KINDS[op.kind], op.payload_bytes, *place, *routing, op.beside, op.aligned)
         case _:
             assert_never(op)

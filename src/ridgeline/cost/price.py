@@ -219,7 +219,9 @@ class SustainedRates:
                     table.collective_slot[on_axis], prices.collective_s[on_axis], slots
                 )
         seconds[3] = kernels * at(self.kernel, cell) + pauses
-        beside = np.bincount(table.collective_slot, prices.collective_s * table.collectives[8], slots)
+        beside_s = np.zeros(slots)
+        if table.collectives.size:
+            beside_s += np.bincount(table.collective_slot, prices.collective_s * table.collectives[8], slots)
         forward, inputs, weights, recompute = (kernels * at(self.host, cell)).reshape(-1, PHASES).T
         return SectionPrices(
             cell=table.cell,
@@ -227,7 +229,7 @@ class SustainedRates:
             offloadable=table.offloadable,
             seconds=np.ascontiguousarray(seconds.reshape(len(SECTION_PARTS), -1, PHASES).swapaxes(1, 2)),
             issue_s=np.stack([forward, inputs + recompute, weights]),
-            beside_s=beside.reshape(-1, PHASES).T,
+            beside_s=beside_s.reshape(-1, PHASES).T,
         )
 
     def price_shared_ops(self, structures: Sequence[Sequence[Section]], cells: int) -> list[SectionPrices]:
@@ -257,7 +259,7 @@ class SustainedRates:
         for place in range(len(AXES)):
             on_axis = np.where(table.collectives[4] == place, prices.collective_s, 0.0)
             seconds[len(COMPUTE) + place] = summed(Collective, on_axis)
-        beside = summed(Collective, prices.collective_s * table.collectives[8])
+        beside_s = summed(Collective, prices.collective_s * table.collectives[8])
         forward, inputs, weights, recompute = (kernels * self.host).reshape(-1, PHASES, cells).swapaxes(0, 1)
         params, offloadable = section_columns(sections, columns_over(cells))
         prices_of_all = SectionPrices(
@@ -266,7 +268,7 @@ class SustainedRates:
             offloadable=offloadable,
             seconds=seconds.reshape(len(SECTION_PARTS), -1, PHASES, cells).swapaxes(1, 2).reshape(*_FLAT),
             issue_s=np.stack([forward, inputs + recompute, weights]).reshape(3, -1),
-            beside_s=beside.reshape(-1, PHASES, cells).swapaxes(0, 1).reshape(PHASES, -1),
+            beside_s=beside_s.reshape(-1, PHASES, cells).swapaxes(0, 1).reshape(PHASES, -1),
         )
         ends = np.cumsum([len(structure) * cells for structure in structures]).tolist()
         return [prices_of_all.sections(slice(start, end)) for start, end in pairwise([0, *ends])]
@@ -352,7 +354,8 @@ def _collectives(table: OpTable, links: Links) -> Array:
     kind, payload, ranks, stride, _, copies, chosen, groups, _, aligned = table.collectives
     routing = Routing(copies=copies, chosen=chosen, groups=groups)
     seconds = collective_seconds(kind.astype(np.int64), payload, ranks, stride, links, routing)
-    return seconds - aligned * links.skew * np.log2(ranks)  # whoever has just met does not wait again
+    meeting_s: Array = aligned * links.skew * np.log2(ranks)  # whoever has just met does not wait again
+    return seconds - meeting_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ridgeline.core.notebook import NotebookValue
-from ridgeline.core.records import dataclass
+from ridgeline.core.records import NotebookValue, dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +40,11 @@ class Architecture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basin:
-    """How flat the optimum is: the range of every choice among candidates whose loss is within `tolerance` of the best
-    at the same cost."""
+    """How flat the optimum is: the range of every choice among candidates nearly as good for the same dollars.
+
+    tolerance    nats by which the loss of one may be above the best's at the best's dollars
+    candidates   so many are
+    """
 
     tolerance: float
     candidates: int

@@ -173,18 +173,18 @@ def _shape(name: str, chosen: Mapping[str, object], base: ModelSpec, id: str) ->
 
 def _dimensions(chosen: Mapping[str, object], base: ModelSpec) -> Iterator[tuple[str, object]]:
     """The table of dimensions of a shape; what does not divide is refused."""
-    hidden = int(str(chosen.get("hidden", base.hidden)))
-    head = int(str(chosen.get("head_dim", 128)))
+    hidden = _whole(chosen, "hidden", base.hidden)
+    head = _whole(chosen, "head_dim", 128)
     _divides("hidden", hidden, head)
-    heads = int(str(chosen.get("heads", hidden // head)))
-    kv = int(str(chosen.get("kv_heads", min(8, heads))))
+    heads = _whole(chosen, "heads", hidden // head)
+    kv = _whole(chosen, "kv_heads", min(8, heads))
     _divides("heads", heads, kv)
     yield "hidden", hidden
     for key in ("layers", "vocab"):
         if key in chosen:
-            yield key, int(str(chosen[key]))
+            yield key, _whole(chosen, key, 0)
     yield "attention", _attention(str(chosen.get("attention", "gqa")), (hidden, heads, kv, head))
-    yield _feed_forward(chosen, round(hidden * float(str(chosen.get("ffn_ratio", 3.5))) / TILE) * TILE)
+    yield _feed_forward(chosen, round(hidden * _real(chosen, "ffn_ratio", 3.5) / TILE) * TILE)
 
 
 def _attention(kind: str, sizes: tuple[int, int, int, int]) -> JsonObject:
@@ -202,8 +202,8 @@ def _feed_forward(chosen: Mapping[str, object], ffn: int) -> tuple[str, JsonObje
     """The table of a dense layer, or of experts that are so many times narrower as their granularity says."""
     if "experts" not in chosen:
         return "mlp", {"hidden": ffn}
-    granularity = float(str(chosen.get("granularity", 1)))
-    experts, topk = (int(str(chosen.get(key, usual))) for key, usual in (("experts", 8), ("topk", 1)))
+    granularity = _real(chosen, "granularity", 1)
+    experts, topk = (_whole(chosen, key, usual) for key, usual in (("experts", 8), ("topk", 1)))
     width = round(ffn / granularity / TILE) * TILE
     if width < TILE:
         narrow = f"experts of width {ffn / granularity:.0f}"
@@ -212,6 +212,26 @@ def _feed_forward(chosen: Mapping[str, object], ffn: int) -> tuple[str, JsonObje
 
 
 WINDOWS: Mapping[str, JsonObject] = {"window": {"window": 4096}}
+
+
+def _real(chosen: Mapping[str, object], key: str, usual: float) -> float:
+    """A number of a shape; what is none, or not above 0, is refused."""
+    value = chosen.get(key, usual)
+    number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
+    if not 0 < number < BIGGEST:
+        raise InputError(Problem(path=key, given=repr(value)[:40], expected="a number above 0"))
+    return number
+
+
+def _whole(chosen: Mapping[str, object], key: str, usual: float) -> int:
+    """A whole number of a shape, above 0."""
+    number = _real(chosen, key, usual)
+    if number != int(number):
+        raise InputError(Problem(path=key, given=f"{number:g}", expected="a whole number above 0"))
+    return int(number)
+
+
+BIGGEST = 1e9  # of any size of a model
 
 
 def _divides(name: str, whole: int, part: int) -> None:

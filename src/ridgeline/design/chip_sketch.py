@@ -66,7 +66,9 @@ def sketch_chip(table: JsonMapping, tech: Technology) -> SketchedChip:
     price = _price(new_chip, base, tech)
     hour = Quoted(value=price.value, evidence=Evidence.ASSUMED, source=price.rule)
     derived_fields = (*rules.derived_fields, price)
-    domain = int(str(table["domain"]))
+    domain = table["domain"]
+    if not isinstance(domain, int) or isinstance(domain, bool) or domain < 1:
+        raise InputError(Problem(path="chip.domain", given=repr(domain)[:40], expected="a number of chips, above 0"))
     return SketchedChip(chip=replace(new_chip, price=hour), domain=domain, derived_fields=derived_fields)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ridgeline.core.documents import JsonObject
-from ridgeline.core.notebook import NotebookValue
-from ridgeline.core.records import dataclass
+from ridgeline.core.records import NotebookValue, dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ridgeline.core.notebook import NotebookValue
-from ridgeline.core.records import dataclass
+from ridgeline.core.records import NotebookValue, dataclass
 from ridgeline.plan.scenario import Scenario
 
 Kind = Literal["rate", "time", "size", "price"]

@@ -34,7 +34,7 @@ from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.encode import toml_text
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.evidence import Quoted
-from ridgeline.core.files import read_table
+from ridgeline.core.files import INSIDE, path_within, read_table, read_text
 from ridgeline.core.records import dataclass
 from ridgeline.core.table import AtLeast, Count, Doc, decode
 from ridgeline.core.units import parse_quantity
@@ -230,15 +230,15 @@ def _source_text(data: JsonMapping, folder: Path) -> str:
     texts = [toml_text({key: value for key, value in data.items() if not isinstance(value, list)}), repr(data)]
     for entry in data.get("workload", ()):
         if isinstance(entry, Mapping) and isinstance(entry.get("scenario"), str):
-            file = folder / entry["scenario"]
-            texts.append(file.read_text(encoding="utf-8", errors="replace") if file.is_file() else "")
+            file = path_within(folder, entry["scenario"])
+            texts.append(read_text(file) if file is not None and file.is_file() else "")
     return "\n".join(texts)
 
 
 def _workload(entry: StudyEntry, place: int, folder: Path) -> StudyWorkload:
     path = f"workload[{place}]"
     if isinstance(entry.scenario, str):
-        written_scenario = read_scenario(folder / entry.scenario)
+        written_scenario = read_scenario(_scenario_file(entry.scenario, folder, path))
     elif isinstance(entry.scenario, Mapping):
         written_scenario = scenario_of(entry.scenario, folder=folder)
     else:
@@ -255,11 +255,19 @@ def _workload(entry: StudyEntry, place: int, folder: Path) -> StudyWorkload:
     return StudyWorkload(name=entry.name, weight=entry.weight, scenarios=(written_scenario, *other_scenarios))
 
 
+def _scenario_file(name: str, folder: Path, path: str) -> Path:
+    """The scenario file that a study names: beside it or below, never outside its folder."""
+    file = path_within(folder, name)
+    if file is None:
+        raise InputError(Problem(path=f"{path}.scenario", given=repr(name)[:60], expected=INSIDE, todo="copy it there"))
+    return file
+
+
 def _with_plan(given: object, plan: Mapping[str, object], folder: Path) -> Scenario:
     """The scenario with some keys of its plan changed."""
     settings = [f"plan.{key}={_setting_value(value)}" for key, value in plan.items()]
     if isinstance(given, str):
-        return read_scenario(folder / given, settings)
+        return read_scenario(_scenario_file(given, folder, "workload"), settings)
     assert isinstance(given, Mapping)
     return scenario_of(given, settings, folder)
 

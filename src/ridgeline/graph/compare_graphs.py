@@ -143,8 +143,8 @@ def _compare(comparison: GraphComparison) -> list[ComparedWork]:
 
     for side in sides:
         for group in side.groups:
-            first, *others = sorted(group)
-            for other_key in others:
+            first, *later_keys = sorted(group)
+            for other_key in later_keys:
                 joint[root(other_key)] = root(first)
     members: dict[_Key, list[_Key]] = defaultdict(list)
     for key in keys:
@@ -199,9 +199,11 @@ class _Side:
 
     def side(self, keys: Iterable[_Key]) -> GraphSide:
         """The kernels that run any of these units."""
-        asked = set(keys)
+        row_keys = set(keys)
         return self.total(
-            kernel for kernel, own in zip(self.kernels, self.of_kernel, strict=True) if asked.intersection(own)
+            kernel
+            for kernel, run_keys in zip(self.kernels, self.of_kernel, strict=True)
+            if row_keys.intersection(run_keys)
         )
 
     def words(self, keys: Iterable[_Key]) -> str:

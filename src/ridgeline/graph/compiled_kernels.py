@@ -67,8 +67,8 @@ def _read_sizes(reader: GraphReader, op: GraphOp) -> dict[int, float]:
 def _written_size(reader: GraphReader, ops: Sequence[GraphOp], owner: int) -> float:
     """Bytes written to memory: of what is scattered the update alone."""
     writers = [op for op in ops if owner in {reader.storages[tensor] for tensor in op.outputs}]
-    whole = reader.graph.tensors[owner].bytes
-    return min(whole, sum(op.bytes_written for op in writers)) if writers else whole
+    whole_bytes = reader.graph.tensors[owner].bytes
+    return min(whole_bytes, sum(op.bytes_written for op in writers)) if writers else whole_bytes
 
 
 def _access(reader: GraphReader, ops: Sequence[GraphOp]) -> Access:
@@ -92,5 +92,5 @@ def compiled_seconds(graph: OpGraph, kernel: GraphKernel, on: GraphChip, rates: 
     if not products:
         return kernel_seconds(graph, kernel, "joined", on, rates)
     seconds = sum(on.product_seconds(op.kernel) for op in products if op.kernel is not None) * rates.values["product"]
-    own = sum(op.bytes for op in products)
-    return seconds + max(kernel.bytes - own, 0.0) / on.memory * rates.values["stream"]
+    product_bytes = sum(op.bytes for op in products)
+    return seconds + max(kernel.bytes - product_bytes, 0.0) / on.memory * rates.values["stream"]

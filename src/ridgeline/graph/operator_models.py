@@ -34,8 +34,10 @@ def token_figures(operator: Operator, sizes: Mapping[str, float], token: str = "
     tokens = per_short - pairs * seen_short / LENGTHS[0]
     element = format_bytes(operator.dtype)
     if pairs < -1e-9 or tokens < -1e-6 * abs(per_long):
-        given = f"operator {operator.name} with flops {operator.flops}"
-        raise InputError(Problem(path="operator", given=given, expected=f"flops that grow with {token} or its square"))
+        problem_text = f"operator {operator.name} with flops {operator.flops}"
+        raise InputError(
+            Problem(path="operator", given=problem_text, expected=f"flops that grow with {token} or its square")
+        )
     scores: tuple[Attention, ...] = ()
     if operator.like == "attention":
         scores, pairs = (_scores(operator, sizes, pairs),), 0.0
@@ -53,8 +55,10 @@ def _scores(operator: Operator, sizes: Mapping[str, float], pairs: float) -> Att
     """
     shapes = list(operator.inputs.values())
     if len(shapes) < 2 or min(map(len, shapes[:2])) < 3 or pairs <= 0:
-        given = f"operator {operator.name}, which is like attention"
-        raise InputError(Problem(path="operator", given=given, expected="inputs of batch, heads, tokens and width"))
+        problem_text = f"operator {operator.name}, which is like attention"
+        raise InputError(
+            Problem(path="operator", given=problem_text, expected="inputs of batch, heads, tokens and width")
+        )
     heads, kv_heads = (max(1, round(sizes[shape[1]])) for shape in shapes[:2])
     return Attention(heads=heads, kv_heads=kv_heads, head_dim=max(1, round(pairs / (4 * heads))))
 
@@ -89,5 +93,5 @@ def _place(block: Block, figures: Captured, hidden: int, *, instead: bool) -> Bl
         Product(label="queries, keys and values", inputs=hidden, outputs=width),
         Product(label="output", inputs=out, outputs=hidden),
     )
-    recorded = replace(figures, products=products, params=hidden * width + out * hidden, cached=keys + values)
-    return replace(block, mixer=None, captured=recorded)
+    operator_parts = replace(figures, products=products, params=hidden * width + out * hidden, cached=keys + values)
+    return replace(block, mixer=None, captured=operator_parts)

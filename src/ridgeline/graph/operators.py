@@ -133,24 +133,24 @@ def operator_work(
     >>> operator_work(gate, {"T": 8, "W": 64}).bytes, operator_work(gate, {"T": 8, "W": 64}, {"tp": 4}).bytes
     (2048.0, 512.0)
     """
-    own = dict(sizes)
+    local_sizes = dict(sizes)
     for axis, degree in (shards or {}).items():
         if (letter := operator.sharding.get(axis)) is not None:
-            own[letter] = own[letter] / degree
-    missing = [letter for letter in operator.letters if letter not in own]
+            local_sizes[letter] = local_sizes[letter] / degree
+    missing = [letter for letter in operator.letters if letter not in local_sizes]
     if missing:
         expected_text = ", ".join(operator.letters)
         raise InputError(Problem(path=f"operator.{operator.name}", given=f"no {missing[0]}", expected=expected_text))
     element = format_bytes(operator.dtype)
     path = f"operator.{operator.name}"
-    flops = evaluate(operator.flops, own, f"{path}.flops")
+    flops = evaluate(operator.flops, local_sizes, f"{path}.flops")
     shapes: Sequence[tuple[str, ...]] = (*operator.inputs.values(), *operator.outputs.values())
-    moved = sum(prod(own[letter] for letter in shape) for shape in shapes) * element
+    moved_bytes = sum(prod(local_sizes[letter] for letter in shape) for shape in shapes) * element
     back = operator.backward_flops
     return OperatorWork(
-        flops=flops, backward_flops=evaluate(back, own, f"{path}.backward_flops") if back else BACKWARD * flops,
-        bytes=evaluate(operator.bytes, own, f"{path}.bytes") if operator.bytes else moved,
-        saved_bytes=evaluate(operator.saved, own, f"{path}.saved") * element,
+        flops=flops, backward_flops=evaluate(back, local_sizes, f"{path}.backward_flops") if back else BACKWARD * flops,
+        bytes=evaluate(operator.bytes, local_sizes, f"{path}.bytes") if operator.bytes else moved_bytes,
+        saved_bytes=evaluate(operator.saved, local_sizes, f"{path}.saved") * element,
     )  # fmt: skip
 
 

@@ -289,14 +289,14 @@ def tensor_boundary(ctx: LoweringContext, sides: Sides = BOTH, width: int = 0) -
     if not ctx.sequence_parallel:
         return Boundary(
             exit=(tensor_collective(ctx, "sum over ranks", "all-reduce", leaving),) if sides.exit else (),
-            entry_gradient=(_beside(tensor_collective(ctx, "sum gradients", "all-reduce", entering)),)
+            entry_gradient=(run_beside_product(tensor_collective(ctx, "sum gradients", "all-reduce", entering)),)
             if sides.entry
             else (),
         )
     inputs_saved = ctx.frozen or ctx.engine.exchanges.inputs_kept
     again = tensor_collective(ctx, "gather tokens again", "all-gather", entering)
-    gather_twice = () if inputs_saved else (_beside(again),)
-    scatter = _beside(tensor_collective(ctx, "scatter gradients", "reduce-scatter", entering))
+    gather_twice = () if inputs_saved else (run_beside_product(again),)
+    scatter = run_beside_product(tensor_collective(ctx, "scatter gradients", "reduce-scatter", entering))
     gather = tensor_collective(ctx, "gather tokens", "all-gather", entering)
     gather_gradients = tensor_collective(ctx, "gather gradients", "all-gather", leaving)
     return Boundary(
@@ -307,7 +307,7 @@ def tensor_boundary(ctx: LoweringContext, sides: Sides = BOTH, width: int = 0) -
     )
 
 
-def _beside(op: Collective) -> Collective:
+def run_beside_product(op: Collective) -> Collective:
     """The collective as software can run it: beside a product."""
     return replace(op, beside=1.0)
 

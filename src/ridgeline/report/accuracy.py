@@ -173,8 +173,8 @@ STRANGERS = MappingProxyType(
 
 def strangers_table(sheet: Sheet) -> str:
     """How far off each kind of user's runs are: of software and machines in the fit, and of those that are not."""
-    known = next(item for item in sheet["beside"] if item["set"] == "headline")
-    rows = [_stranger_cells("software and machines of the tables, each configuration left out", known)]
+    headline_figures = next(item for item in sheet["beside"] if item["set"] == "headline")
+    rows = [_stranger_cells("software and machines of the tables, each configuration left out", headline_figures)]
     for key in LEFT:
         if (sheet_part := sheet.get(f"left_out_{key}")) is not None:
             members = sheet_part[key].values()
@@ -182,8 +182,8 @@ def strangers_table(sheet: Sheet) -> str:
             figures = {"rows": sheet_part["all"]["rows"], "mape": sheet_part["all"]["reached"], "bias": bias}
             rows.append(_stranger_cells(STRANGERS[key], figures | {"coverage90": sheet_part["coverage"]["reached"]}))
     if "learning_curve" in sheet:
-        after = next(point for point in sheet["learning_curve"]["same"] if point["runs"] == 1)
-        rows.append(_stranger_cells("a new laboratory, anchored by one run of its own", after))
+        anchored_figures = next(point for point in sheet["learning_curve"]["same"] if point["runs"] == 1)
+        rows.append(_stranger_cells("a new laboratory, anchored by one run of its own", anchored_figures))
     return _table(("predicted", "rows", "mean", "bias", "inside the interval"), rows)
 
 
@@ -194,14 +194,16 @@ def _stranger_cells(name: str, item: Sheet) -> tuple[str, ...]:
 
 def _sources_table(sheet: Sheet) -> str:
     """By source and by engine: the group left out; by laboratory, engine and family of chips: all of it left out."""
-    held, out = sheet["groups"], {key: sheet.get(f"left_out_{key}", {}).get(key, {}) for key in LEFT}
-    rows = [("source", name, str(item["n"]), percent(item["mape"]), "", "") for name, item in held["source"].items()]
+    grouped_rows, left_out = sheet["groups"], {key: sheet.get(f"left_out_{key}", {}).get(key, {}) for key in LEFT}
+    rows = [
+        ("source", name, str(item["n"]), percent(item["mape"]), "", "") for name, item in grouped_rows["source"].items()
+    ]
     rows += [
-        ("engine", name, str(item["n"]), percent(item["mape"]), *_left_cells(out["engines"].get(name, {})))
-        for name, item in held["framework"].items()
+        ("engine", name, str(item["n"]), percent(item["mape"]), *_left_cells(left_out["engines"].get(name, {})))
+        for name, item in grouped_rows["framework"].items()
     ]
     for key, word in (("laboratories", "laboratory"), ("families", "family")):
-        rows += [(word, name, str(item["n"]), "", *_left_cells(item)) for name, item in out[key].items()]
+        rows += [(word, name, str(item["n"]), "", *_left_cells(item)) for name, item in left_out[key].items()]
     return _table(("by", "name", "rows", "group left out", "all of it left out", "bias then"), rows)
 
 

@@ -32,6 +32,7 @@ VERBS_OF_EXTRA: Mapping[str, str] = MappingProxyType({
     "tensorboard": "run --tensorboard",
     "shm": "collective run --backend ridge_shm, run with it",
     "kernels": "profile aiconfigurator:CHIP",
+    "jax": "graph of StableHLO bytecode",
     "perfetto": "timeline --open, timelines of open",
     "web": "open",
 })  # fmt: skip

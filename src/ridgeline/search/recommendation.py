@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 from ridgeline.core.errors import Problem
-from ridgeline.core.notebook import NotebookValue
-from ridgeline.core.records import dataclass
+from ridgeline.core.records import NotebookValue, dataclass
 from ridgeline.search.progress import Progress, Watch
 
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ridgeline.core.errors import InputError
-from ridgeline.core.notebook import NotebookValue
-from ridgeline.core.records import dataclass
+from ridgeline.core.records import NotebookValue, dataclass
 from ridgeline.core.units import HOUR, MILLION
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario, serving

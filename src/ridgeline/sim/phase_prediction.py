@@ -14,8 +14,7 @@ import numpy as np
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.evidence import Evidence
-from ridgeline.core.notebook import NotebookValue
-from ridgeline.core.records import dataclass
+from ridgeline.core.records import NotebookValue, dataclass
 from ridgeline.core.units import HOUR, MILLION
 from ridgeline.cost import (
     Calibration,

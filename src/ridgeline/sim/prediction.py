@@ -11,8 +11,7 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, Quoted, weakest
-from ridgeline.core.notebook import NotebookValue
-from ridgeline.core.records import dataclass
+from ridgeline.core.records import NotebookValue, dataclass
 from ridgeline.core.units import HOUR
 from ridgeline.cost import Profile, profile_for, shipped_profiles
 from ridgeline.cost.pricing import MeasuredOps, OpPrices

@@ -2,8 +2,7 @@
 
 A span is one interval on one stream of one process; what repeats (process, stream, name, kind, class) is a small
 integer into a table of texts. Times are whole nanoseconds, and rows are in one fixed order, so that equal content is
-equal bytes. Predicted and measured work have the same columns. What only some spans carry (bytes moved, shapes of
-operands, what a collective moved) stands in sparse side tables.
+equal bytes. Predicted and measured work have the same columns. What few spans carry stands in sparse side tables.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.documents import JsonMapping
-from ridgeline.core.notebook import NotebookValue
+from ridgeline.core.records import NotebookValue
 from ridgeline.core.units import DECIMAL
 
 Rows = NDArray[np.intp]

@@ -23,7 +23,6 @@ from starlette.routing import BaseRoute, Route
 from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError, Problem, Refusal
 from ridgeline.core.files import spreadsheet_cell
-from ridgeline.report.pieces import STYLE, page_style, picture_style
 from ridgeline.version import __version__
 from ridgeline.web.blocks import GridTable, PageBlock, TableCell
 from ridgeline.web.figures import ExplainedNumber
@@ -32,7 +31,6 @@ from ridgeline.web.guard import LOCKED, AccessPolicy, AsgiApp, Receive, Scope, S
 from ridgeline.web.jobs import CONFIRMED, TaskBoard, TaskRun, Tell
 from ridgeline.web.state import PageState, read_state
 from ridgeline.web.uploads import FileShelf, safe_name
-from ridgeline.web.views.home import question_cards
 from ridgeline.web.views.pages import PAGES, page_view, unknown_page
 
 STATIC = Path(__file__).parent / "static"
@@ -56,6 +54,12 @@ class Workbench:
     def view(self, page: str, query: str) -> bytes:
         """The JSON of a page, made once while it is remembered."""
         return self._view(page, query)
+
+    def page_of(self, key: str) -> str:
+        """The page that shows a file of the shelf."""
+        from ridgeline.web.views.files import page_of_file
+
+        return page_of_file(self.shelf.paths[key])
 
     def _make_view(self, page: str, query: str) -> bytes:
         return encode_json(page_view(read_state(page, query), self.shelf.paths))
@@ -119,6 +123,8 @@ class _Routes:
 
     async def static(self, request: Request) -> Response:
         """A style or a script."""
+        from ridgeline.report.pieces import STYLE, page_style, picture_style
+
         name = request.path_params["name"]
         if name == "page.css":
             style = page_style("serve") + STYLE + (STATIC / "workbench.css").read_text(encoding="utf-8")
@@ -134,6 +140,8 @@ class _Routes:
     async def facts(self, _: Request) -> Response:
         """What the bar at the top shows: pages, version, whether jobs may be started."""
         pages = [{"page": page, "name": name} for page, name in PAGES.items()]
+        from ridgeline.web.views.home import question_cards
+
         cards = list(question_cards())
         policy = self.bench.policy
         facts = {"pages": pages, "cards": cards, "version": __version__, "launch": self.bench.allow_launch,
@@ -195,14 +203,12 @@ class _Routes:
 
     async def drop(self, request: Request) -> Response:
         """Take a file; the state of the page that shows it."""
-        from ridgeline.web.views.files import page_of_file
-
         name = safe_name(unquote(request.query_params.get("name", "file")))
         try:
             key = await self.bench.shelf.receive(name, request.stream())
         except InputError as wrong:
             return self._refuse(wrong)
-        page = page_of_file(self.bench.shelf.paths[key])
+        page = self.bench.page_of(key)
         return self._answer(encode_json({"file": key, "url": PageState(page=page).choose(file=key).url}))
 
     def _task(self, request: Request) -> tuple[PageState, str]:

@@ -6,15 +6,18 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import SUFFIXES
 from ridgeline.hardware.chip import Chip
 from ridgeline.hardware.load import resize_name, system
-from ridgeline.plan.scenario import Scenario
 from ridgeline.web.blocks import CodeText
 from ridgeline.web.state import PageState, page_choices
+
+if TYPE_CHECKING:
+    from ridgeline.plan.scenario import Scenario
 
 Shelf = Mapping[str, Path]
 """Files that were opened or dropped, by the id that a URL holds."""

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,7 +59,7 @@ def serve_workbench(
     """Serve while the context lasts: what is open, and the thread that ends with the server."""
     require_web()
     with _listening(port) as listener, _listening(0) as frame_listener:
-        workbench, server, close = _prepare(files, listener, frame_listener, allow_launch)
+        workbench, server, warm_up, close = _prepare(files, listener, frame_listener, allow_launch)
         thread = threading.Thread(
             target=server.run, args=([listener, frame_listener],), daemon=True, name="ridgeline-workbench"
         )
@@ -66,6 +67,7 @@ def serve_workbench(
         try:
             while not server.started and thread.is_alive():
                 thread.join(0.01)
+            threading.Thread(target=warm_up, daemon=True, name="ridgeline-warm-up").start()
             yield workbench, thread
         finally:
             server.should_exit = True
@@ -75,19 +77,18 @@ def serve_workbench(
 
 def _prepare(
     files: Sequence[Path | str], listener: socket.socket, frame_listener: socket.socket, allow_launch: bool
-) -> tuple[OpenWorkbench, Server, Callable[[], None]]:
+) -> tuple[OpenWorkbench, Server, Callable[[], object], Callable[[], None]]:
     import uvicorn
 
     from ridgeline.web.guard import AccessPolicy
     from ridgeline.web.routes import Workbench, workbench_app
     from ridgeline.web.state import PageState
-    from ridgeline.web.views.files import page_of_file
 
     ports = listener.getsockname()[1], frame_listener.getsockname()[1]
     policy = AccessPolicy(token=secrets.token_urlsafe(32), port=ports[0], frame_port=ports[1])
     bench = Workbench(policy=policy, allow_launch=allow_launch)
     keys = [bench.shelf.add(Path(file)) for file in files]
-    urls = [PageState(page=page_of_file(bench.shelf.paths[key])).choose(file=key).url for key in keys]
+    urls = [PageState(page=bench.page_of(key)).choose(file=key).url for key in keys]
     addresses = [f"{policy.origin}{url}{'&' if '?' in url else '?'}token={policy.token}" for url in urls or ["/"]]
     config = uvicorn.Config(
         workbench_app(bench), log_config=None, access_log=False, lifespan="off", ws="none", http="h11",
@@ -96,7 +97,7 @@ def _prepare(
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     workbench = OpenWorkbench(url=addresses[0], port=ports[0], urls=tuple(addresses), allow_launch=allow_launch)
-    return workbench, server, bench.shelf.close
+    return workbench, server, partial(bench.view, "home", ""), bench.shelf.close
 
 
 @contextmanager

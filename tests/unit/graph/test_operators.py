@@ -37,7 +37,7 @@ PROGRAM = f"""module {{
 
 
 def sink() -> Operator:
-    [operator] = read_operators(FILE)
+    operator, _ = read_operators(FILE)
     return operator
 
 

@@ -268,7 +268,7 @@ def test_a_strangers_file_means_what_it_says(target: str) -> None:
     )  # fmt: skip
     assert meant == MEANT[target]
     strange = [part for part in found.unread if part.option.endswith(unknown)]
-    assert [part.matters for part in strange] == [True]
+    assert [part.effect for part in strange] == ["may change"]
     assert isinstance(predict_rl(ridgeline.scenario(found.settings)), RlPrediction)
 
 

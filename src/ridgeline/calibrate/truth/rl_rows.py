@@ -188,8 +188,9 @@ def _number(text: str) -> float | None:
 
 def _chips(row: Row) -> int | None:
     value = _number(row["n"]) or _number(row["x_ranks"])
-    if value is None and HABITS.get(row["x_family"], {}).get("fewest_ranks") and _model(row):
-        value = _fewest_ranks(row)
+    habit = HABITS.get(row["x_family"], {})
+    if value is None and habit.get("fewest_ranks") and _model(row) in habit.get("megatron", {}).get("models", {}):
+        value = _fewest_ranks(row)  # only where a recipe says how the model is split
     return int(value) if value else None
 
 
@@ -441,7 +442,8 @@ def _sync_method(row: Row, habit: JsonMapping) -> str:
 def _fit_rollout(row: Row, plan: JsonObject, chips: int, notes: list[str]) -> None:
     """Knobs of the rollout engine; fewer tensor ranks where the chips are fewer."""
     rollout, habit = plan["rl"]["rollout"], _habit(row)
-    _widen_for_weights(row, rollout, chips)
+    if not re.search(r"\d", row["rollout_engine_tp"].partition("gpu_mem")[0]):  # the row does not state its ranks
+        _widen_for_weights(row, rollout, chips)
     while rollout["tp"] > 1 and chips % (rollout["tp"] * rollout.get("pp", 1)):
         rollout["tp"] //= 2
     if _has_experts(_model(row)) and rollout["tp"] > 8 and "dp" not in rollout:

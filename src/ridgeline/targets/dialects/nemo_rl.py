@@ -16,7 +16,7 @@ from ridgeline.targets.post_training.gather import yaml_options
 from ridgeline.targets.post_training.megatron_actor import actor_pieces, read_actor
 from ridgeline.targets.post_training.read import imported_post_training, other_algorithm
 from ridgeline.targets.post_training.software import SOFTWARE
-from ridgeline.targets.post_training.write import FileForm, export_post_training, head, ray_script, trainer_of
+from ridgeline.targets.post_training.write import MARK, FileForm, export_post_training, head, ray_script, trainer_of
 from ridgeline.targets.target import Export, Files, Imported
 from ridgeline.targets.yaml_text import yaml_text
 
@@ -80,6 +80,8 @@ def read(files: Files) -> Imported:
     software = SOFTWARE[ID]
     reader = yaml_options(files, ("grpo", "policy", *OTHER))
     refuse_other_work(reader)
+    if any(MARK in text for text in files.values()):  # which states all that a step depends on
+        reader.notes.clear()
     facts: JsonObject = {"trainer": "megatron" if reader.switch("policy.megatron_cfg.enabled") else "fsdp"}
     facts = software.read_facts(reader, facts)
     if isinstance(facts.get("model.path"), str) and "$" in facts["model.path"]:

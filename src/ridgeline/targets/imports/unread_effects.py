@@ -30,11 +30,14 @@ OFF = re.compile(r"(use|enable|enabled|load-in|do)\b.*", re.IGNORECASE)
 
 def judge_unread(found: Imported) -> Imported:
     """The run with the effect of every option that was not read, and the decision it may touch."""
-    return replace(found, unread=tuple(_judge_option(part, found.target) for part in found.unread))
+    weighed = found.settings.get("workload", {}).get("kind") == "rl"  # by the tables of its software, in reading
+    return replace(found, unread=tuple(_judge_option(part, found.target, weighed) for part in found.unread))
 
 
-def _judge_option(part: Unread, target: str) -> Unread:
+def _judge_option(part: Unread, target: str, weighed: bool) -> Unread:
     decision = decision_of(part.option)
+    if weighed:
+        return replace(part, effect="changes" if part.matters else part.effect, decision=decision)
     return replace(part, effect=_effect(part, target, decision), decision=decision)
 
 

@@ -102,6 +102,7 @@ def _placement(scenario: Scenario[Rl], facts: JsonMapping) -> JsonObject:
         "sync.megabytes": max(1, round(rl.weight_sync.bucket / MEBI)),
         "sync.gigabytes": rl.weight_sync.bucket / DECIMAL["G"],
         "reference": roles.reference is not None,
+        "role.reference.offload": "reference" in rl.roles and rl.roles["reference"].offload,
         "critic": roles.critic is not None,
         "recompute": scenario.plan.recompute.kind == "full",
     }

@@ -101,11 +101,11 @@ def weigh_options(software: PostTrainingSoftware, unread: Iterable[Unread]) -> I
         if changes:
             yield replace(part, why=changes, matters=not off)
         elif not is_known(name, known):  # before the patterns, which hold for options that there are
-            yield replace(part, why=_strange(name, known, software.title), matters=True)
+            yield replace(part, why=_strange(name, known, software.title), effect="may change")
         elif quiet:
             yield replace(part, why=quiet)
         else:
-            yield replace(part, why=UNREAD, matters=not off)
+            yield replace(part, why=UNREAD, effect="none" if off else "may change")
 
 
 def _is_neutral(software: PostTrainingSoftware, name: str, value: str) -> bool:

@@ -116,14 +116,15 @@ def _placement(facts: JsonMapping, plan: JsonMapping, reader: OptionReader, chip
     rl["weight_sync"] = pick({"method": facts.get("plan.rl.weight_sync.method"), "bucket": bytes_given})
     rl["rollout"] = _rollout(facts, chips)
     own_chips = {role: facts.get(f"role.{role}.chips") for role in ("reference", "critic", "reward_model")}
-    rl["roles"] = {role: _role_plan(chips, plan) for role, chips in own_chips.items() if chips}
+    rl["roles"] = {role: _role_plan(plan) | {"chips": int(chips)} for role, chips in own_chips.items() if chips}
+    if facts.get("reference") and facts.get("role.reference.offload"):
+        rl["roles"]["reference"] = {**_role_plan(plan), **rl["roles"].get("reference", {}), "offload": True}
     return {key: value for key, value in rl.items() if value not in (None, {})}
 
 
-def _role_plan(chips: int, plan: JsonMapping) -> JsonObject:
-    """A role on chips of its own, split as the actor is."""
-    same = {key: plan[key] for key in ("tp", "pp", "cp", "ep", "shard") if key in plan}
-    return {"chips": int(chips), **same}
+def _role_plan(plan: JsonMapping) -> JsonObject:
+    """A role split as the actor is."""
+    return {key: plan[key] for key in ("tp", "pp", "cp", "ep", "shard") if key in plan}
 
 
 def _offloaded(facts: JsonMapping) -> list[str]:

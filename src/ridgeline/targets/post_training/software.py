@@ -119,8 +119,9 @@ class PostTrainingSoftware:
             if not reader.switch(gate):
                 reader.skip(*(name for name in reader.options if fnmatchcase(name, pattern)))
         for section in self.sections(facts):
-            for option in self.data.get("constants", {}).get(section, {}):
-                reader.skip(option.removeprefix("--"))
+            for option, value in self.data.get("constants", {}).get(section, {}).items():
+                if reader.options.get(option.removeprefix("--")) == value:
+                    reader.skip(option.removeprefix("--"))
             for row in option_rows(self.table, section) if section in self.data["options"] else ():
                 value = row.read(reader)
                 self._note_default(row, value, reader)

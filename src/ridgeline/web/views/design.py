@@ -144,7 +144,10 @@ def _point_row(answer: DesignAnswer, point: DesignPoint, names: tuple[str, ...])
 
     is_today = point.id == answer.reference.id
     cells = [_choice_cell(point.choices, name) for name in names]
-    area, power = sized_number(point.area_mm2, "", "all its dies, bottom up"), sized_number(point.power_w, "W", "bottom up")
+    area, power = (
+        sized_number(point.area_mm2, "", "all its dies, bottom up"),
+        sized_number(point.power_w, "W", "bottom up"),
+    )
     name = f"{point.id}, today" if is_today and point.id != "today" else point.id
     return (name, *cells, area, power, _relative(answer, point, "time"), _relative(answer, point, "cost"))
 

@@ -7,7 +7,6 @@ from importlib import import_module
 from types import MappingProxyType
 
 from ridgeline.core.errors import InputError, MissingNumber, Problem
-from ridgeline.sim.prediction import missing_number_problem
 from ridgeline.web.blocks import PageView
 from ridgeline.web.scenarios import Shelf
 from ridgeline.web.state import PageState
@@ -31,6 +30,8 @@ def page_view(state: PageState, shelf: Shelf) -> PageView:
     except InputError as wrong:
         return impossible_view(state, wrong, title="This page cannot be made")
     except MissingNumber as missing:
+        from ridgeline.sim.prediction import missing_number_problem
+
         return impossible_view(state, InputError(missing_number_problem(missing)), title="A number is missing")
 
 
