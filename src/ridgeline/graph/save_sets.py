@@ -24,7 +24,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_quantity
 from ridgeline.ir.op_graph import GraphOp, OpGraph
 
-LARGEST = 12  # activations of a layer that are chosen_owners on, beyond which sets are too many
+LARGEST = 12  # activations of a layer that are decided on, beyond which sets are too many
 OPEN_LAYERS = 10  # of each kind that are solved exactly around the relaxed optimum
 MOST_SUMS = 12_000  # sums of open layers that are followed; more are thinned, and the bound says what that costs
 
@@ -35,7 +35,7 @@ Flags = NDArray[np.bool_]
 class SaveSet:
     """What one layer saves, in bytes, and the seconds that its backward takes longer for computing the rest again.
 
-    saved    names of what is saved, of those that were chosen_owners on
+    saved    names of what is saved, of those that were decided on
     """
 
     saved: tuple[str, ...]
