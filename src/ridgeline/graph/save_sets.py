@@ -93,17 +93,17 @@ def save_front(graph: OpGraph, path: str, op_seconds: Mapping[int, float]) -> tu
     ends = _layer_results(graph, ops)
     owners.sort(key=lambda owner: (owner in ends, -graph.tensors[owner].bytes))
     inner = len(owners) - sum(owner in ends for owner in owners)
-    decided, always = owners[: min(LARGEST, inner)], owners[min(LARGEST, inner) :]
-    masks = np.arange(1 << len(decided))
-    is_saved: dict[int, Flags] = {owner: (masks >> bit) & 1 == 1 for bit, owner in enumerate(decided)}
+    chosen_owners, always = owners[: min(LARGEST, inner)], owners[min(LARGEST, inner) :]
+    masks = np.arange(1 << len(chosen_owners))
+    is_saved: dict[int, Flags] = {owner: (masks >> bit) & 1 == 1 for bit, owner in enumerate(chosen_owners)}
     is_saved |= {owner: np.ones(len(masks), bool) for owner in always}
     seconds = _recompute_seconds(graph, ops, is_saved, op_seconds, len(masks))
     sizes = np.full(len(masks), float(sum(graph.tensors[owner].bytes for owner in always)))
-    for owner in decided:
+    for owner in chosen_owners:
         sizes += is_saved[owner] * graph.tensors[owner].bytes
     order = np.lexsort((seconds, sizes))
     best = np.minimum.accumulate(np.concatenate([[np.inf], seconds[order][:-1]]))
-    names = [_tensor_name(graph, ops, owner) for owner in decided]
+    names = [_tensor_name(graph, ops, owner) for owner in chosen_owners]
     return tuple(
         SaveSet(
             saved=tuple(name for bit, name in enumerate(names) if mask >> bit & 1), bytes=float(sizes[mask]),
@@ -182,9 +182,10 @@ def recompute_within(fronts: Sequence[LayerFront], budget: float) -> RecomputeAn
     coarse = plan_saves(whole_fronts, budget)
     if plan is None or coarse is None:
         least = format_quantity(sum(front.sets[0].bytes * front.count for front in fronts), "B")
-        given = format_quantity(budget, "B")
         todo = "fewer tokens, or a plan that splits them"
-        raise InputError(Problem(path="--budget", given=given, expected=f"at least {least}", todo=todo))
+        raise InputError(
+            Problem(path="--budget", given=format_quantity(budget, "B"), expected=f"at least {least}", todo=todo)
+        )
     whole_layers = sum(coarse.counts[front.path].get(0, 0) for front in whole_fronts if len(front.sets) > 1)
     return RecomputeAnswer(fronts=tuple(fronts), plan=plan, whole_plan=coarse, whole_layers=whole_layers)
 
@@ -212,11 +213,11 @@ def plan_saves(fronts: Sequence[LayerFront], budget: float) -> SavePlan | None:
         return None
     hulls = [_hull(front.sets) for front in fronts]
     steps = _steps(fronts, hulls)
-    taken, bound_s = _relaxed_plan(fronts, steps, budget)
+    relaxed_places, bound_s = _relaxed_plan(fronts, steps, budget)
     best: SavePlan | None = None
     open_counts = [min(OPEN_LAYERS, front.count) for front in fronts]
     sums = _open_sums(fronts, open_counts)
-    for fixed in _fixed_choices(fronts, hulls, taken, open_counts):
+    for fixed in _fixed_choices(fronts, hulls, relaxed_places, open_counts):
         candidate = _complete(fronts, fixed, sums, budget, bound_s)
         if candidate is not None and (best is None or candidate.seconds < best.seconds):
             best = candidate

@@ -99,9 +99,9 @@ def _recompute(answer: RecomputeAnswer) -> Table:
         for place, layers in answer.plan.counts[front.path].items():
             item = front.sets[place]
             left_out = [name for name in front.sets[-1].saved if name not in item.saved]
-            again = f"all but {', '.join(left_out)}" if left_out else "everything"
+            redone_words = f"all but {', '.join(left_out)}" if left_out else "everything"
             cells = (str(layers), format_quantity(item.bytes, "B", 3), format_quantity(item.seconds, "s", 3))
-            table.add_row(clean(front.path or "all"), *cells, clean(again[:100]))
+            table.add_row(clean(front.path or "all"), *cells, clean(redone_words[:100]))
     for name, plan in (("together", answer.plan), (" ".join(answer.settings), answer.whole_plan)):
         table.add_row(name, "", format_quantity(plan.bytes, "B", 3), format_quantity(plan.seconds, "s", 3), "")
     return table
