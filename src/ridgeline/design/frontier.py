@@ -3,8 +3,9 @@
     box      designs side by side in the grid        bound = least seconds of any plan at the best value of each of its
                                                      columns, times its least dollars an hour
 
-More of a rate is never slower and less of a latency never either (a property that tests assert), so no design of a box
-is below the bound. A box goes unpriced only where a design that was priced is no worse than the bound in both. Boxes
+More of a rate is never slower and less of a latency never either (a property that tests assert; where a served product
+changes from memory to compute its fitted parameter changes, which `bound_slack` allows for), so no design of a box is
+below the bound. A box goes unpriced only where a design that was priced is no worse than the bound in both. Boxes
 are taken in rounds of a fixed number: a round is priced side by side on any number of processes or Ray workers, and the
 answer is the same.
 """

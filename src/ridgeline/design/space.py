@@ -274,7 +274,9 @@ class DesignSpace:
                     plan_prices = self._priced_plan(place, plan, domain)
                     if plan_prices is not None:
                         times = np.where(
-                            capacity >= plan_prices[1], plan_prices[0].times(factors, count).seconds, np.inf
+                            capacity >= plan_prices[1],
+                            plan_prices[0].times(factors, count).seconds * plan_prices[0].bound_slack,
+                            np.inf,
                         )
                         least[place] = np.minimum(least[place], times)
         return least

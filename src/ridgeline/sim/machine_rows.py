@@ -92,6 +92,20 @@ class MachineRows:
         precision = self.scenario.plan.precision
         return frozenset((precision.compute.peak, precision.activations.peak, "bf16")) & frozenset(PEAKS)
 
+    @property
+    def bound_slack(self) -> float:
+        """What times on a better machine are multiplied with to bound those on a worse one from below.
+
+        1 where more of a rate is never slower. A served product counts as bound by memory or by compute, and each has
+        a fitted parameter of its own: where it changes sides, its time jumps by their ratio.
+        """
+        if is_training(self.scenario):
+            return 1.0
+        values = serving_values(self.scenario, self.serving)
+        pairs = (("product_memory", "product_compute"), ("expert_memory", "expert_product"))
+        ratios = [values[memory] / values[compute] for memory, compute in pairs]
+        return min(min(ratio, 1 / ratio) for ratio in ratios)
+
     def times(self, factors: Factors, rows: int = 0) -> RowTimes:
         """What the scenario takes where numbers are so many times its machine's; a name of no number is refused."""
         count = rows or max((len(column) for column in factors.values()), default=1)
