@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ridgeline.cost import Calibration, Choice, Profile, ProfileDiff
     from ridgeline.models.spec import ModelSpec
     from ridgeline.plan.scenario import Scenario
-    from ridgeline.rl import RlParameters, RlPrediction
+    from ridgeline.rl import RlPrediction
     from ridgeline.runtime.bringup import ReportDiff
     from ridgeline.search import DeploymentAnswer, DeploymentOptions, PlanOptions, PlanRequest, Recommendation, Watch
     from ridgeline.serving import ServingPrediction, StepPricing, WhySlow
@@ -78,21 +78,6 @@ def calibration_of(
 
 def _run_names(anchor: Runs) -> list[str]:
     return [str(anchor)] if isinstance(anchor, (str, Path)) else [str(run) for run in anchor]
-
-
-def rl_pricing(
-    calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None
-) -> tuple[Calibration | None, RlParameters | None]:
-    """What steps of post-training are priced with: kernels, and parameters at the pace of measured steps of one's own.
-
-    Anchors that are steps of post-training set the pace; the others are training steps that anchor the calibration.
-    """
-    from ridgeline.calibrate.rl_anchor import anchor_rl, is_rl_run
-
-    runs = _run_names(anchor)
-    own_steps = [run for run in runs if is_rl_run(run)]
-    prior = calibration_of(calibration, [run for run in runs if run not in own_steps], profile)
-    return prior, anchor_rl(own_steps, prior)
 
 
 def predict(
@@ -142,10 +127,9 @@ def predict(
 
         refuse_other_chip(profile, [scenario.system.chip])
     if kind == "rl":
-        from ridgeline.rl import predict_rl
+        from ridgeline.calibrate.rl_anchor import predict_at_pace
 
-        prior, parameters = rl_pricing(calibration, anchor, profile)
-        return predict_rl(scenario, prior, parameters=parameters)
+        return predict_at_pace(scenario, _run_names(anchor), lambda runs: calibration_of(calibration, runs, profile))
     used = calibration_of(calibration, anchor, profile)
     if kind != "train":
         from ridgeline.sim.phase_prediction import predict_phase

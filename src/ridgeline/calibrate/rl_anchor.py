@@ -7,17 +7,43 @@ An anchor of post-training is a scenario file whose [workload] is `kind = "rl"`,
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.calibrate.anchor import measured_entry
 from ridgeline.core.errors import InputError
 from ridgeline.core.files import SUFFIXES, read_table
 from ridgeline.cost import Calibration
+from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.rl import RlParameters, RlPrediction, predict_rl, shipped_parameters
+from ridgeline.sim import Impossible
 
 DRAWS = 3  # steps whose lengths are drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RlPricing:
+    """What steps of post-training are priced with: kernels, and parameters; None is what ships."""
+
+    calibration: Calibration | None
+    parameters: RlParameters | None
+
+
+def rl_pricing(runs: Sequence[str], calibrate: Callable[[list[str]], Calibration | None]) -> RlPricing:
+    """Anchors that are steps of post-training set the pace; the others are training steps, which `calibrate` takes."""
+    own_steps = [run for run in runs if is_rl_run(run)]
+    prior = calibrate([run for run in runs if run not in own_steps])
+    return RlPricing(calibration=prior, parameters=anchor_rl(own_steps, prior))
+
+
+def predict_at_pace(
+    scenario: Scenario, runs: Sequence[str], calibrate: Callable[[list[str]], Calibration | None]
+) -> RlPrediction | Impossible:
+    """The predicted step of post-training as anchors price it."""
+    own = rl_pricing(runs, calibrate)
+    return predict_rl(scenario, own.calibration, parameters=own.parameters)
 
 
 def is_rl_run(text: str) -> bool:

@@ -130,16 +130,19 @@ def _plan_post_training(
     model: str, out: PlanOut, options: JsonObject, pricing: JsonObject, *, step_time: str, top: int
 ) -> None:
     """Print the plan of post-training that a question asks for, and write it as asked."""
+    from ridgeline.calibrate.rl_anchor import rl_pricing
     from ridgeline.search.rl import RlRequest, recommend_rl
 
     todo = "drop it; --set workload.KEY describes the step"
     others = {name: value for name, value in options.items() if name not in POST_TRAINING}
     api.refuse_options("none of it with --rl", todo, **others)
     asked_options: JsonObject = {name: options[name] for name in POST_TRAINING if name in options}
-    calibration, parameters = api.rl_pricing(**pricing)
+    own = rl_pricing(
+        list(pricing["anchor"]), lambda runs: api.calibration_of(pricing["calibration"], runs, pricing["profile"])
+    )
     began = time.perf_counter(), time.process_time()
-    request = RlRequest.from_options(model, calibration=calibration, step_time=step_time, top=top, **asked_options)
-    found = recommend_rl(replace(request, parameters=parameters))
+    request = RlRequest.from_options(model, calibration=own.calibration, step_time=step_time, top=top, **asked_options)
+    found = recommend_rl(replace(request, parameters=own.parameters))
     found = replace(found, seconds=time.perf_counter() - began[0], cpu_seconds=time.process_time() - began[1])
     if found.best is None and not out.json:
         raise InputError(found.problems)
