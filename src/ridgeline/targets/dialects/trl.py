@@ -11,7 +11,6 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
@@ -197,7 +196,7 @@ def _python_arguments(text: str, name: str) -> JsonObject:
     return found
 
 
-def _literal(node: ast.expr) -> Any:
+def _literal(node: ast.expr) -> object:
     """A literal; what only running the script tells is left open."""
     try:
         value = ast.literal_eval(node)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import MappingProxyType
-from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.encode import plain
@@ -45,7 +44,7 @@ def _is_of_the_actor(path: str) -> bool:
     return path.startswith(OF_THE_ACTOR) and path not in WITHOUT_EFFECT
 
 
-def _workload(work: Rl) -> Iterator[tuple[str, Any]]:
+def _workload(work: Rl) -> Iterator[tuple[str, object]]:
     data, updates, learning = work.data, work.updates, work.learning
     yield "workload.algorithm", work.algorithm
     yield "workload.prompts", data.prompts
@@ -82,7 +81,7 @@ def _shape(lengths: Lengths | None) -> object:
     return None if lengths is None or isinstance(lengths, ConstantTokens) else plain(lengths)
 
 
-def _placement(scenario: Scenario[Rl]) -> Iterator[tuple[str, Any]]:
+def _placement(scenario: Scenario[Rl]) -> Iterator[tuple[str, object]]:
     rl, work = scenario.plan.rl, scenario.workload
     for role, part in rl.roles.items():
         yield f"plan.rl.roles.{role}", plain(part)
@@ -117,7 +116,7 @@ def old_log_probs(scenario: Scenario[Rl]) -> str:
     return scenario.workload.updates.old_log_probs or usual
 
 
-def _rollout(scenario: Scenario[Rl]) -> Iterator[tuple[str, Any]]:
+def _rollout(scenario: Scenario[Rl]) -> Iterator[tuple[str, object]]:
     """One replica of the engine, and how many there are."""
     rollout = scenario.plan.rl.rollout
     yield "plan.rl.rollout.engine", rollout.engine

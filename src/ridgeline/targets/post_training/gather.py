@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.files import Table
@@ -176,7 +175,7 @@ def fill_references(options: JsonMapping, environment: Mapping[str, str]) -> Jso
     return filled
 
 
-def _filled(text: str, name: str, known: JsonMapping) -> Any:
+def _filled(text: str, name: str, known: JsonMapping) -> object:
     def meant(found: re.Match[str]) -> str:
         dots, key = found.groups()
         above = name.split(".")[: -len(dots)] if dots else []

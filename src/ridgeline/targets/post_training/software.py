@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Any
 
 from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import Problem
@@ -129,7 +128,7 @@ class PostTrainingSoftware:
                     facts[row.path] = value
         return facts | self._read_knobs(facts, reader)
 
-    def _note_default(self, row: OptionRow, value: Any, reader: OptionReader) -> None:
+    def _note_default(self, row: OptionRow, value: object, reader: OptionReader) -> None:
         """Say what the software's default is where a step depends on it."""
         names = (row.option.removeprefix("--"), *row.older)
         if value is not None and row.path in IMPORTANT and not any(name in reader for name in names):
@@ -173,7 +172,7 @@ SOFTWARE = {
 
 
 @cache
-def other_software(id: str, fact: str, value: Any) -> str:
+def other_software(id: str, fact: str, value: object) -> str:
     """Targets that run what one does not."""
     able = [name for name, other in SOFTWARE.items() if name != id and value in other.data["supports"].get(fact, ())]
     return f"use --to {' or '.join(able[:3])}" if able else ""
