@@ -127,8 +127,11 @@ class PhaseCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two rows that differ in placement (step time of the one that overlaps over that of the one that does not), or in
-    whether a compiler joined a region's ops (time of the compiled one over the eager one)."""
+    """Two rows that differ in one decision, and the ratio of their times.
+
+    In placement: the one that overlaps over the one that does not. In whether a compiler joined a region's ops: the
+    compiled one over the eager one.
+    """
 
     pair: str
     sync: str

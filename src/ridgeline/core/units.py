@@ -149,6 +149,15 @@ def signed_share(share: float, digits: int = 1, unit: str = "%") -> str:
     return f"{share * 100:+.{digits}f}{unit}".replace("-", "−")
 
 
+def signed_number(value: float, digits: int = 3) -> str:
+    """A number with its sign, the minus of print.
+
+    >>> signed_number(0.25), signed_number(-1.5, 1)
+    ('+0.250', '−1.5')
+    """
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
 def format_gib(size_bytes: float) -> str:
     """Bytes in GiB, as drivers and profilers show memory.
 

@@ -67,7 +67,7 @@ class Machines:
     def of(cls, systems: Sequence[System]) -> Machines:
         """The columns of several systems; a number that is missing is named."""
         rows = [_machine_row(system) for system in systems]
-        names = [field.name for field in fields(cls) if field.name in rows[0]]
+        names = [field.name for field in fields(cls) if field.name not in ("floor", "topology")]
         columns = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in names}
         return cls(topology=topology_columns(systems), **columns)
 

@@ -51,8 +51,11 @@ class RegionCandidate:
 class FusibleRegion:
     """Ops that fewer kernels could run, all runs of a step together in `gain_s`.
 
-    count     how often it runs in a step
-    before    kernels, bytes and saved bytes of one run op by op; `after` those of a compiler's kernels
+    count              how often it runs in a step
+    launches           kernels of one run op by op
+    bytes              they read and write
+    saved_bytes        they leave for the backward
+    after_launches     kernels of one run that a compiler joined; `after_bytes` and `after_saved_bytes` are theirs
     """
 
     kind: RegionKind

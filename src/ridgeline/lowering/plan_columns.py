@@ -18,7 +18,7 @@ from ridgeline.lowering.context import Degrees
 from ridgeline.models.spec import LatentAttention
 from ridgeline.plan.mesh import DP_LAST
 from ridgeline.plan.optimizer import STATES
-from ridgeline.plan.resolve import attention_format, resolve, splits_tokens
+from ridgeline.plan.resolve import attention_format, resolve, would_split_tokens
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import Train
@@ -172,7 +172,7 @@ def degree_columns(scenario: Scenario, degrees: Degrees, pp: Num, dp: Num) -> di
     work, d = scenario.workload, degrees
     element_bytes = scenario.plan.precision.activations.bytes_per_element
     local = d.microbatch * work.seq / d.cp
-    if not scenario.engine.exchanges.boundary_whole or splits_tokens(scenario):
+    if shares_boundary(scenario):
         local = local / d.tp  # each tensor rank sends its share, gathered on arrival
     many = work.sequences // (dp * d.microbatch) if isinstance(work, Train) else 1
     dp_last = scenario.plan.mesh.order == DP_LAST
@@ -189,6 +189,11 @@ def degree_columns(scenario: Scenario, degrees: Degrees, pp: Num, dp: Num) -> di
         "boundary_bytes": local * scenario.model.hidden * element_bytes,
         "shared_rows": _shared_rows(scenario) / d.tp,
     }
+
+
+def shares_boundary(scenario: Scenario) -> bool:
+    """Whether each tensor rank sends its share of a stage's output, or all of it."""
+    return not scenario.engine.exchanges.boundary_whole or would_split_tokens(scenario)
 
 
 def _shared_rows(scenario: Scenario) -> float:

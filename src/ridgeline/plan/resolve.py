@@ -131,10 +131,13 @@ def compiles(scenario: Scenario) -> bool:
 
 def splits_tokens(scenario: Scenario) -> bool:
     """Whether norms and residuals are split over tensor ranks: as the plan says, else in training alone."""
-    plan = scenario.plan
-    if plan.switches.sequence_parallel is None and not isinstance(scenario.workload, Train):
-        return False
-    return plan.sequence_parallel and plan.mesh.tp > 1
+    return would_split_tokens(scenario) and scenario.plan.mesh.tp > 1
+
+
+def would_split_tokens(scenario: Scenario) -> bool:
+    """Whether they are wherever there are tensor ranks, of which the plan itself may have one."""
+    chosen = scenario.plan.switches.sequence_parallel
+    return isinstance(scenario.workload, Train) if chosen is None else chosen
 
 
 def resolve_gradients(precision: Precision, engine: Engine) -> DType:

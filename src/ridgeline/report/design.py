@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ridgeline.core.units import format_duration, format_quantity
+from ridgeline.core.units import format_duration, format_quantity, signed_share
 from ridgeline.design import Architecture, ArchitectureAnswer, Contest, DesignAnswer, DesignPoint, Requirement
 from ridgeline.report.cells import DASH, blocks, clean, grid, header_table, list_lines
 
@@ -114,7 +114,12 @@ def _requirement(requirement: Requirement) -> Iterator[RenderableType]:
     if rows:
         yield header_table(("smallest requirement", "value", "set by"), rows, right=("value",))
     slacks = [
-        (clean(entry.name), f"{entry.value:.4g} {entry.unit}", f"{entry.slack:+.1%}", "binds" if entry.binds else "")
+        (
+            clean(entry.name),
+            f"{entry.value:.4g} {entry.unit}",
+            signed_share(entry.slack),
+            "binds" if entry.binds else "",
+        )
         for entry in requirement.limits
     ]
     yield header_table(("limit", "value", "slack", ""), slacks, right=("value", "slack"))

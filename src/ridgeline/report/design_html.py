@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ridgeline.core.units import format_duration
+from ridgeline.core.units import format_duration, signed_share
 from ridgeline.design import ArchitectureAnswer, DesignAnswer, DesignPoint
 from ridgeline.report import html
 from ridgeline.report.chart import Chart, ChartAxis, ChartDot, Curve, chart_figure
@@ -118,7 +118,7 @@ def _requirement_section(answer: DesignAnswer) -> str:
         (
             entry.name,
             f"{entry.value:.4g} {entry.unit}",
-            f"{entry.slack:+.1%}",
+            signed_share(entry.slack),
             html.objective_verdict(met=entry.slack >= 0),
         )
         for entry in requirement.limits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ridgeline.core.units import format_duration
+from ridgeline.core.units import format_duration, signed_number
 from ridgeline.design import ReportFigure, RequirementReport, TeamReport
 from ridgeline.report import html
 from ridgeline.report.requirements import HEAD, ask_cells
@@ -53,7 +53,7 @@ def _figure(figure: ReportFigure) -> str:
     for place, (name, value) in enumerate(figure.bars):
         y = 12 + place * LINE
         kind = "in" if value >= 0 else "out"
-        words = format_duration(value) if figure.unit == "s" else f"{value:+.3f}"
+        words = format_duration(value) if figure.unit == "s" else signed_number(value)
         marks.append(html.label(name, 0, y + 9, faint=False))
         marks.append(
             f'<rect class="{kind}" x="{NAME}" y="{y}" width="{max(abs(value) / longest * BAR, 0.5):.1f}" height="10"/>'

@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ridgeline.core.units import format_duration, format_quantity
+from ridgeline.core.units import format_duration, format_quantity, signed_number
 from ridgeline.design import Elasticity, RegimeChange, SaturationCurve, SensitivityAnswer
 from ridgeline.hardware.what_if import system_title
 from ridgeline.report.cells import DASH, better_or_worse, blocks, clean, header_table, list_lines
@@ -51,8 +51,8 @@ def metric_words(answer: SensitivityAnswer) -> str:
 def strength_words(entry: Elasticity) -> str:
     """An elasticity, both sides where they differ."""
     if entry.kink:
-        return f"{entry.below:+.3f} below, {entry.above:+.3f} above"
-    return f"{entry.elasticity:+.4f}"
+        return f"{signed_number(entry.below)} below, {signed_number(entry.above)} above"
+    return signed_number(entry.elasticity, 4)
 
 
 def value_words(entry: Elasticity) -> str:

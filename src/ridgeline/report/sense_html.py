@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ridgeline.core.units import format_quantity
+from ridgeline.core.units import format_quantity, signed_number
 from ridgeline.design import Elasticity, SaturationCurve, SensitivityAnswer
 from ridgeline.report import html
 from ridgeline.report.chart import Chart, ChartAxis, ChartDot, Curve, chart_figure
@@ -54,7 +54,7 @@ def tornado(entries: Sequence[Elasticity]) -> str:
             x = middle - wide if value < 0 else middle
             top = y if kind == "in" else y + 6
             marks.append(f'<rect class="{kind}" x="{x:.1f}" y="{top:.1f}" width="{wide:.1f}" height="5"/>')
-        marks.append(html.label(f"{entry.elasticity:+.3f}", middle + BAR + 12, y + 10))
+        marks.append(html.label(signed_number(entry.elasticity), middle + BAR + 12, y + 10))
     tall = 20 + len(shown_rows) * HIGH
     marks.append(html.rule(f"M{middle} 6V{tall - 4}"))
     words = "Left: more of it is faster. Right: slower. Upper bar: a little less of it; lower bar: a little more."
@@ -111,7 +111,7 @@ def _head(answer: SensitivityAnswer, command: str) -> PageHead:
         verb="sense",
         question=f"What limits {scenario.workload.kind} {scenario.model.id} on {scenario.system.name}?",
         answer=f"{answer.metric} is {metric_words(answer)}, most of it {answer.limiter}. One per cent more of "
-        f"{first.parameter} changes it by {first.above:+.2f} %.",
+        f"{first.parameter} changes it by {signed_number(first.above, 2)} %.",
         certainty="Elasticities are exact derivatives of the prediction; how sure the prediction is stands beside its "
         "value. The plan stays as it is: another machine may deserve another plan.",
         subject=(*scenario_facts(scenario), ("Metric", answer.metric)),

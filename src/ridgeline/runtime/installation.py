@@ -33,7 +33,7 @@ VERBS_OF_EXTRA: Mapping[str, str] = MappingProxyType({
     "shm": "collective run --backend ridge_shm, run with it",
     "kernels": "profile aiconfigurator:CHIP",
     "jax": "graph of StableHLO bytecode",
-    "perfetto": "timeline --open, timelines of open",
+    "perfetto": "timeline --open, open with timelines",
     "web": "open",
 })  # fmt: skip
 COMPILERS = ("c++", "g++", "clang++")  # what torch builds extensions with

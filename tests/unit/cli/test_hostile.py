@@ -118,6 +118,9 @@ def working(folder: Path) -> dict[str, list[list[str]]]:
         "profile": [[str(LIBRARY_FOLDER / "a100-80-sxm.json")]],
         "collective": [["allreduce", "--on", "8xh100-sxm", "--size", "1MB"]],
         "roofline": [["llama3.2-1b", "--on", "h100-sxm", "--phase", "decode"]],
+        "sense": [[run]],
+        "design": [["examples/design-next-chip.toml"]],
+        "report": [["examples/design-next-chip.toml"]],
         "graph": [[str(_graph(folder))], [str(_graph(folder)), "--on", "h100-sxm", "--budget", "1 GB"]],
     }
 

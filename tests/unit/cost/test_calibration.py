@@ -72,6 +72,6 @@ def test_runs_anchored_before_dies_were_told_apart_are_read() -> None:
     }  # fmt: skip
     table = {"components": asdict(Components()), "runs": [run], "moved": {}}
     found = anchored_from(table, "mine.json").runs[0].sensitivity.owners
-    assert found == ("hopper*", "h800-sxm", "h800-sxm", "cudnn@hopper", "nemo")
+    assert found == ("hopper*", "h800-sxm", "h800-sxm", "cudnn@hopper", "nemo", "")
     with pytest.raises(InputError):
         anchored_from({**table, "runs": [run | {"owners": ["hopper*"]}]}, "mine.json")

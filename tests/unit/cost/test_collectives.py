@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.comm.closed_form.links import SCALE_OUT_STEP, SCALE_UP_STEP, START, Links
-from ridgeline.comm.closed_form.terms import IN_SWITCH, IN_SWITCH_STEP, TREE, Routing
+from ridgeline.comm.closed_form.links import IN_SWITCH_STEP, SCALE_OUT_STEP, SCALE_UP_STEP, START, Links
+from ridgeline.comm.closed_form.terms import IN_SWITCH, TREE, Routing
 from ridgeline.core.errors import MissingNumber
 from ridgeline.cost.collectives import (
     ALL_GATHER,

@@ -24,7 +24,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.cost import Calibration
 from ridgeline.cost.pricing import Machines, ParameterColumns, SustainedRates
 from ridgeline.lowering.context import Degrees, LoweringContext, lowering_context
-from ridgeline.lowering.plan_columns import NAMES, SHARDS, PlanColumns, degree_columns, plan_columns
+from ridgeline.lowering.plan_columns import NAMES, SHARDS, PlanColumns, degree_columns, plan_columns, shares_boundary
 from ridgeline.lowering.program import stages_of
 from ridgeline.plan.capability import tells_expert_overlap
 from ridgeline.plan.check import blocks, context, experts, precision, tensor
@@ -423,7 +423,7 @@ def _row(
     zero3 = degree is not None
     sizes = Degrees(**{name: np.asarray(getattr(grid.degrees, name))[cell] for name in DEGREE_NAMES})
     columns = degree_columns(grid.scenarios[0], sizes, pp, dp)
-    columns["boundary_bytes"] = columns["boundary_bytes"] * _stored_bytes_ratio(grid)[cell]
+    columns["boundary_bytes"] = columns["boundary_bytes"] * _boundary_ratio(grid)[cell]
     plans = replace(
         grid.plans.at(cell),
         **{name: np.atleast_1d(np.asarray(value, dtype=np.float64)) for name, value in columns.items()},
@@ -445,10 +445,12 @@ def _row(
     )
 
 
-def _stored_bytes_ratio(grid: DegreeGrid) -> Array:
-    """Bytes of a stored activation by cell, over those of the first structure, which `sized` counted with."""
-    widths = [scenario.plan.precision.activations.bytes_per_element for scenario in grid.scenarios]
-    return (np.array(widths) / widths[0])[grid.structure]
+def _boundary_ratio(grid: DegreeGrid) -> Array:
+    """Bytes that a tensor rank sends to the next stage by cell, over those by the rules of the first structure."""
+    widths = np.array([scenario.plan.precision.activations.bytes_per_element for scenario in grid.scenarios])
+    shares = np.array([float(shares_boundary(scenario)) for scenario in grid.scenarios])
+    ranks = np.asarray(grid.degrees.tp, dtype=np.float64) ** (shares[0] - shares)[grid.structure]
+    return (widths / widths[0])[grid.structure] * ranks
 
 
 @dataclass(slots=True, kw_only=True)

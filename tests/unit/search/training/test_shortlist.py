@@ -60,7 +60,7 @@ def test_counts_and_best(base: Scenario, every: list[PricedEntry], found: Search
     fitting = sorted(one.step_s for one in every if one.peak_bytes <= limit)
     assert (found.swept.considered, found.swept.feasible) == (len(every), len(fitting))
     assert [one.step_s for one in found.swept.best] == fitting[:64]
-    assert found.plans[0].step_time_s == pytest.approx(fitting[0], rel=1e-9)
+    assert fitting[0] <= found.plans[0].step_time_s <= 1.001 * fitting[0]  # of equals the simplest
 
 
 def test_headroom_is_kept_free(base: Scenario, every: list[PricedEntry]) -> None:
