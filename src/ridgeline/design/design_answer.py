@@ -13,7 +13,6 @@ class WorkloadResult:
     """What one workload takes on one design, by its best plan.
 
     seconds       of a training step, of a token (decode), or of a prefill
-    usd_per_unit  of a step, or of a million tokens
     plan          which of the workload's plans, in words; index is its place among them
     limiter       the part of the time that is largest, and what bounds it
     """

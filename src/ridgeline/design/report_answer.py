@@ -14,7 +14,7 @@ Team = Literal["chip", "network", "framework", "model", "money"]
 class Ask:
     """One line of a requirement list.
 
-    today_s, today_usd   what the bottleneck takes of a step (or of a token), and of an hour of the system
+    today_s, today_usd_per_hour   what the bottleneck takes of a step (or of a token), and of an hour of the system
     gain, gain_low, gain_high   the metric today over the metric if the ask is met; the interval
     confidence           evidence grade of the number that the gain rests on most
     falsify              the measurement that would prove the line wrong, with the value it would have to show

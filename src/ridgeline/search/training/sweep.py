@@ -6,9 +6,7 @@
     kin       (tp, cp, ep, etp, precision) x pp x schedule x sharding: weights, their exchange and their state
     plan      row x sharding of gradients and optimizer states
 
-The sections of a layer depend on tp, cp, ep, etp and the microbatch alone, so they are lowered once per structure with
-arrays for sizes. Each level is priced once; plans share what their rows and cells cost. The formulas are those of
-``sim.step`` and ``sim.memory``: a single prediction runs through the same lines.
+Layers are lowered once per structure, with arrays for sizes; each level is priced by a single prediction's formulas.
 """
 
 from __future__ import annotations
@@ -423,7 +421,7 @@ def _row(
     zero3 = degree is not None
     sizes = Degrees(**{name: np.asarray(getattr(grid.degrees, name))[cell] for name in DEGREE_NAMES})
     columns = degree_columns(grid.scenarios[0], sizes, pp, dp)
-    columns["boundary_bytes"] = columns["boundary_bytes"] * _boundary_ratio(grid)[cell]
+    columns["boundary_bytes"] *= _boundary_ratio(grid)[cell]
     plans = replace(
         grid.plans.at(cell),
         **{name: np.atleast_1d(np.asarray(value, dtype=np.float64)) for name, value in columns.items()},
@@ -449,8 +447,8 @@ def _boundary_ratio(grid: DegreeGrid) -> Array:
     """Bytes that a tensor rank sends to the next stage by cell, over those by the rules of the first structure."""
     widths = np.array([scenario.plan.precision.activations.bytes_per_element for scenario in grid.scenarios])
     shares = np.array([float(shares_boundary(scenario)) for scenario in grid.scenarios])
-    ranks = np.asarray(grid.degrees.tp, dtype=np.float64) ** (shares[0] - shares)[grid.structure]
-    return (widths / widths[0])[grid.structure] * ranks
+    powers = (shares[0] - shares)[grid.structure]
+    return np.asarray((widths / widths[0])[grid.structure] * np.asarray(grid.degrees.tp) ** powers)
 
 
 @dataclass(slots=True, kw_only=True)

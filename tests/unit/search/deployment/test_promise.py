@@ -46,7 +46,7 @@ def test_errors_grow_with_the_chance() -> None:
 
 
 def test_intervals_hold_what_is_predicted_and_more_replicas_are_surer() -> None:
-    found = answer(40.0, "12ms", "plan.precision=bf16")
+    found = answer(40.0, "11ms", "plan.precision=bf16")
     promise, best = promised(found), found.best
     assert best is not None
     for limit in promise.limits:
@@ -76,7 +76,7 @@ def test_an_easy_objective_is_kept_surely_and_narrow_formats_stand_in_the_first_
 
 
 def test_what_more_replicas_cannot_help_is_said() -> None:
-    found = answer(1.0, "6.6ms", "plan.precision=bf16")
+    found = answer(1.0, "6.4ms", "plan.precision=bf16")
     promise = promised(found)
     assert promise.chips is None
     assert "more replicas cannot help" in promise.obstacle
