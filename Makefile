@@ -82,9 +82,10 @@ $(VENV)/.ray: $(VENV)/.test  # torch and Ridgeline are those of .venv
 	$(VENV)/ray/bin/python -m pip install --quiet 'ray[train]>=2.49' 'tensorboard>=2.17,<3'
 	touch $@
 
-test-rl: $(VENV)/.verl $(VENV)/.verl-run  # losses and advantages against verl 0.9.1 (700 MB); its GRPO on Ray with vLLM beside the prediction (3.5 GB, 12 minutes, root)
+test-rl: $(VENV)/.verl $(VENV)/.verl-run  # losses and advantages against verl 0.9.1 (700 MB); its GRPO on Ray with vLLM beside the prediction (3.5 GB, 12 minutes, root); runs whose answers vLLM writes
 	RIDGELINE_VERL=$(VENV)/verl/bin/python $(PY) -m pytest -m real tests/real/test_verl_losses.py
 	RIDGELINE_VERL_RUN=$(VENV)/verl-run/bin/python $(PY) -m pytest -m real -s tests/real/test_verl_phases.py
+	RIDGELINE_VLLM=$(VENV)/verl-run/bin/python $(PY) -m pytest -m real tests/real/test_vllm_rollouts.py
 
 $(VENV)/.verl: $(VENV)/.test  # torch and Ridgeline are those of .venv; verl asks for other versions of the rest
 	$(PY) -m venv $(VENV)/verl

@@ -49,7 +49,8 @@ def run(
     output: Path | None = None, every: int = 0, resume: bool = False, restarts: int = 0, elastic: bool = False,
     launcher: str = "", sbatch: Path | None = None, tensorboard: bool = False, rate: float = 3e-4, seed: int = 0,
     device: str = "", backend: str = "", trace: Path | None = None, weights: Path | None = None,
-    save_weights: Path | None = None, timeout: float = 600.0, settings: list[str] | None = None, json: bool = False,
+    save_weights: Path | None = None, rollout: str = "", timeout: float = 600.0, settings: list[str] | None = None,
+    json: bool = False,
 ) -> None:  # fmt: skip
     """Train a scenario's model by its plan, here; it starts a process for each rank, or joins those of torchrun."""
     from ridgeline.runtime.train import RunOptions, RunOutcome, Verification
@@ -67,6 +68,7 @@ def run(
         folder=str(output or ""), resume=resume, timeout=timeout, restarts=restarts, verify=verify,
         trace=str(trace or ""), elastic=elastic, launcher=launcher, tensorboard=tensorboard,
         weights=str(weights or ""), save_weights=str(save_weights or ""),
+        rollout=rollout,
     )  # fmt: skip
     if sbatch is not None:
         script = run_api.write_sbatch(sbatch, scenario, options, changes)

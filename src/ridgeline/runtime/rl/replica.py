@@ -5,8 +5,9 @@ Weights travel as one buffer of bytes with the shapes in front: one copy in, one
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from ridgeline.runtime.rl.samples import Prompt, Sample, ScoredSample
 from ridgeline.runtime.rl.stopwatch import Stopwatch
 from ridgeline.runtime.rl.tasks import STOP, TaskQuestion, longest_texts, text_of, tokens_of
 from ridgeline.runtime.rl.trainee import role_blueprint
-from ridgeline.runtime.train.assemble import assemble
+from ridgeline.runtime.train.assemble import TORCH_DTYPES, Blueprint, assemble
 from ridgeline.runtime.train.layout import Layout
 from ridgeline.runtime.train.verify import alone_of
 
@@ -58,52 +59,82 @@ class Generated:
     spans: tuple[PhaseSpan, ...]
 
 
+class ReplicaEngine(Protocol):
+    """What generates: prompts go in with `add`, `advance` gives the answers that end, within so many steps."""
+
+    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Take new weights; unfinished answers go on with them."""
+
+    def add(self, prompts: Iterable[Prompt]) -> None:
+        """Further prompts."""
+
+    def advance(self, steps: int | None = None) -> list[Sample]:
+        """The answers that end within so many steps, or all of them."""
+
+
+class StageSampler(Sampler):
+    """The run's own sampler with weights of its own."""
+
+    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Take new weights; unfinished answers go on with them."""
+        with torch.no_grad():
+            for name, parameter in self.cache.stage.named_parameters():
+                parameter.copy_(weights[name])
+        self.renew(version)
+
+
 class SamplerReplica:
     """One replica on one chip, of the actor or of another model that writes."""
 
     def __init__(self, request: RlRunRequest, device: str, role: str = "actor") -> None:
         self.request, self.watch = request, Stopwatch()
         blueprint = alone_of(role_blueprint(request, role))
-        self.model = blueprint.model
-        self.stage = assemble(blueprint, Layout(device=device)).stages[0]
-        self.parameters = dict(self.stage.named_parameters())
-        self.dtype = next(iter(self.parameters.values())).dtype
+        self.dtype = TORCH_DTYPES[blueprint.plan.precision.weights.id]
         self.questions: dict[int, TaskQuestion] = {}
-        self.sampler = self._sampler()
+        given = request.scenario.plan.serving.knobs
+        self.knobs = given if isinstance(given, VllmKnobs) else VllmKnobs()
+        is_vllm = request.options.rollout == "vllm" and role == "actor"
+        self.engine: ReplicaEngine = self._vllm(blueprint, device) if is_vllm else self._sampler(blueprint, device)
 
-    def _sampler(self) -> Sampler:
-        work, model = self.request.work, self.model
+    def _decoding(self) -> Decoding:
+        work = self.request.work
         assert work.learning.task is not None
         prompt, words = longest_texts(work.learning.task, work.learning.level)
         longest = self.request.longest_answer
-        given = self.request.scenario.plan.serving.knobs
-        knobs = given if isinstance(given, VllmKnobs) else VllmKnobs()
-        decoding = Decoding(
+        return Decoding(
             longest=longest, context=prompt + longest + words, temperature=work.learning.temperature,
-            most=knobs.max_num_seqs or BARE_SEQUENCES, chunk=knobs.max_num_batched_tokens or BARE_TOKENS, stop=STOP,
-            seed=self.request.seed,
+            most=self.knobs.max_num_seqs or BARE_SEQUENCES, chunk=self.knobs.max_num_batched_tokens or BARE_TOKENS,
+            stop=STOP, seed=self.request.seed,
         )  # fmt: skip
-        one_block = CacheShape(blocks=1, block_tokens=knobs.block_size)
-        block_bytes = 2 * model.layers * model.hidden * self.dtype.itemsize * knobs.block_size  # a key for every head
+
+    def _sampler(self, blueprint: Blueprint, device: str) -> StageSampler:
+        decoding, model = self._decoding(), blueprint.model
+        one_block = CacheShape(blocks=1, block_tokens=self.knobs.block_size)
+        block_bytes = 2 * model.layers * model.hidden * self.dtype.itemsize * one_block.block_tokens  # a key each head
         each = one_block.blocks_of(decoding.context)
-        blocks = knobs.num_gpu_blocks_override or min(each * decoding.most, CACHE_BYTES // block_bytes)
+        blocks = self.knobs.num_gpu_blocks_override or min(each * decoding.most, CACHE_BYTES // block_bytes)
         shape = replace(one_block, blocks=max(each, blocks))
-        return Sampler(self.stage, decoding, shape, self._reply)
+        return StageSampler(assemble(blueprint, Layout(device=device)).stages[0], decoding, shape, self._reply)
+
+    def _vllm(self, blueprint: Blueprint, device: str) -> ReplicaEngine:
+        from ridgeline.runtime.rl.vllm_sampler import VllmConnection, VllmSampler
+
+        decoding, dtype = self._decoding(), str(self.dtype).removeprefix("torch.")
+        connection = VllmConnection(decoding, self.knobs, device, dtype)
+        return VllmSampler(blueprint.model, blueprint.constants, decoding, connection, self._reply)
 
     def load(self, weights: Mapping[str, Tensor] | WeightBuffer, version: int) -> tuple[PhaseSpan, ...]:
         """Take new weights; unfinished answers go on with them."""
-        with self.watch.phase("sync"), torch.no_grad():
+        with self.watch.phase("sync"):
             given = weights.tensors(self.dtype) if isinstance(weights, WeightBuffer) else weights
-            for name, parameter in self.parameters.items():
-                parameter.copy_(given[name])
-            self.sampler.renew(version)
+            self.engine.load(given, version)
         return self.watch.take()
 
     def generate(self, numbers: Sequence[int], steps: int | None = None) -> Generated:
         """Begin these prompts and go on for so many steps, or until all answers have ended."""
         with self.watch.phase("rollout"):
-            self.sampler.add([self._ask(number) for number in numbers])
-            samples = self.sampler.advance(steps)
+            self.engine.add([self._ask(number) for number in numbers])
+            samples = self.engine.advance(steps)
         with self.watch.phase("reward"):
             scored = tuple(ScoredSample(sample=sample, reward=self._judge(sample)) for sample in samples)
         return Generated(samples=scored, spans=self.watch.take())

@@ -62,7 +62,7 @@ class SamplerCounts:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Sequence:
+class DraftAnswer:
     """A sequence while it is generated; `computed` of its tokens are in its blocks, the policy wrote `written`."""
 
     prompt: Prompt
@@ -85,6 +85,14 @@ class _Sequence:
             prompt=self.prompt, index=self.index, tokens=tuple(self.answer), own=tuple(self.own),
             log_probs=tuple(self.log_probs), versions=tuple(self.versions), complete=complete,
         )  # fmt: skip
+
+    def append(self, tokens: Sequence[int], log_probs: Sequence[float], version: int, *, own: bool) -> None:
+        """Further tokens, of the policy or of a tool."""
+        self.tokens += tokens
+        self.own += [own] * len(tokens)
+        self.written += len(tokens) if own else 0
+        self.log_probs += log_probs
+        self.versions += [version] * len(tokens)
 
 
 Reply = Callable[[Prompt, Sequence[int]], Sequence[int]]
@@ -132,6 +140,23 @@ def draw_tokens(logits: Tensor, numbers: Tensor, temperature: float) -> tuple[Te
     return tokens, log_probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
 
 
+def write_token(
+    draft: DraftAnswer, drawn: tuple[int, float], version: int, decoding: Decoding, reply: Reply | None
+) -> Sample | None:
+    """Give a sequence the token that was drawn, with its log-probability, and what a tool says to it; the answer where
+    it ends with that."""
+    token, log_prob = drawn
+    draft.append([token], [log_prob], version, own=True)
+    is_full = draft.written >= decoding.longest or len(draft.tokens) >= decoding.context
+    if token != decoding.stop:
+        return draft.sample(complete=False) if is_full else None
+    said = list(reply(draft.prompt, draft.answer)) if reply is not None else []
+    reply_tokens = said[: decoding.context - len(draft.tokens)]
+    draft.append(reply_tokens, [0.0] * len(reply_tokens), version, own=False)
+    is_full = is_full or len(draft.tokens) >= decoding.context
+    return draft.sample(complete=not reply_tokens) if is_full or not reply_tokens else None
+
+
 class Sampler:
     """A replica of the rollout engine: prompts go in with `add`, `advance` gives the answers that end."""
 
@@ -141,8 +166,8 @@ class Sampler:
         self.decoding, self.shape, self.reply = decoding, shape, reply
         self.cache = PagedCache(stage, shape, decoding.context)
         self.pool = CacheBlocks(shape.blocks)
-        self.waiting: deque[_Sequence] = deque()
-        self.running: list[_Sequence] = []
+        self.waiting: deque[DraftAnswer] = deque()
+        self.running: list[DraftAnswer] = []
         self.version = 0
         self.steps = self.computed = self.generated = self.preempted = self.interrupted = 0
 
@@ -160,7 +185,7 @@ class Sampler:
 
     def add(self, prompts: Iterable[Prompt]) -> None:
         for prompt in prompts:
-            first = _Sequence(prompt=prompt, index=0, tokens=list(prompt.tokens), siblings=prompt.samples - 1)
+            first = DraftAnswer(prompt=prompt, index=0, tokens=list(prompt.tokens), siblings=prompt.samples - 1)
             self.waiting.append(first)
 
     def renew(self, version: int) -> None:
@@ -186,7 +211,7 @@ class Sampler:
         logits = self.cache.last_logits(news)
         self.steps += 1
         rows: list[int] = []
-        drawn: list[_Sequence] = []
+        drawn: list[DraftAnswer] = []
         for row, (draft, count) in enumerate(batch):
             draft.computed += count
             self.computed += count
@@ -196,7 +221,7 @@ class Sampler:
                     drawn.append(sequence)
         return self._write(drawn, logits[rows]) if drawn else []
 
-    def _write(self, drawn: Sequence[_Sequence], logits: Tensor) -> list[Sample]:
+    def _write(self, drawn: Sequence[DraftAnswer], logits: Tensor) -> list[Sample]:
         """Give each sequence its next token; the answers that end with it."""
         numbers = uniform_numbers(
             self.decoding.seed,
@@ -204,32 +229,16 @@ class Sampler:
             torch.tensor([len(draft.tokens) for draft in drawn]),
         )
         tokens, log_probs = draw_tokens(logits, numbers, self.decoding.temperature)
-        ended: dict[_Sequence, Sample] = {}
+        ended: dict[DraftAnswer, Sample] = {}
         for draft, token, log_prob in zip(drawn, tokens.tolist(), log_probs.tolist(), strict=True):
             self.generated += 1
-            self._append(draft, [token], [log_prob], own=True)
-            is_full = draft.written >= self.decoding.longest or len(draft.tokens) >= self.decoding.context
-            reply_tokens = self._reply(draft) if token == self.decoding.stop else None
-            if reply_tokens:
-                self._append(draft, reply_tokens, [0.0] * len(reply_tokens), own=False)
-                is_full = is_full or len(draft.tokens) >= self.decoding.context
-            if is_full or (reply_tokens is not None and not reply_tokens):
+            sample = write_token(draft, (token, log_prob), self.version, self.decoding, self.reply)
+            if sample is not None:
                 self._release(draft)
-                ended[draft] = draft.sample(complete=reply_tokens is not None and not reply_tokens)
+                ended[draft] = sample
         if ended:
             self.running = [draft for draft in self.running if draft not in ended]
         return list(ended.values())
-
-    def _reply(self, draft: _Sequence) -> list[int]:
-        reply_tokens = list(self.reply(draft.prompt, draft.answer)) if self.reply is not None else []
-        return reply_tokens[: self.decoding.context - len(draft.tokens)]
-
-    def _append(self, draft: _Sequence, tokens: Sequence[int], log_probs: Sequence[float], *, own: bool) -> None:
-        draft.tokens += tokens
-        draft.own += [own] * len(tokens)
-        draft.written += len(tokens) if own else 0
-        draft.log_probs += log_probs
-        draft.versions += [self.version] * len(tokens)
 
     def _admit(self) -> None:
         """Begin what waits, while there is room for its prompt and a block more for each sample."""
@@ -243,10 +252,10 @@ class Sampler:
             self.running.append(self.waiting.popleft())
             running += count
 
-    def _scheduled(self) -> list[tuple[_Sequence, int]]:
+    def _scheduled(self) -> list[tuple[DraftAnswer, int]]:
         """Sequences of this step with the tokens to compute of each; blocks are taken, the youngest make way."""
         room, index = self.decoding.chunk, 0
-        batch: list[tuple[_Sequence, int]] = []
+        batch: list[tuple[DraftAnswer, int]] = []
         while index < len(self.running) and room > 0:
             draft = self.running[index]
             count = min(len(draft.tokens) - draft.computed, room)
@@ -257,7 +266,7 @@ class Sampler:
             index += 1
         return batch
 
-    def _take_blocks(self, draft: _Sequence, tokens: int) -> bool:
+    def _take_blocks(self, draft: DraftAnswer, tokens: int) -> bool:
         """Blocks for so many tokens of a sequence, its last one its own; False where somebody had to make way."""
         shared = draft.computed // self.shape.block_tokens
         needs_copy = shared < len(draft.blocks) and self.pool.readers[draft.blocks[shared]] > 1
@@ -275,20 +284,20 @@ class Sampler:
             draft.blocks.append(self.pool.take())
         return True
 
-    def _suspend(self, draft: _Sequence) -> None:
+    def _suspend(self, draft: DraftAnswer) -> None:
         """Back to those that wait, before all others, with nothing computed."""
         self._release(draft)
         self.waiting.appendleft(draft)
 
-    def _release(self, draft: _Sequence) -> None:
+    def _release(self, draft: DraftAnswer) -> None:
         for block in draft.blocks:
             self.pool.release(block)
         draft.blocks, draft.computed = [], 0
 
-    def _fork(self, draft: _Sequence) -> list[_Sequence]:
+    def _fork(self, draft: DraftAnswer) -> list[DraftAnswer]:
         """The other samples of a prompt that has been computed: they read its blocks."""
         others = [
-            _Sequence(
+            DraftAnswer(
                 prompt=draft.prompt, index=index, tokens=list(draft.prompt.tokens), computed=draft.computed,
                 blocks=[self.pool.share(block) for block in draft.blocks],
             )
@@ -298,6 +307,6 @@ class Sampler:
         self.running += others
         return others
 
-    def _new_tokens(self, draft: _Sequence, count: int) -> NewTokens:
+    def _new_tokens(self, draft: DraftAnswer, count: int) -> NewTokens:
         tokens = draft.tokens[draft.computed : draft.computed + count]
         return NewTokens(tokens=tokens, first=draft.computed, blocks=tuple(draft.blocks))

@@ -186,9 +186,9 @@ def save_weights(assembly: Assembly, folder: Path, config: Path | None = None) -
     from safetensors.torch import save_file
 
     layout = assembly.layout
-    stored_tensors = _stored_tensors(assembly)
+    tensors = _stored_tensors(assembly)
     leads = layout.dp.index == layout.cp.index == layout.tp.index == 0
-    groups = list(_groups(stored_tensors)) if leads and stored_tensors else []
+    groups = list(_groups(tensors)) if leads and tensors else []
     folder.mkdir(parents=True, exist_ok=True)
     many = layout.gather_objects(len(groups))
     before, total = sum(many[: layout.rank]), sum(many)
@@ -207,23 +207,25 @@ def save_weights(assembly: Assembly, folder: Path, config: Path | None = None) -
 
 def _stored_tensors(assembly: Assembly) -> dict[str, Tensor]:
     """Whole tensors of this rank's stages by their names in the files; a matrix that two stages hold once."""
-    names = _names_of(assembly)
-    stored_tensors: dict[str, Tensor] = {}
+    tensors = {**assembly.parameters(), **_buffers(assembly)}
+    whole_tensors = {name: full_of(tensor).detach().cpu() for name, tensor in tensors.items()}
+    whole_tensors.pop(assembly.embedding_copy, None)
+    return stored_tensors(whole_tensors, _names_of(assembly))
+
+
+def stored_tensors(tensors: Mapping[str, Tensor], names: Mapping[str, StoredName]) -> dict[str, Tensor]:
+    """Whole tensors of a model by their names in the files."""
+    stored: dict[str, Tensor] = {}
     joined_parts: dict[str, dict[int, Tensor]] = {}
-    for name, tensor in {**assembly.parameters(), **_buffers(assembly)}.items():
-        value = full_of(tensor).detach().cpu()
+    for name, value in tensors.items():
         stored_name = names[name]
-        if name == assembly.embedding_copy:
-            continue
         if isinstance(stored_name, str):
-            stored_tensors[stored_name] = value.unsqueeze(0) if "moe_statics" in stored_name else value
+            stored[stored_name] = value.unsqueeze(0) if "moe_statics" in stored_name else value
         elif isinstance(stored_name, JoinedRows):
             joined_parts.setdefault(stored_name.tensor, {})[stored_name.index] = value
         else:
-            stored_tensors |= zip(stored_name, value.unbind(0), strict=True)
-    return stored_tensors | {
-        name: torch.cat([parts[index] for index in sorted(parts)]) for name, parts in joined_parts.items()
-    }
+            stored |= zip(stored_name, value.unbind(0), strict=True)
+    return stored | {name: torch.cat([parts[index] for index in sorted(parts)]) for name, parts in joined_parts.items()}
 
 
 def _names_of(assembly: Assembly) -> dict[str, StoredName]:

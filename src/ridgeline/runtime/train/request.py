@@ -164,6 +164,7 @@ class RunOptions:
     trace        a folder for a trace of each rank, of two steps behind the first two
     weights      a folder of Hugging Face safetensors to begin from
     save_weights a folder to write them to when the run ends
+    rollout      what generates in post-training: empty, the run's own sampler; vllm, an installed vLLM
     """
 
     steps: int = 10
@@ -184,6 +185,7 @@ class RunOptions:
     elastic: bool = False
     tensorboard: bool = False
     launcher: str = ""
+    rollout: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,7 +123,7 @@ def run(
     """
     options = options or RunOptions()
     need_torch("run")
-    problems = (*check(scenario), *refusals(scenario), *run_option_problems(options))
+    problems = (*check(scenario), *refusals(scenario), *run_option_problems(options), *_no_rollout(options))
     if problems:
         raise InputError(problems)
     if options.weights and request.lacks_prediction(Path(options.weights), scenario.model):
@@ -164,6 +164,13 @@ def trace_plan(scenario: Scenario) -> tuple[TracedStage, ...]:
 
     run_request = request.make_request(scenario, RunOptions())
     return trace_step(run_request, blueprint_of(run_request))
+
+
+def _no_rollout(options: RunOptions) -> list[Problem]:
+    if not options.rollout:
+        return []
+    expected_text = "nothing: only a run of post-training generates"
+    return [Problem(path="--rollout", given=options.rollout, expected=expected_text, todo="leave it out")]
 
 
 def run_option_problems(options: RunOptions) -> list[Problem]:
