@@ -402,7 +402,7 @@ def collective(
     >>> found = collective("allreduce", on="8xh100-sxm", size="1 MB").prices
     >>> layers = (found.ideal, found.library, found.benchmark, found.step)
     >>> [round(layer.seconds * 1e6, 1) for layer in layers]
-    [5.4, 27.4, 29.6, 96.9]
+    [5.4, 27.4, 29.6, 167.9]
     """
     from ridgeline.comm import collective as ideal
     from ridgeline.cost.collective_prices import collective_prices

@@ -51,7 +51,7 @@ class FrontierPlaces:
 def undominated_places(time: Array, cost: Array) -> Index:
     """Places of points that no other beats in both, by rising time; of equal ones the first.
 
-    >>> undominated(np.array([1.0, 2.0, 2.0, 3.0]), np.array([5.0, 4.0, 4.5, 4.0])).tolist()
+    >>> undominated_places(np.array([1.0, 2.0, 2.0, 3.0]), np.array([5.0, 4.0, 4.5, 4.0])).tolist()
     [0, 1]
     """
     order = np.lexsort((np.arange(len(time)), cost, time))

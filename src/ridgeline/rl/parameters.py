@@ -67,9 +67,9 @@ class RlParameters:
 
         >>> values = RlParameters()
         >>> [round(values.usual_answer(longest)) for longest in (512, 2048, 28672)]
-        [440, 889, 1000]
+        [451, 890, 1000]
         >>> round(values.usual_answer(8192, reasons=True)), round(values.usual_answer(8192, turns=8))
-        (4815, 2306)
+        (4735, 2309)
         """
         usual = self.reasoning_tokens if reasons else self.answer_tokens
         usual = self.turn_tokens * turns if turns > 1 else usual

@@ -31,7 +31,7 @@ def laboratory_of(row: Row) -> str:
 
     >>> from ridgeline.calibrate.truth.rows import read_rows
     >>> rows = {row.id: row for row in read_rows()}
-    >>> [laboratory_of(rows[id]) for id in ("misc-0001", "mbridge-001", "dgxc-001", "vtrain_single-0001")]
+    >>> [laboratory_of(rows[id]) for id in ("misc-0001", "mbridge-0001", "dgxc-0001", "vtrain_multi-0001")]
     ['megatron papers', 'nvidia', 'nvidia', 'kaist']
     """
     for name, patterns in _patterns():
