@@ -108,7 +108,7 @@ def options(folder: Path, steps: int) -> list[str]:
         *(f"reward.custom_reward_function.path={folder}/reward.py", "reward.custom_reward_function.name=compute_score"),
         *("reward.num_workers=1", "ray_kwargs.ray_init.num_cpus=4", "+ray_kwargs.ray_init.num_gpus=1"),
         *("+ray_kwargs.ray_init.include_dashboard=False", f"+ray_kwargs.ray_init._temp_dir={folder}/r"),
-        "+ray_kwargs.ray_init.object_store_memory=500000000",
+        *("+ray_kwargs.ray_init.object_store_memory=500000000", f"hydra.run.dir={folder}/hydra"),
     ]
 
 
