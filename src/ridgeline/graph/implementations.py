@@ -50,8 +50,8 @@ IMPLEMENTATIONS: Mapping[str, Implementation] = MappingProxyType(
         for item in (
             Implementation(
                 id="liger", kinds=frozenset({"norm", "residual norm", "rotary", "gated activation", "loss"}),
-                host_us=40.0, backward_host_us=LIGER_BACKWARD_US, evidence=Evidence.FITTED,
-                source="Liger-Kernel's published rows: RMSNorm on H100 and A100, floors by size",
+                host_us=40.0, backward_host_us=LIGER_BACKWARD_US, evidence=Evidence.ASSUMED,
+                source="backward: Liger-Kernel's published rows of RMSNorm on H100 and A100; forward: nobody's",
             ),
             Implementation(
                 id="te", kinds=frozenset({"norm", "residual norm", "rotary", "gated activation", "permutation"}),

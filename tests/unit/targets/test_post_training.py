@@ -188,7 +188,7 @@ OPENRLHF = """ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --actor.nu
   --rollout.n_samples_per_prompt 8 --data.max_len 9216 --rollout.max_new_tokens 8192 --ds.zero_stage 3 \\
   --algo.advantage.estimator group_norm --algo.kl.init_coef 0 --ds.no_such_thing 7
 """
-SLIME = """ARGS=(--hf-checkpoint /root/Qwen3-4B --rollout-batch-size 32 --n-samples-per-prompt 8 --global-batch-size 128
+SLIME = """ARGS=(--hf-checkpoint /data/Qwen3-4B --rollout-batch-size 32 --n-samples-per-prompt 8 --global-batch-size 128
   --rollout-max-response-len 8192 --actor-num-nodes 1 --actor-num-gpus-per-node 4 --rollout-num-gpus 4
   --rollout-num-gpus-per-engine 2 --tensor-model-parallel-size 2 --sequence-parallel --use-dynamic-batch-size
   --max-tokens-per-gpu 9216 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
